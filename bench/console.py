@@ -19,7 +19,7 @@ from buckram.types import Create, KeyOp
 LEDGERS = int(os.environ.get("BENCH_CONSOLE_LEDGERS", "100000"))
 LOOKS = 30
 OVERVIEW = ("/v2/status", "/v2/history", "/v2/gateways")
-"""What `gateway/console/overview.js` asks for, all at once."""
+"""What `serve/gateway/console/overview.js` asks for, all at once."""
 RATE = 1000
 """Adds a second while metrics are scraped."""
 SCRAPE_EVERY_S = 0.25

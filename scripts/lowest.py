@@ -21,7 +21,20 @@ EXTRAS = tuple(extra for extra in LOCKS["all"].extras if extra not in ("connect"
 """The others pin what they have, or need a Java."""
 TOOLS = ("hypothesis", "py-spy", "pytest", "pytest-asyncio", "pytest-xdist", "setuptools")
 """Not the others of the group `dev`: they want newer versions of what the package has, too."""
-TESTS = ("core", "client", "bookie", "metadata", "streams", "db", "sql", "http", "gateway", "files", "telemetry", "cli")
+TESTS = (
+    "core",
+    "client",
+    "bookie",
+    "metadata",
+    "streams",
+    "db",
+    "sql",
+    "serve/http",
+    "serve/gateway",
+    "files",
+    "telemetry",
+    "cli",
+)
 
 
 def main() -> int:

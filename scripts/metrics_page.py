@@ -15,7 +15,7 @@ WHO = {
     "client": "A client",
     "net": "A client",
     "healing": "The auditor",
-    "exporter": "The exporter",
+    "serve/exporter": "The exporter",
     "spark": "A Spark driver",
     "telemetry": "Whoever sends traces",
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 LOWER = ("client", "streams", "machine", "objects", "db", "state", "healing", "admin", "serve/admin", "health", "views",
          "serve/views")  # fmt: skip
-ABOVE = ("views/databases.py",)
+ABOVE = ("serve/views/databases.py",)
 CLIENT = re.compile(r"^(\s*)from buckram\.client\.client import (.+)$", re.MULTILINE)
 NAMESPACE = re.compile(r"^(\s*)from buckram\.streams\.namespace import Namespace$", re.MULTILINE)
 TOOLS = {"client_config", "secured_world"}

@@ -9,8 +9,6 @@ from typing import Any
 
 from tests.support.secure_kit import guarded
 
-from buckram.admin.jobs import Jobs
-from buckram.admin.serving import _Pages
 from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.beside import OtherLoop
 from buckram.bookie.status_pages import MONITOR, PROBES, StatusPages
@@ -19,6 +17,8 @@ from buckram.core.tenants.audit import REFUSED
 from buckram.net.http import Answer, Request, text_answer
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats, PrometheusStats
+from buckram.serve.admin.jobs import Jobs
+from buckram.serve.admin.serving import _Pages
 
 
 async def test_metrics_need_a_token_where_clients_do_and_health_needs_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from buckram.cli.exits import Exit, exit_code_of
 from buckram.cli.interrupt import Interrupted
 from buckram.cli.options import json_option
 from buckram.cli.stdout import OutputLost
-from buckram.http.problems import HttpProblem
+from buckram.serve.http.problems import HttpProblem
 
 KEYS = {"kind", "message", "exit_code", "retryable"}
 

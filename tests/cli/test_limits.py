@@ -12,9 +12,9 @@ import buckram
 from buckram.cli.limits import ChosenLimits
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import InvalidArgument
-from buckram.gateway.limits import GatewayLimits
-from buckram.hrana.limits import HTTP_LIMITS, HranaLimits
-from buckram.http.limits import HttpLimits
+from buckram.serve.gateway.limits import GatewayLimits
+from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
+from buckram.serve.http.limits import HttpLimits
 
 SOURCES = Path(buckram.__file__).parent
 NAMED = (
@@ -30,8 +30,11 @@ def names(*kinds: type) -> set[str]:
 @pytest.mark.parametrize(
     ("folders", "kinds"),
     [
-        (("db", "errors", "hrana", "http"), (DatabaseLimits, HranaLimits, HttpLimits)),
-        (("db", "errors", "gateway", "hrana", "http"), (GatewayLimits, HranaLimits, DatabaseLimits, HttpLimits)),
+        (("db", "errors", "serve/hrana", "serve/http"), (DatabaseLimits, HranaLimits, HttpLimits)),
+        (
+            ("db", "errors", "serve/gateway", "serve/hrana", "serve/http"),
+            (GatewayLimits, HranaLimits, DatabaseLimits, HttpLimits),
+        ),
     ],
     ids=["db serve", "gateway"],
 )

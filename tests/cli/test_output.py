@@ -19,7 +19,7 @@ from buckram.cli.stream_read import Form
 from buckram.cli.up import _pages
 from buckram.core.streams.batch import Record
 from buckram.errors import ClusterNotInitialised, ConfigError, InvalidArgument, OffsetTruncated, WriterExists
-from buckram.views.records import record_json
+from buckram.serve.views.records import record_json
 
 
 def test_one_is_singular() -> None:

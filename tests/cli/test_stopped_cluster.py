@@ -12,10 +12,10 @@ import buckram.db
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
 from buckram.client.shared import bookies
+from buckram.serve.views import usage
 from buckram.sql import OperationalError
 from buckram.sync import connect
 from buckram.testing import ThreadedCluster
-from buckram.views import usage
 
 _NOBODY_S = 0.2
 _WITHIN_S = 5.0

@@ -18,7 +18,7 @@ from tests.e2e.conftest import buckram, environment
 from tests.support.polling import wait_until
 
 from buckram import errors
-from buckram.gateway.failures import code_of
+from buckram.serve.gateway.failures import code_of
 from buckram.testing import ThreadedCluster
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_its_codes_are_those_of_gateways() -> None:
     own = {"UNREACHABLE", "BAD_ANSWER", "PRODUCER_IN_DOUBT"}
     kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.BuckramError)]
     of_errors = {code_of(kind.__new__(kind)) for kind in kinds}
-    sources = [*(ROOT / "src/buckram/gateway").glob("*.py"), *(ROOT / "src/buckram/http").glob("*.py")]
+    sources = [*(ROOT / "src/buckram/serve/gateway").glob("*.py"), *(ROOT / "src/buckram/serve/http").glob("*.py")]
     of_gateway = {code for path in sources for code in re.findall(r'"([A-Z_]{6,})"', path.read_text())}
     assert len(named) > 30
     assert own <= named

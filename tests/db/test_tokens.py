@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.db.kit import check_equal
-from tests.hrana.kit import Hrana, execute, serving
+from tests.serve.hrana.kit import Hrana, execute, serving
 from tests.support.polling import until
 
 from buckram.cluster import Client
 from buckram.db.database import Database
 from buckram.db.settings import DatabaseLimits
 from buckram.errors import DatabaseBusy, NotLeader, SqlError
-from buckram.hrana.server import DatabaseServer
 from buckram.namespace import Namespace
+from buckram.serve.hrana.server import DatabaseServer
 from buckram.sql import aio
 from buckram.sql.sharing import sharing
 from buckram.testing import Cluster

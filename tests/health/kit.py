@@ -12,16 +12,16 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.gateway.kit import Api, serving
+from tests.serve.gateway.kit import Api, serving
 
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
 from buckram.cluster import Client
 from buckram.core.health.states import RUNBOOK, Severity
 from buckram.core.health.table import TABLE
-from buckram.exporter.serving import Exporter, health
 from buckram.health.gathering import Gatherer
 from buckram.net.http import Request
+from buckram.serve.exporter.serving import Exporter, health
 
 DEADLINE_S = 30.0
 COMMANDS = (("status",), ("doctor",), ("cluster", "check"))

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.gateway.kit import Api, serving
 from tests.health.telling import telling
+from tests.serve.gateway.kit import Api, serving
 
 from buckram.cli.app import run
 from buckram.cli.exits import Exit

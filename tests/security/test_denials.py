@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 from tests.bookie.service.test_access import AUTH, QUIET, client_of
-from tests.gateway.kit import Api
-from tests.gateway.test_access import Guarded, guarded
-from tests.hrana.kit import Hrana
-from tests.hrana.test_access import code, token_of
-from tests.hrana.test_access import guarded as serving_databases
+from tests.serve.gateway.kit import Api
+from tests.serve.gateway.test_access import Guarded, guarded
+from tests.serve.hrana.kit import Hrana
+from tests.serve.hrana.test_access import code, token_of
+from tests.serve.hrana.test_access import guarded as serving_databases
+from tests.serve.webhdfs.kit import Remote, Web
 from tests.support.polling import until
 from tests.support.secure_kit import guarded as guarded_bookie
-from tests.webhdfs.kit import Remote, Web
 
 from buckram.cluster import Client
 from buckram.core.security.acl import ACL_PROPERTY, LOGIN_PROPERTY, Acl
 from buckram.core.wire.messages import Read, ReadLac
 from buckram.errors import AccessRefused, BuckramError, Code, InvalidArgument
-from buckram.http.shown import Shown
 from buckram.metadata.layout import DATABASE_SERVERS, GATEWAYS
 from buckram.metadata.security import SecurityStore
+from buckram.serve.http.shown import Shown
 from buckram.types import BookieInfo
 
 assert QUIET.local_read_bytes == 0

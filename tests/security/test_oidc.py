@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 from tests.bookie.service.test_login import closed, principals
-from tests.gateway.kit import Api, serving
-from tests.hrana.kit import Hrana
-from tests.hrana.kit import serving as serving_databases
-from tests.hrana.test_access import code
+from tests.serve.gateway.kit import Api, serving
+from tests.serve.hrana.kit import Hrana
+from tests.serve.hrana.kit import serving as serving_databases
+from tests.serve.hrana.test_access import code
+from tests.serve.webhdfs.kit import Remote, Web
 from tests.support.bookie_kit import Wire
 from tests.support.issuer_kit import AUDIENCE, FakeIssuer, Key, issuing
 from tests.support.polling import eventually, until
 from tests.support.secure_kit import Guarded, guarded
-from tests.webhdfs.kit import Remote, Web
 
 from buckram import connect
 from buckram.bookie.service.door import Door
@@ -28,13 +28,13 @@ from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.oidc import issuer_of
 from buckram.core.wire.messages import Auth, Read
 from buckram.errors import AccessRefused, Code, ConfigError
-from buckram.hrana.access import TokenAccess
-from buckram.http.origins import Origins
-from buckram.http.tokens import ClusterTokens
 from buckram.metadata.security import SecurityStore
 from buckram.net.issuer import IssuerKeys
 from buckram.net.logins import TOKEN_PLUGIN, TokenLogin, login_of
 from buckram.net.secure import LoginRefused
+from buckram.serve.hrana.access import TokenAccess
+from buckram.serve.http.origins import Origins
+from buckram.serve.http.tokens import ClusterTokens
 
 QUIET = ClientConfig(local_read_bytes=0, idle_lac_ms=0)
 

@@ -19,12 +19,12 @@ from pyspark.errors import StreamingQueryException, UnsupportedOperationExceptio
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.e2e.conftest import buckram
+from tests.serve.webhdfs.driver import drive
+from tests.serve.webhdfs.expectations import EXPECTATIONS, CheckpointFiles
+from tests.serve.webhdfs.gateway_process import GatewayProcess
+from tests.serve.webhdfs.wire import Wire
 from tests.spark.reading import numbered, write
 from tests.spark.test_streaming import source, until
-from tests.webhdfs.driver import drive
-from tests.webhdfs.expectations import EXPECTATIONS, CheckpointFiles
-from tests.webhdfs.gateway_process import GatewayProcess
-from tests.webhdfs.wire import Wire
 
 from buckram.net.authority import Authority
 from buckram.spark import configure

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from tests.serve.webhdfs.gateway_process import GatewayProcess
 from tests.spark.reading import numbered, write
 from tests.spark.test_checkpoint_files import CHANGELOG, ROCKSDB, Counting, counted
-from tests.webhdfs.gateway_process import GatewayProcess
 
 from buckram import sync
 from buckram.cli.app import run

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import types
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructField, StructType
-from tests.hrana.processes import ServeProcess
+from tests.serve.hrana.processes import ServeProcess
 from tests.spark.older_server import without_history
 from tests.spark.test_sink_parts import task
 from tests.spark.test_sink_replay import planned_now

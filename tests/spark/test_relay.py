@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.gateway.kit import serving
-from tests.http.kit import Raw
+from tests.serve.gateway.kit import serving
+from tests.serve.http.kit import Raw
+from tests.serve.webhdfs.gateway_process import GatewayProcess
+from tests.serve.webhdfs.kit import Remote, Web
+from tests.serve.webhdfs.wire import Wire
 from tests.support.polling import until
-from tests.webhdfs.gateway_process import GatewayProcess
-from tests.webhdfs.kit import Remote, Web
-from tests.webhdfs.wire import Wire
 
 from buckram.cluster import Client
 from buckram.core.security.certificates import life_of

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.hrana.processes import ServeProcess
 from tests.replication.kit import SPACE, Pair, append, numbered, pair, space
 from tests.replication.restoring import backed_up, restored, went_back
+from tests.serve.hrana.processes import ServeProcess
 from tests.spark.test_db import commit, execute, query
 from tests.support.polling import until
 

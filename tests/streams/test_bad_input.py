@@ -13,10 +13,10 @@ from buckram.cli import values
 from buckram.cli.stream_read import Form
 from buckram.errors import InvalidArgument, OffsetOutOfRange
 from buckram.namespace import Namespace
+from buckram.serve.views.records import record_json
 from buckram.streams.shared import records
 from buckram.streams.shared.row_compare import first_difference
 from buckram.types import MAX_TIME, MIN_TIME
-from buckram.views.records import record_json
 
 NO_UTF8 = "\ud800"
 

@@ -20,8 +20,8 @@ from tests.support.polling import wait_until
 
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
+from buckram.serve.views.record_lines import JsonLines, PlainLines
 from buckram.testing import ThreadedCluster
-from buckram.views.record_lines import JsonLines, PlainLines
 
 Run = Callable[..., Ended]
 

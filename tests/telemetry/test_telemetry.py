@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
-from tests.gateway.kit import Api, serving
+from tests.serve.gateway.kit import Api, serving
 from tests.support.collector import Collector, collecting
 from tests.support.polling import until
 

@@ -58,7 +58,7 @@ class ReadyHook(Protocol):
 
 
 class AdminPages(Protocol):
-    """What --http serves beyond the status pages; it stands above this package (`admin/serving.py`)."""
+    """What --http serves beyond the status pages; it stands above this package (`serve/admin/serving.py`)."""
 
     def __call__(self, site: Site, /) -> AbstractAsyncContextManager[Handler]: ...
 

@@ -15,7 +15,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import counted, emit, remark, table
 from buckram.cli.serving import stoppable
 from buckram.config import load
-from buckram.views.healing import healing_json
+from buckram.serve.views.healing import healing_json
 
 if TYPE_CHECKING:
     from buckram.healing.overview import Overview

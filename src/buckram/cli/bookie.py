@@ -35,8 +35,8 @@ from buckram.errors import (
     NoSuchLedger,
     UnknownLedgerState,
 )
+from buckram.serve.views.bookies import bookie_rows, bookie_shown, check_known
 from buckram.types import DigestType
-from buckram.views.bookies import bookie_rows, bookie_shown, check_known
 
 ID = click.IntRange(min=0)
 _COLUMNS = ("id", "host", "port", "state")

@@ -111,7 +111,7 @@ def _run(
 
     admin: AdminPages | None = None
     if values["bookie"].http:
-        from buckram.admin.serving import admin_pages
+        from buckram.serve.admin.serving import admin_pages
 
         admin = admin_pages
 

@@ -18,7 +18,7 @@ from buckram.cli.looking import gathering, last_line, lines_of
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import counted, emit, table
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.views.ledgers import STATES
+from buckram.serve.views.ledgers import STATES
 
 if TYPE_CHECKING:
     from buckram.health.gathering import Health

@@ -23,7 +23,7 @@ from buckram.cli.output import emit, table
 from buckram.core.streams.names import stream_name
 from buckram.db.logs import is_database
 from buckram.errors import InvalidArgument
-from buckram.views.databases import database_json, database_shown, leader_of
+from buckram.serve.views.databases import database_json, database_shown, leader_of
 
 # The table engine and the client are imported by what runs, so that help needs neither.
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit
 from buckram.core.db.changes import Change
 from buckram.core.streams.names import stream_name
-from buckram.views.databases import plain
+from buckram.serve.views.databases import plain
 
 
 @click.command("changes")

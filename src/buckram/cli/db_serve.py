@@ -16,8 +16,8 @@ from buckram.cli.options import connected, json_option, metadata_option, oidc_is
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
 from buckram.db.settings import DatabaseLimits
-from buckram.hrana.limits import HTTP_LIMITS, HranaLimits
-from buckram.http.limits import HttpLimits
+from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
+from buckram.serve.http.limits import HttpLimits
 
 
 @click.command("serve")
@@ -66,10 +66,10 @@ async def _serve(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    from buckram.hrana.access import TokenAccess
-    from buckram.hrana.server import DatabaseServer
-    from buckram.http.origins import Origins
-    from buckram.http.server import bind
+    from buckram.serve.hrana.access import TokenAccess
+    from buckram.serve.hrana.server import DatabaseServer
+    from buckram.serve.http.origins import Origins
+    from buckram.serve.http.server import bind
 
     stop = stop_event()
     of_databases, of_streams, of_http = limits

@@ -122,7 +122,7 @@ async def _look(store: TreeStore, gatherer: Gatherer, client: Client | BuckramEr
 
 def _json(found: Examined, fix: bool) -> dict[str, Any]:
     from buckram.core.health.findings import finding_of
-    from buckram.views.status import problems_json
+    from buckram.serve.views.status import problems_json
 
     problems, facts = problems_json(found.health), found.health.facts
     refused = [one.as_json() | {"because": found.because(one)} for one in found.health.findings]

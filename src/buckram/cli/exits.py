@@ -152,7 +152,7 @@ _BY_STATUS = {
 
 def _http_status(error: BaseException) -> int | None:
     """That of a problem which a part that serves HTTP found before it served."""
-    problems = sys.modules.get("buckram.http.problems")
+    problems = sys.modules.get("buckram.serve.http.problems")
     return error.status if problems is not None and isinstance(error, problems.HttpProblem) else None
 
 

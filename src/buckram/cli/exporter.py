@@ -37,10 +37,10 @@ def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bo
     address, pause = parse_address(listen, "--listen"), max(values.duration("--every", every), 0.1)
 
     async def main() -> None:
-        from buckram.exporter.serving import Exporter, cluster, health
         from buckram.health.gathering import Gatherer
         from buckram.net.http import serve_http
         from buckram.net.tcp import TcpNetwork
+        from buckram.serve.exporter.serving import Exporter, cluster, health
 
         async with connected(uri) as client:
             gatherer = Gatherer.of(client)

@@ -18,10 +18,10 @@ from buckram.db.settings import DatabaseLimits
 from buckram.disk.descriptors import raise_limit
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs
-from buckram.gateway.limits import HTTP_LIMITS, GatewayLimits
-from buckram.hrana.limits import HranaLimits
-from buckram.http.limits import HttpLimits
-from buckram.webhdfs.limits import files_url
+from buckram.serve.gateway.limits import HTTP_LIMITS, GatewayLimits
+from buckram.serve.hrana.limits import HranaLimits
+from buckram.serve.http.limits import HttpLimits
+from buckram.serve.webhdfs.limits import files_url
 
 if TYPE_CHECKING:
     from buckram.core.streams.offload_places import OffloadPlaces
@@ -58,9 +58,9 @@ def gateway(open_to_all: bool, limits: tuple[str, ...], uri: str | None, as_json
 
 async def _serve(reach: Reach, open_to_all: bool, limits: Sequence[Any], uri: str | None, as_json: bool) -> None:
     check_installed()
-    from buckram.gateway.server import Gateway
-    from buckram.http.server import bind
-    from buckram.http.tokens import ClusterTokens
+    from buckram.serve.gateway.server import Gateway
+    from buckram.serve.http.server import bind
+    from buckram.serve.http.tokens import ClusterTokens
 
     stop = stop_event()
     of_gateway, of_streams, of_databases, of_http = limits

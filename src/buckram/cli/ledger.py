@@ -27,9 +27,9 @@ from buckram.cli.options import (
 from buckram.cli.output import emit, print_ledger, remark, table
 from buckram.core.ledgers.quorum import Quorum
 from buckram.errors import MetadataError, RecoveryFailed
+from buckram.serve.views.ledgers import STATES, ledger_json, listed_json, records_of
+from buckram.serve.views.ledgers import away as away_of
 from buckram.types import LedgerMetadata
-from buckram.views.ledgers import STATES, ledger_json, listed_json, records_of
-from buckram.views.ledgers import away as away_of
 
 if TYPE_CHECKING:
     pass

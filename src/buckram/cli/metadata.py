@@ -6,7 +6,7 @@ import click
 
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async
 from buckram.cli.output import emit, print_ledger
-from buckram.views.ledgers import ledger_json
+from buckram.serve.views.ledgers import ledger_json
 
 
 @click.group()

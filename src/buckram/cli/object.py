@@ -27,7 +27,7 @@ from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, NoSuchNamespace
 from buckram.net.blocking import read_beside
 from buckram.objects.objects import ObjectInfo, Objects
-from buckram.views.objects import object_json
+from buckram.serve.views.objects import object_json
 
 if TYPE_CHECKING:
     from buckram.cluster import Client

@@ -11,7 +11,7 @@ from buckram.cli.output import counted, emit, table
 from buckram.core.streams.names import check_name
 from buckram.errors import NoSuchObject
 from buckram.objects.values import UploadInfo
-from buckram.views.objects import upload_json
+from buckram.serve.views.objects import upload_json
 
 _PAGE = 1000
 

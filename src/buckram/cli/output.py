@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from buckram.cli.stdout import obeyed
 from buckram.core.streams.names import owner_of
+from buckram.serve.views.ledgers import ledger_json
 from buckram.types import LedgerMetadata
-from buckram.views.ledgers import ledger_json
 
 
 def emit(value: Mapping[str, Any]) -> None:

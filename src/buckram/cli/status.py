@@ -17,7 +17,7 @@ from buckram.cli.looking import gathering, last_line, lines_of, look_once
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, watch_async
 from buckram.cli.output import counted, emit, table
 from buckram.cli.stdout import clear_screen
-from buckram.views.status import MOST_LEDGERS, BookieState, bookie_states, space_of, status_json
+from buckram.serve.views.status import MOST_LEDGERS, BookieState, bookie_states, space_of, status_json
 
 if TYPE_CHECKING:
     from buckram.healing.overview import Overview

@@ -24,7 +24,7 @@ from buckram.cli.parts import PartsGroup
 from buckram.cli.stream_show import last_append_text, print_stream, writer_text
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name, stream_name
 from buckram.errors import AccessRefused, InvalidArgument, NoSuchKey, NoSuchNamespace
-from buckram.views.streams import info_json, tiers_json, with_last_append
+from buckram.serve.views.streams import info_json, tiers_json, with_last_append
 
 if TYPE_CHECKING:
     from buckram.cluster import Client

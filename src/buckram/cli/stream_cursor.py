@@ -12,7 +12,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, table
 from buckram.core.streams.names import stream_name
 from buckram.errors import CursorMoved, StreamError
-from buckram.views.streams import cursor_json
+from buckram.serve.views.streams import cursor_json
 
 if TYPE_CHECKING:
     from buckram.streams.read.cursors import CursorInfo

@@ -39,7 +39,7 @@ class Form:
 
     def show(self, records: Iterable[Record]) -> bytes:
         if self.as_json:
-            from buckram.views.records import record_line
+            from buckram.serve.views.records import record_line
 
             return "".join([record_line(record) for record in records]).encode()
         if self.raw:

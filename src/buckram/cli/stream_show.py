@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from buckram.cli import values
 from buckram.cli.output import counted, emit
-from buckram.views.streams import cursor_json, info_json, segment_json
+from buckram.serve.views.streams import cursor_json, info_json, segment_json
 
 if TYPE_CHECKING:
     from buckram.core.streams.head import Segment

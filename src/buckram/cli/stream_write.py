@@ -20,8 +20,8 @@ from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
+    from buckram.serve.views.record_lines import BadLine, JsonLines, PlainLines, Rows
     from buckram.streams.write.writer import StreamWriter
-    from buckram.views.record_lines import BadLine, JsonLines, PlainLines, Rows
 
 BATCHES_IN_FLIGHT = 32
 BATCH_RECORDS = 2_000
@@ -101,7 +101,7 @@ def write(
         raise InvalidArgument("--takeover and --wait exclude each other")
     if start is not None and producer is None:
         raise InvalidArgument(f"--start {start} says where a producer begins: give it with --producer")
-    from buckram.views.record_lines import JsonLines, PlainLines
+    from buckram.serve.views.record_lines import JsonLines, PlainLines
 
     separator = key_separator.encode() if key_separator is not None else None
     lines = JsonLines() if jsonl else PlainLines(separator)
@@ -173,7 +173,7 @@ class _Copy:
 
     async def _finish(self, writer: StreamWriter) -> None:
         """Say what is stored, then what went wrong. A line that was refused keeps none before it from being stored."""
-        from buckram.views.record_lines import BadLine
+        from buckram.serve.views.record_lines import BadLine
 
         failure = self._failure
         if failure is None and writer.lost.is_set():

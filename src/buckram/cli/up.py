@@ -28,7 +28,7 @@ from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument
 from buckram.etcd_server import EtcdServer, start_etcd
 from buckram.metadata.default import DATA_DIR, DATABASE, DESCRIPTION, sqlite_uri
 from buckram.processes import BookieProcess, ReadyLine, stop_all
-from buckram.webhdfs.limits import files_url
+from buckram.serve.webhdfs.limits import files_url
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 MAX_BOOKIES = 100

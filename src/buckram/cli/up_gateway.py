@@ -16,7 +16,7 @@ from buckram.errors import ConfigError
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
-    from buckram.http.server import Listening
+    from buckram.serve.http.server import Listening
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def running_gateway(uri: str, port: int, *, tls: TlsConfig | None) -> Iterator[s
     asks for tokens, too."""
     try:
         check_installed()
-        from buckram.http.server import bind, url_of
+        from buckram.serve.http.server import bind, url_of
 
         listening = bind("127.0.0.1", port, "the gateway's address")
     except ConfigError as error:
@@ -39,8 +39,8 @@ def running_gateway(uri: str, port: int, *, tls: TlsConfig | None) -> Iterator[s
 
 def _thread(uri: str, listening: Listening, url: str, tls: TlsConfig | None) -> ClusterThread:
     async def serve(client: Client, thread: ClusterThread) -> None:
-        from buckram.gateway.server import Gateway
-        from buckram.http.tokens import ClusterTokens
+        from buckram.serve.gateway.server import Gateway
+        from buckram.serve.http.tokens import ClusterTokens
 
         async with AsyncExitStack() as stack:
             store, clocks = client.services.store, client.services.clocks

@@ -12,7 +12,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, remark, table
 from buckram.core.tenants.quotas import Quotas
 from buckram.metadata.tenants import Published, TenantStore
-from buckram.views.usage import WITHIN_S, fresh, usage_rows
+from buckram.serve.views.usage import WITHIN_S, fresh, usage_rows
 
 
 @click.command()

@@ -26,9 +26,9 @@ TIMES, ACCEPTED_TIME = "times", "accepted-time"
 """Below ClusterLayout.own: the time that bookies recorded last, and what an operator accepted
 (metadata/recorded_time)."""
 GATEWAYS = "gateways"
-"""Below ClusterLayout.own: the addresses of gateways, in ephemeral keys (gateway/peers)."""
+"""Below ClusterLayout.own: the addresses of gateways, in ephemeral keys (serve/gateway/peers)."""
 DATABASE_SERVERS = "database-servers"
-"""Below ClusterLayout.own: the addresses of servers of databases, in ephemeral keys (hrana/others)."""
+"""Below ClusterLayout.own: the addresses of servers of databases, in ephemeral keys (serve/hrana/others)."""
 
 HEALTH = "health"
 """Below ClusterLayout.own: a key that is written to see whether the store takes changes (health/gathering)."""

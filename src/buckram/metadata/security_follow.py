@@ -2,7 +2,7 @@
 
 Tokens of an issuer of OIDC, where there is one, are verified here as well. While the store
 cannot be read, what was known goes on to count. Not here: the keys themselves
-(`metadata/security.py`), who is connected (`bookie/service/guard.py`, `http/tokens.py`).
+(`metadata/security.py`), who is connected (`bookie/service/guard.py`, `serve/http/tokens.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A small HTTP/1.1 server: one request on each connection, bounded in size, time and number.
 
-Not here: what is served (`bookie/status_pages.py`, `admin/`).
+Not here: what is served (`bookie/status_pages.py`, `serve/admin/`).
 """
 
 from __future__ import annotations

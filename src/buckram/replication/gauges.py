@@ -1,4 +1,4 @@
-"""A running replication as gauges, for Prometheus. Not here: serving them (`exporter/serving.py`)."""
+"""A running replication as gauges, for Prometheus. Not here: serving them (`serve/exporter/serving.py`)."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from http.client import HTTPException
 from typing import NamedTuple
 
 from buckram.core.backoff import STORE_CALL, Delays
+from buckram.serve.webhdfs.limits import CLUSTER_KEY, SCHEMES
 from buckram.spark.files import SERVICE
-from buckram.webhdfs.limits import CLUSTER_KEY, SCHEMES
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(?://([^/]*))?(.*)")
 _ASK = "/webhdfs/v1/?op=GETSERVERDEFAULTS"

@@ -2,7 +2,7 @@
 
 A checkpoint is a directory with a file `metadata` and directories `offsets` and `commits`: offsets/7 says what batch 7
 reads, commits/7 that it was done. Not here: whether one is whole
-(`spark/checkpoint_check.py`), copies (`spark/checkpoint_fork.py`), writing them, which Spark does (`webhdfs/`).
+(`spark/checkpoint_check.py`), copies (`spark/checkpoint_fork.py`), writing them, which Spark does (`serve/webhdfs/`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from buckram.core.db.changes import Change
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.positions import same_history
 from buckram.errors import ChangesGone, ChangesNotKept, InvalidArgument, NotReadable, OffsetTruncated, RecordsLost
+from buckram.serve.views.databases import plain
 from buckram.spark.clients import connection, prepare_process, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.db_copies import check_engine, state_offset
@@ -30,7 +31,6 @@ from buckram.spark.planning import resolve
 from buckram.spark.remembered import lost, mark_in, noted
 from buckram.streams.read.locate import known_end, known_reach, went_back
 from buckram.streams.read.remembered import history_now, time_before, verdict_on
-from buckram.views.databases import plain
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,7 +1,7 @@
 """What Spark's Hadoop client is told, so that checkpoints and files on a gateway survive gateways and drivers.
 
 `configure(builder, "webhdfs://host:port/")` sets it, `buckram spark-conf` prints it. Not here: the gateway's side
-(`webhdfs/`), what is in a checkpoint (`spark/checkpoints.py`).
+(`serve/webhdfs/`), what is in a checkpoint (`spark/checkpoints.py`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from buckram.addresses import host_port
 from buckram.errors import InvalidArgument
 from buckram.net.logins import TOKEN_VARIABLE
 from buckram.net.secure import tls_of_environment
+from buckram.serve.webhdfs.limits import SCHEMES, TOKEN_PATH
 from buckram.spark.relay_place import RelayPlace
 from buckram.spark.trust_store import certificate_in, java_options, relay_identity, write_trust_store
-from buckram.webhdfs.limits import SCHEMES, TOKEN_PATH
 
 SERVICE = "buckram"
 """The host of paths when there are several gateways: webhdfs://buckram/NAMESPACE/PATH."""

@@ -2,9 +2,9 @@
 
 Hadoop's client goes on with another gateway by itself, but for a file that it writes; and what fails here makes it
 leave the relay. So the relay has all of a file before it sends it, sends it again when a gateway dies, and goes on in
-the middle of a file that is read. Who repeats a request says so (`webhdfs/repeats.py`), so what its first attempt did
-counts once. It serves this machine only, checks nothing and holds no token: a gateway sees what the client sent. Not
-here: the gateways behind it (`relay_gateways.py`), what Hadoop's client is told (`files.py`).
+the middle of a file that is read. Who repeats a request says so (`serve/webhdfs/repeats.py`), so what its first attempt
+did counts once. It serves this machine only, checks nothing and holds no token: a gateway sees what the client sent.
+Not here: the gateways behind it (`relay_gateways.py`), what Hadoop's client is told (`files.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from buckram.addresses import join
 from buckram.config import TlsConfig
 from buckram.net.forks import generation
 from buckram.net.tls_files import TlsFiles
+from buckram.serve.webhdfs.java_classes import ILLEGAL, INPUT_OUTPUT, remote_exception
 from buckram.spark.relay_gateways import Answer, AskerGone, Gateways, NoAnswer
 from buckram.spark.relay_link import Patience, Request
 from buckram.spark.relay_messages import CONTINUE, HEAD_BYTES, PIECE, Body, Head, NotHttp, Room, body_pieces, read_head
 from buckram.spark.trust_store import identity_context, relay_identity
 from buckram.sync.thread import LoopThread
-from buckram.webhdfs.java_classes import ILLEGAL, INPUT_OUTPUT, remote_exception
 
 _METHODS = ("GET", "PUT", "POST", "DELETE")
 _BELOW = "/webhdfs/"

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.core.backoff import RELAY, Delays
+from buckram.serve.webhdfs.java_classes import RETRY, STANDBY
 from buckram.spark.relay_link import AT_ONCE, Link, Patience, Request, link_to
 from buckram.spark.relay_messages import Body, Cut, Head, Room
-from buckram.webhdfs.java_classes import RETRY, STANDBY
 
 _MOST_IDLE = 16
 _AGAIN = (STANDBY, RETRY)

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from buckram.addresses import host_port
-from buckram.http.limits import KIB
+from buckram.serve.http.limits import KIB
+from buckram.serve.webhdfs.repeats import ATTEMPT, REPEATED
 from buckram.spark.relay_messages import HEAD_BYTES, PIECE, Body, Cut, Head, NotHttp, body_pieces, read_head
-from buckram.webhdfs.repeats import ATTEMPT, REPEATED
 
 AT_ONCE = 64 * KIB
 """A body that is not larger is written without looking whether an answer comes before its end."""

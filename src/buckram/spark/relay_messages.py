@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO
 
-from buckram.http.limits import KIB, MIB
+from buckram.serve.http.limits import KIB, MIB
 
 HEAD_BYTES, PIECE = 64 * KIB, 256 * KIB
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade", "expect"})

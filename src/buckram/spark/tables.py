@@ -13,10 +13,10 @@ from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.streams.names import OWNER, StreamName, stream_name
 from buckram.errors import MetadataError, NoSuchStream
 from buckram.metadata.tenants import TenantStore
+from buckram.serve.views.ledgers import STATES, away, records_of
+from buckram.serve.views.streams import tier
+from buckram.serve.views.usage import fresh, usage_rows
 from buckram.types import LedgerId, LedgerMetadata
-from buckram.views.ledgers import STATES, away, records_of
-from buckram.views.streams import tier
-from buckram.views.usage import fresh, usage_rows
 
 if TYPE_CHECKING:
     from buckram.cluster import Client

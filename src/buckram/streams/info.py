@@ -1,6 +1,6 @@
 """StreamInfo: what is known of one stream at one moment, from its head.
 
-Not here: lag and rates (`streams/read/lag.py`), how a stream is shown (`views/streams.py`).
+Not here: lag and rates (`streams/read/lag.py`), how a stream is shown (`serve/views/streams.py`).
 """
 
 from __future__ import annotations

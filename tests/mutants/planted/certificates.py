@@ -43,6 +43,6 @@ MUTANTS = (
         "certificate-in-use-stays",
         "a server goes on with the certificate that it began with",
         edited(("buckram.net.tls_files:TlsFiles.context", "if state != self._state:", "if False:")),
-        ("tests/hrana/test_access.py::test_it_speaks_tls_with_the_certificate_of_the_moment",),
+        ("tests/serve/hrana/test_access.py::test_it_speaks_tls_with_the_certificate_of_the_moment",),
     ),
 )

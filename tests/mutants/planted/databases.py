@@ -8,9 +8,9 @@ _FOLLOWING = "tests/db/test_following.py::"
 _BACKUPS = "tests/db/test_backups.py::"
 _SUPERSEDED = "tests/db/test_superseded.py::"
 _TOKENS = "tests/db/test_tokens.py::"
-_REPEATS = "tests/hrana/test_repeats.py::"
-_STATEMENTS = "tests/gateway/test_hrana_pages.py::"
-_SOCKETS = "tests/hrana/test_sockets.py::"
+_REPEATS = "tests/serve/hrana/test_repeats.py::"
+_STATEMENTS = "tests/serve/gateway/test_hrana_pages.py::"
+_SOCKETS = "tests/serve/hrana/test_sockets.py::"
 _WRITING = "tests/db/test_writing.py::"
 
 MUTANTS = (
@@ -67,12 +67,12 @@ MUTANTS = (
         "a request whose first statement may be committed is sent on to the next leader",
         edited(
             (
-                "buckram.hrana.pipeline:Pipeline._execute",
+                "buckram.serve.hrana.pipeline:Pipeline._execute",
                 "self.untouched = False  # It may be committed all the same, in whole or in part.",
                 "pass",
             )
         ),
-        ("tests/hrana/test_forwarding.py::test_what_may_be_done_here_is_not_done_again_by_the_next_leader",),
+        ("tests/serve/hrana/test_forwarding.py::test_what_may_be_done_here_is_not_done_again_by_the_next_leader",),
     ),
     TestMutant(
         "temp-trigger",
@@ -292,39 +292,43 @@ MUTANTS = (
     TestMutant(
         "hrana-token-kept-for-the-next-request",
         "a token that came with a request that only read is that of whatever the stream writes next",
-        edited(("buckram.hrana.pipeline:Pipeline._end_token", "self._stream.session.autocommit", "False")),
+        edited(("buckram.serve.hrana.pipeline:Pipeline._end_token", "self._stream.session.autocommit", "False")),
         (_REPEATS + "test_a_header_makes_one_statement_one_batch_and_one_commit_happen_once",),
     ),
     TestMutant(
         "hrana-token-not-sent-on",
         "a follower sends a request on to the leader without its token",
-        edited(("buckram.hrana.execution:Execution._send_on", "in _PASSED_ON if", "in _PASSED_ON[1:] if")),
+        edited(("buckram.serve.hrana.execution:Execution._send_on", "in _PASSED_ON if", "in _PASSED_ON[1:] if")),
         (_REPEATS + "test_a_retry_after_outcome_unknown_applies_once",),
     ),
     TestMutant(
         "hrana-history-of-the-follower",
         "a follower says its own history of what the leader answered",
         edited(
-            ("buckram.hrana.execution:Execution._send_on", "in found.headers}", "in found.headers} | self._history()")
+            (
+                "buckram.serve.hrana.execution:Execution._send_on",
+                "in found.headers}",
+                "in found.headers} | self._history()",
+            )
         ),
-        ("tests/hrana/test_forwarding.py::test_answers_say_in_which_history_of_the_metadata_they_were_given",),
+        ("tests/serve/hrana/test_forwarding.py::test_answers_say_in_which_history_of_the_metadata_they_were_given",),
     ),
     TestMutant(
         "hrana-rights-of-the-server-that-sends-on",
         "at the leader a request has the rights of the server that sent it on",
-        edited(("buckram.hrana.forwarding:rights_sent", "{_RIGHTS: _READ}", "{}")),
+        edited(("buckram.serve.hrana.forwarding:rights_sent", "{_RIGHTS: _READ}", "{}")),
         (_STATEMENTS + "test_other_machines_read_from_a_gateway_without_tokens",),
     ),
     TestMutant(
         "hrana-backup-outlives-its-grant",
         "a backup goes on after its grant was withdrawn",
-        edited(("buckram.hrana.exchange:Exchange.backup", "over=over,", "")),
-        ("tests/hrana/test_exchange.py::test_a_backup_ends_with_its_grant",),
+        edited(("buckram.serve.hrana.exchange:Exchange.backup", "over=over,", "")),
+        ("tests/serve/hrana/test_exchange.py::test_a_backup_ends_with_its_grant",),
     ),
     TestMutant(
         "gateway-statements-by-session",
         "a browser's session sends statements to databases",
-        edited(("buckram.gateway.access:Access.who", "if operation.statements:", "if False:")),
+        edited(("buckram.serve.gateway.access:Access.who", "if operation.statements:", "if False:")),
         (_STATEMENTS + "test_a_browsers_session_is_no_token",),
     ),
     TestMutant(
@@ -336,19 +340,19 @@ MUTANTS = (
     TestMutant(
         "hrana-lane-begins-again-in-a-transaction",
         "what follows on a transaction that was lost with its leader is executed alone",
-        edited(("buckram.hrana.lanes:Lane._begin_again", "self._in_transaction or self._remembers", "False")),
+        edited(("buckram.serve.hrana.lanes:Lane._begin_again", "self._in_transaction or self._remembers", "False")),
         (_SOCKETS + "test_a_follower_sends_a_stream_on_and_takes_over",),
     ),
     TestMutant(
         "hrana-grants-of-hello",
         "a WebSocket keeps the right to write that its first request had",
-        edited(("buckram.hrana.lanes:Lane._work", "stream.session.may_write = rights.may_write", "pass")),
+        edited(("buckram.serve.hrana.lanes:Lane._work", "stream.session.may_write = rights.may_write", "pass")),
         (_SOCKETS + "test_hello_says_who_asks_and_each_request_looks_again",),
     ),
     TestMutant(
         "hrana-everything-read",
         "a WebSocket is read however much of what came is not answered",
-        edited(("buckram.hrana.sockets:_Connection._take", "self._waiting >= self._limits.requests", "False")),
+        edited(("buckram.serve.hrana.sockets:_Connection._take", "self._waiting >= self._limits.requests", "False")),
         (_SOCKETS + "test_who_sends_and_does_not_read_is_not_read_any_more_and_then_cut_off",),
     ),
     TestMutant(
@@ -356,7 +360,7 @@ MUTANTS = (
         "a request takes the stored text of the moment when its turn comes",
         edited(
             (
-                "buckram.hrana.sockets:_Connection._planned",
+                "buckram.serve.hrana.sockets:_Connection._planned",
                 "return one, lambda: self._ask(asked, one, raw)",
                 "return one, lambda: self._ask(asked, one, with_texts(asked.raw, self._texts.text))",
             )
@@ -396,26 +400,26 @@ MUTANTS = (
     TestMutant(
         "leaders-are-believed",
         "requests are sent on to whatever address the leader of a database announces",
-        edited(("buckram.hrana.others:Others._is_shown", "return address in self._known", "return True")),
-        ("tests/hrana/test_forwarding.py::test_nothing_is_sent_where_no_server_of_the_cluster_is",),
+        edited(("buckram.serve.hrana.others:Others._is_shown", "return address in self._known", "return True")),
+        ("tests/serve/hrana/test_forwarding.py::test_nothing_is_sent_where_no_server_of_the_cluster_is",),
     ),
     TestMutant(
         "the-callers-token-is-sent-on",
         "a leader gets the token of the caller",
         edited(
             (
-                "buckram.http.tokens:ClusterTokens.vouch",
+                "buckram.serve.http.tokens:ClusterTokens.vouch",
                 'return f"{_SCHEME} {await self._security.pass_for(token, _purpose(path))}"',
                 "return f\"Bearer {await self._security.pass_for(token, '')}\"",
             )
         ),
-        ("tests/hrana/test_access.py::test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller",),
+        ("tests/serve/hrana/test_access.py::test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller",),
     ),
     TestMutant(
         "vouched-again-and-again",
         "what says who asks counts as often as it comes",
-        edited(("buckram.http.tokens:OnceOnly.take", "return False", "return True")),
-        ("tests/hrana/test_access.py::test_what_says_who_asks_is_for_one_request_to_one_path",),
+        edited(("buckram.serve.http.tokens:OnceOnly.take", "return False", "return True")),
+        ("tests/serve/hrana/test_access.py::test_what_says_who_asks_is_for_one_request_to_one_path",),
     ),
     TestMutant(
         "db-tells-its-files",

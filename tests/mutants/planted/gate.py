@@ -134,8 +134,8 @@ MUTANTS = (
     TestMutant(
         "doors-files-overwrite",
         "whoever may append overwrites files through Hadoop's paths",
-        edited(("buckram.webhdfs.server:WebHdfs._create", "asked and call", "asked or call")),
-        ("tests/gateway/test_doors.py::test_objects[append+read]",),
+        edited(("buckram.serve.webhdfs.server:WebHdfs._create", "asked and call", "asked or call")),
+        ("tests/serve/gateway/test_doors.py::test_objects[append+read]",),
     ),
     TestMutant(
         "quota-without-those-in-flight",

@@ -86,7 +86,7 @@ MUTANTS = (
     TestMutant(
         "offload-gateway-reads-anywhere",
         "a gateway with tokens follows a tenant's segment list to any place",
-        edited(("buckram.gateway.server:Gateway.start", "with confined(self._away):", "with confined(None):")),
-        ("tests/gateway/test_access.py::test_history_is_read_where_the_operator_lists_it",),
+        edited(("buckram.serve.gateway.server:Gateway.start", "with confined(self._away):", "with confined(None):")),
+        ("tests/serve/gateway/test_access.py::test_history_is_read_where_the_operator_lists_it",),
     ),
 )

@@ -283,19 +283,19 @@ MUTANTS = (
         "a file is refused because its own first attempt put it",
         edited(
             (
-                "buckram.webhdfs.files:Files.create",
+                "buckram.serve.webhdfs.files:Files.create",
                 "present.metadata.get(ATTEMPTED) == attempt",
                 "False",
             )
         ),
-        ("tests/webhdfs/test_files.py::test_a_file_that_comes_again_is_known",),
+        ("tests/serve/webhdfs/test_files.py::test_a_file_that_comes_again_is_known",),
     ),
     TestMutant(
         "relay-any-attempt",
         "a file of somebody else counts as the first attempt",
         edited(
             (
-                "buckram.webhdfs.files:Files.create",
+                "buckram.serve.webhdfs.files:Files.create",
                 "present.metadata.get(ATTEMPTED) == attempt",
                 "True",
             )

@@ -163,8 +163,8 @@ MUTANTS = (
     TestMutant(
         "page-obeys",
         "the gateway's answers have characters that terminals obey",
-        edited(("buckram.http.problems:json_answer", "not text.isascii() or", "not text.isascii() and not")),
-        ("tests/gateway/test_pages.py::test_the_audit_trail_has_no_character_that_a_terminal_obeys",),
+        edited(("buckram.serve.http.problems:json_answer", "not text.isascii() or", "not text.isascii() and not")),
+        ("tests/serve/gateway/test_pages.py::test_the_audit_trail_has_no_character_that_a_terminal_obeys",),
     ),
     TestMutant(
         "event-of-any-size",

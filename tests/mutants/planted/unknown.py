@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _BOOKIE = "tests/bookie/service/test_unknown.py::"
-_HEADS = "tests/http/test_heads.py::"
-_SHARES = "tests/gateway/test_shares.py::"
+_HEADS = "tests/serve/http/test_heads.py::"
+_SHARES = "tests/serve/gateway/test_shares.py::"
 
 MUTANTS = (
     TestMutant(
@@ -44,20 +44,20 @@ MUTANTS = (
     TestMutant(
         "half-heads-have-memory",
         "heads that are not complete take as much memory as they like, all together",
-        edited(("buckram.http.heads:Heads.hold", " or self._bytes > self._most_bytes", "")),
+        edited(("buckram.serve.http.heads:Heads.hold", " or self._bytes > self._most_bytes", "")),
         (_HEADS + "test_half_heads_are_bounded_in_bytes_of_all_and_the_oldest_goes",),
     ),
     TestMutant(
         "half-heads-stay",
         "connections that owe a head are not bounded in number",
-        edited(("buckram.http.heads:Heads.hold", "len(self._sizes) > self._most or ", "")),
+        edited(("buckram.serve.http.heads:Heads.hold", "len(self._sizes) > self._most or ", "")),
         (_HEADS + "test_connections_that_owe_a_head_are_bounded_in_number_and_idle_ones_are_not_among_them",),
     ),
     TestMutant(
         "silent-clients-stay",
         "a server that has all its connections refuses whoever comes, though some have asked nothing",
         edited(
-            ("buckram.http.connection:Connection.connection_made", " and not self.heads.make_room()", ""),
+            ("buckram.serve.http.connection:Connection.connection_made", " and not self.heads.make_room()", ""),
         ),
         (_HEADS + "test_silent_connections_keep_nobody_out_of_a_server_that_is_full",),
     ),
@@ -65,26 +65,32 @@ MUTANTS = (
         "headers-without-number",
         "a head may have any number of headers",
         edited(
-            ("buckram.http.connection:Connection._count", "if self._head_count > self.limits.headers:", "if False:"),
+            (
+                "buckram.serve.http.connection:Connection._count",
+                "if self._head_count > self.limits.headers:",
+                "if False:",
+            ),
         ),
         (_HEADS + "test_headers_are_bounded_in_number",),
     ),
     TestMutant(
         "handshakes-uncounted",
         "connections in their handshake of TLS are not among those that make room",
-        edited(("buckram.http.accepting:TlsAcceptor._accept", "self._heads.hold(handshake, 0)", "pass")),
+        edited(("buckram.serve.http.accepting:TlsAcceptor._accept", "self._heads.hold(handshake, 0)", "pass")),
         (_HEADS + "test_connections_without_a_handshake_keep_nobody_out",),
     ),
     TestMutant(
         "unread-body-stays",
         "what nobody read of a body stays as long as its connection",
-        edited(("buckram.http.connection:Connection.on_response_complete", "self.cycle.body = bytearray()", "pass")),
+        edited(
+            ("buckram.serve.http.connection:Connection.on_response_complete", "self.cycle.body = bytearray()", "pass")
+        ),
         (_HEADS + "test_the_unread_part_of_a_body_is_forgotten_with_its_answer",),
     ),
     TestMutant(
         "login-of-any-size",
         "who is not known yet may send, and keep room for, as much as anybody",
-        edited(("buckram.gateway.dispatch:Dispatcher._serving", 'if operation.needs == "nothing":', "if False:")),
+        edited(("buckram.serve.gateway.dispatch:Dispatcher._serving", 'if operation.needs == "nothing":', "if False:")),
         (_SHARES + "test_a_login_needs_no_more_than_its_bytes_and_keeps_no_room",),
     ),
     TestMutant(
@@ -92,19 +98,19 @@ MUTANTS = (
         "the first message on a WebSocket may be as large as any",
         edited(
             (
-                "buckram.http.websocket:Socket.__init__",
+                "buckram.serve.http.websocket:Socket.__init__",
                 "first.ws_max_size = min(config.ws_max_size, LOGIN_BYTES)",
                 "pass",
             )
         ),
-        ("tests/hrana/test_sockets.py::test_the_first_message_is_no_larger_than_a_login",),
+        ("tests/serve/hrana/test_sockets.py::test_the_first_message_is_no_larger_than_a_login",),
     ),
     TestMutant(
         "sessions-of-all",
         "logins of one principal end the sessions of others",
         edited(
             (
-                "buckram.gateway.sessions:Sessions.begin",
+                "buckram.serve.gateway.sessions:Sessions.begin",
                 "self._forget(self._owned.oldest_of_most())",
                 "self._forget(next(iter(self._sessions)))",
             )
@@ -116,7 +122,7 @@ MUTANTS = (
         "a principal has as many sessions as there may be",
         edited(
             (
-                "buckram.gateway.sessions:Sessions.begin",
+                "buckram.serve.gateway.sessions:Sessions.begin",
                 "self._owned.count(who) >= self._limits.sessions_of_principal",
                 "False",
             )
@@ -128,7 +134,7 @@ MUTANTS = (
         "requests of one principal push out the answers that are kept for others",
         edited(
             (
-                "buckram.gateway.repeats:Repeats._done",
+                "buckram.serve.gateway.repeats:Repeats._done",
                 "self._forget(self._owned.oldest_of_most())",
                 "self._forget(next(iter(self._kept)))",
             )
@@ -144,7 +150,7 @@ MUTANTS = (
             _SHARES + "test_one_principal_leaves_memory_to_others",
             _SHARES + "test_one_principal_leaves_files_to_others",
             _SHARES + "test_one_owner_leaves_a_job_to_others_and_forgets_his_own",
-            "tests/hrana/test_sockets.py::test_one_principal_leaves_streams_to_others",
+            "tests/serve/hrana/test_sockets.py::test_one_principal_leaves_streams_to_others",
         ),
     ),
     TestMutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_GATEWAY = "tests/gateway/test_unseen.py::"
+_GATEWAY = "tests/serve/gateway/test_unseen.py::"
 _STRANGER = _GATEWAY + "test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not"
 _LEDGER = _GATEWAY + "test_a_ledger_of_another_is_as_one_that_is_not_there"
 _LISTS = _GATEWAY + "test_lists_have_what_may_be_seen_and_go_on_behind_nothing_else"
@@ -12,9 +12,9 @@ _OBJECTS = _GATEWAY + "test_directories_and_uploads_of_others_are_in_no_list_and
 _STATUS = _GATEWAY + "test_a_status_of_what_one_may_see_names_nothing_else"
 _CLUSTER = _GATEWAY + "test_the_whole_cluster_is_for_who_may_see_it"
 _DENIALS = "tests/bookie/service/test_denials.py::"
-_HRANA = "tests/hrana/test_access.py::"
-_FILES = "tests/webhdfs/test_access.py::"
-_PAGES = "buckram.gateway."
+_HRANA = "tests/serve/hrana/test_access.py::"
+_FILES = "tests/serve/webhdfs/test_access.py::"
+_PAGES = "buckram.serve.gateway."
 
 MUTANTS = (
     TestMutant(
@@ -116,13 +116,13 @@ MUTANTS = (
     TestMutant(
         "unseen-status",
         "the status tells everybody of every stream",
-        edited(("buckram.views.status:status_seen", "one.state.name not in OWNED or", "True or")),
+        edited(("buckram.serve.views.status:status_seen", "one.state.name not in OWNED or", "True or")),
         (_STATUS,),
     ),
     TestMutant(
         "unseen-status-where",
         "the status tells everybody which bookie it is",
-        edited(("buckram.views.status:status_seen", "if one.state.name in OWNED else _of_the_cluster(one)", "")),
+        edited(("buckram.serve.views.status:status_seen", "if one.state.name in OWNED else _of_the_cluster(one)", "")),
         (_STATUS,),
     ),
     TestMutant(
@@ -146,14 +146,20 @@ MUTANTS = (
     TestMutant(
         "unseen-files-places",
         "an answer of WebHDFS has a place in the metadata store",
-        edited(("buckram.webhdfs.problems:problem_of", "if isinstance(error, errors.AccessRefused):", "if False:")),
+        edited(
+            ("buckram.serve.webhdfs.problems:problem_of", "if isinstance(error, errors.AccessRefused):", "if False:")
+        ),
         (_FILES + "test_a_refusal_of_the_store_says_no_place_in_it",),
     ),
     TestMutant(
         "unseen-files",
         "WebHDFS refuses what is in a namespace of others, in place of not knowing it",
         edited(
-            ("buckram.webhdfs.access:Visitor.require", "if not making and not self.sees(path.namespace):", "if False:")
+            (
+                "buckram.serve.webhdfs.access:Visitor.require",
+                "if not making and not self.sees(path.namespace):",
+                "if False:",
+            )
         ),
         (_FILES + "test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not",),
     ),
@@ -161,38 +167,38 @@ MUTANTS = (
         "unseen-files-renamed",
         "a file that is moved to a namespace of others is told to be in none",
         edited(
-            ("buckram.webhdfs.server:WebHdfs._rename", "target, below=True, making=True)", "target, below=True)"),
+            ("buckram.serve.webhdfs.server:WebHdfs._rename", "target, below=True, making=True)", "target, below=True)"),
         ),
         (_FILES + "test_what_is_renamed_to_a_namespace_of_others_says_nothing_of_it",),
     ),
     TestMutant(
         "unseen-databases",
         "a server of databases says whether it serves what one may not see",
-        edited(("buckram.hrana.databases:Databases.find", "if not sees(str(name)):", "if False:")),
+        edited(("buckram.serve.hrana.databases:Databases.find", "if not sees(str(name)):", "if False:")),
         (_HRANA + "test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not",),
     ),
     TestMutant(
         "unseen-databases-by-host",
         "the name of a host is found to be that of a database that one may not see",
-        edited(("buckram.hrana.databases:Databases.find", "if meant and sees(meant)", "if meant")),
+        edited(("buckram.serve.hrana.databases:Databases.find", "if meant and sees(meant)", "if meant")),
         (_HRANA + "test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not",),
     ),
     TestMutant(
         "unseen-databases-listed",
         "a server of databases lists all to everybody",
-        edited(("buckram.hrana.server:DatabaseServer.report", "if sees(name)", "")),
+        edited(("buckram.serve.hrana.server:DatabaseServer.report", "if sees(name)", "")),
         (_HRANA + "test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not",),
     ),
     TestMutant(
         "unseen-databases-described",
         "an error of a server of databases has the names of all",
-        edited(("buckram.hrana.databases:Databases.described", "filter(sees, self.names)", "self.names")),
+        edited(("buckram.serve.hrana.databases:Databases.described", "filter(sees, self.names)", "self.names")),
         (_HRANA + "test_a_stranger_is_told_the_same_of_what_is_there_and_of_what_is_not",),
     ),
     TestMutant(
         "unseen-sockets",
         "a WebSocket says which databases are served before it is known who asks",
-        edited(("buckram.hrana.sockets:Sockets.serve", "if self._asking.access.vouch is None:", "if True:")),
+        edited(("buckram.serve.hrana.sockets:Sockets.serve", "if self._asking.access.vouch is None:", "if True:")),
         (_HRANA + "test_a_websocket_says_of_a_database_only_to_who_may_see_it",),
     ),
     TestMutant(

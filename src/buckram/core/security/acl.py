@@ -2,7 +2,7 @@
 
 Denials take away what grants would give, whoever gave it; only an administrator is not held to them. Pure. Not here:
 where they are kept (`metadata/security.py`), what an operation needs (`core/security/namespaces.py`, and for objects
-`gateway/object_pages.py`).
+`serve/gateway/object_pages.py`).
 """
 
 from __future__ import annotations

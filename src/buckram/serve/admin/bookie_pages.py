@@ -1,0 +1,284 @@
+"""/api/v1/bookie/... and /api/v1/config/...: what concerns the bookie that answers, as Apache's bookies answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from buckram.addresses import read_address
+from buckram.bookie.gc import Collector
+from buckram.bookie.process import Bookie
+from buckram.bookie.run import Site
+from buckram.errors import BuckramError, ConfigError
+from buckram.healing.asking import ask_readonly
+from buckram.healing.depending import Refused
+from buckram.logs.levels import levels, set_levels
+from buckram.net.http import Answer, Handler, Request, json_answer, text_answer
+from buckram.seams import Space
+from buckram.serve.admin.cluster_link import ClusterLink
+from buckram.serve.admin.jobs import Job, Jobs, started
+from buckram.serve.admin.routing import Wrong, body_object, flag
+from buckram.serve.admin.sanity import stored_and_read
+from buckram.types import BookieId
+
+PATH, CONFIG = "/api/v1/bookie", "/api/v1/config/server_config"
+LOG_LEVEL = "log.level"
+log = logging.getLogger("buckram.admin")
+_KINDS = {"journal": "journal files", "entrylog": "entrylog files", "index": "index files"}
+
+
+class BookiePages:
+    """Questions about the bookie run on its loop, between two of its turns."""
+
+    def __init__(self, site: Site, link: ClusterLink, jobs: Jobs) -> None:
+        self._site, self._bookie, self._link, self._jobs = site, site.bookie, link, jobs
+        self._forced = 0
+
+    def routes(self) -> Mapping[tuple[str, str], Handler]:
+        return {
+            ("GET", CONFIG): self._config,
+            ("PUT", CONFIG): self._set_config,
+            ("GET", f"{PATH}/info"): self._info,
+            ("GET", f"{PATH}/is_ready"): self._is_ready,
+            ("GET", f"{PATH}/state"): self._state,
+            ("GET", f"{PATH}/state/readonly"): self._readonly,
+            ("PUT", f"{PATH}/state/readonly"): self._set_readonly,
+            ("GET", f"{PATH}/sanity"): self._sanity,
+            ("GET", f"{PATH}/last_log_mark"): self._last_log_mark,
+            ("GET", f"{PATH}/list_disk_file"): self._files,
+            ("PUT", f"{PATH}/expand_storage"): self._expand,
+            ("GET", f"{PATH}/gc"): self._collecting,
+            ("PUT", f"{PATH}/gc"): self._collect,
+            ("GET", f"{PATH}/gc_details"): self._gc_details,
+            ("GET", f"{PATH}/gc/suspend_compaction"): self._suspended,
+            ("PUT", f"{PATH}/gc/suspend_compaction"): self._suspend,
+            ("PUT", f"{PATH}/gc/resume_compaction"): self._resume,
+            ("GET", f"{PATH}/entry_location_compact"): self._locations,
+            ("PUT", f"{PATH}/entry_location_compact"): self._compact_locations,
+        }
+
+    # -- settings
+
+    async def _config(self, request: Request) -> Answer:
+        """All settings in force, as "section.key", with Apache's names for those that have one."""
+        settings = {
+            f"{section}.{key}": str(value)
+            for section, values in self._site.settings.items()
+            for key, value in dataclasses.asdict(values).items()
+        }
+        bookie = self._site.settings["bookie"]
+        advertised, http = read_address(bookie.advertise), read_address(bookie.http)
+        theirs = {
+            "bookiePort": str(bookie.port),
+            "advertisedAddress": advertised.host if advertised else bookie.host,
+            "bookieId": bookie.bookie_id,
+            "metadataServiceUri": self._site.metadata_uri,
+            "ledgerDirectories": self._site.directory,
+            "journalDirectories": self._site.directory,
+            "httpServerEnabled": "true",
+            "httpServerPort": str(http.port) if http else "",
+            "httpServerHost": http.host if http else "",
+            "nettyMaxFrameSizeBytes": str(self._site.settings["net"].max_frame_bytes),
+            "logSizeLimit": str(self._site.settings["store"].segment_bytes),
+        }
+        return json_answer(theirs | settings | {LOG_LEVEL: str(levels())})
+
+    async def _set_config(self, request: Request) -> Answer:
+        wanted = body_object(request, 404, "Request body not found. should contains k-v pairs")
+        others = [name for name in wanted if name != LOG_LEVEL]
+        if others:
+            raise Wrong(
+                400,
+                f"{', '.join(others)[:200]}: of a bookie's settings only {LOG_LEVEL} changes while it runs; restart it "
+                "with another",
+            )
+        if LOG_LEVEL in wanted:
+            try:
+                now = set_levels(str(wanted[LOG_LEVEL]), LOG_LEVEL)
+            except ConfigError as error:
+                raise Wrong(400, str(error)) from None
+            log.warning("the level of this log is %s now", now)
+        return text_answer("Success set server config.")
+
+    # -- what it is
+
+    async def _info(self, request: Request) -> Answer:
+        space: Space = await self._bookie.ask(lambda bookie: bookie.disk_space())
+        return json_answer({"freeSpace": space.free_bytes, "totalSpace": space.total_bytes})
+
+    async def _is_ready(self, request: Request) -> Answer:
+        state = await self._bookie.ask(lambda bookie: bookie.state)
+        if state in ("writable", "readonly"):
+            return text_answer("OK")
+        return text_answer("Bookie is not fully started yet", 503)
+
+    async def _state(self, request: Request) -> Answer:
+        def found(bookie: Bookie) -> dict[str, bool]:
+            store, state = bookie.store, bookie.state
+            return {
+                "running": state not in ("starting", "failed"),
+                "readOnly": state == "readonly",
+                "shuttingDown": bookie.stopping,
+                "availableForHighPriorityWrites": store is not None and store.reserve_usable,
+            }
+
+        return json_answer(await self._bookie.ask(found))
+
+    async def _readonly(self, request: Request) -> Answer:
+        state = await self._bookie.ask(lambda bookie: bookie.state)
+        return json_answer({"readOnly": state == "readonly"})
+
+    async def _set_readonly(self, request: Request) -> Answer:
+        """The wish is kept in the metadata store, so it also holds after a restart, unlike at Apache's bookies."""
+        body = body_object(request, 400, 'Empty request body: needs {"readOnly": true} or false')
+        wanted = flag(body, "readOnly")
+        if wanted is None:
+            raise Wrong(400, 'the body lacks readOnly: needs {"readOnly": true} or false')
+        client = await self._link.client()
+        try:
+            await ask_readonly(client, await self._id(), wanted)
+        except Refused as error:
+            raise Wrong(400, str(error)) from None
+        return await self._readonly(request)
+
+    async def _sanity(self, request: Request) -> Answer:
+        """Store an entry on this bookie and read it again."""
+        state = await self._bookie.ask(lambda bookie: bookie.state)
+        if state == "readonly":
+            return json_answer({"passed": False, "readOnly": True})
+        client, bookie_id = await self._link.client(), await self._id()
+        try:
+            await stored_and_read(client, bookie_id)
+            passed = True
+        except (BuckramError, OSError, TimeoutError):
+            passed = False
+        return json_answer({"passed": passed, "readOnly": False})
+
+    # -- files
+
+    async def _last_log_mark(self, request: Request) -> Answer:
+        position = await self._bookie.ask(lambda bookie: bookie.log_claim().position)
+        where = f"LastLogMark: Journal Id - {position.seq}({position.seq:x}.txn)"
+        return json_answer({where: f"Pos - {position.offset}"})
+
+    async def _files(self, request: Request) -> Answer:
+        """A bookie has no journal and no index of its own: its log files are both, and stand under entrylog."""
+        wanted = request.query.get("file_type")
+        names = sorted(await self._bookie.ask(lambda bookie: bookie.file_names()))
+        logs = "".join(f"{name}\t" for name in names if name.endswith(".log"))
+        others = "".join(f"{name}\t" for name in names if not name.endswith(".log"))
+        found = {"journal": "", "entrylog": logs, "index": others}
+        kinds = [wanted] if wanted in _KINDS else list(_KINDS)
+        return json_answer({_KINDS[kind]: found[kind] for kind in kinds if kind is not None})
+
+    async def _expand(self, request: Request) -> Answer:
+        """A bookie has one directory, so there are never new ones: another disk is for another bookie."""
+        return text_answer("Success expand storage")
+
+    # -- collection and compaction
+
+    async def _collecting(self, request: Request) -> Answer:
+        return json_answer({"is_in_force_gc": str(self._forced > 0).lower()})
+
+    async def _collect(self, request: Request) -> Answer:
+        if request.body.strip():
+            body = body_object(request, 400, "")
+            flag(body, "forceMajor"), flag(body, "forceMinor")
+        bookie_id = await self._id()
+        self._forced += 1
+
+        async def work(job: Job) -> Mapping[str, Any]:
+            try:
+                found = await self._bookie.wait(lambda bookie: _collector(bookie).collect(whole=True))
+                return found.as_json()
+            finally:
+                self._forced -= 1
+
+        try:
+            job = self._jobs.start("collection", work)
+        except Wrong:
+            self._forced -= 1
+            raise
+        return started(json_answer(f"Triggered GC on BookieServer: {bookie_id}"), job)
+
+    async def _gc_details(self, request: Request) -> Answer:
+        """One row, as for one directory. There is one kind of compaction, which is called major here."""
+        forced = self._forced > 0
+
+        def found(bookie: Bookie) -> dict[str, Any]:
+            collector = _collector(bookie)
+            ago = collector.ended_ago_s()
+            return {
+                "forceCompacting": forced,
+                "majorCompacting": collector.compacting,
+                "minorCompacting": False,
+                "lastMajorCompactionTime": 0 if ago is None else int((time.time() - ago) * 1000),
+                "lastMinorCompactionTime": 0,
+                "lastEntryLocationCompactionTime": 0,
+                "majorCompactionCounter": collector.compactions,
+                "minorCompactionCounter": 0,
+                "entryLocationCompactionCounter": 0,
+            }
+
+        return json_answer([await self._bookie.ask(found)])
+
+    async def _suspended(self, request: Request) -> Answer:
+        kinds = await self._bookie.ask(lambda bookie: frozenset(_collector(bookie).suspended))
+        return json_answer({f"is{kind}GcSuspended": str(kind.lower() in kinds).lower() for kind in ("Major", "Minor")})
+
+    async def _suspend(self, request: Request) -> Answer:
+        return await self._switch(request, "suspend")
+
+    async def _resume(self, request: Request) -> Answer:
+        return await self._switch(request, "resume")
+
+    async def _switch(self, request: Request, verb: str) -> Answer:
+        body = body_object(request, 400, "Empty request body")
+        kinds = [kind for kind in ("Major", "Minor") if flag(body, f"{verb}{kind}") is not None]
+        if not kinds:
+            raise Wrong(400, f"No {verb}Major or {verb}Minor params found")
+        chosen = [kind for kind in kinds if body[f"{verb}{kind}"]]
+        bookie_id = await self._id()
+
+        def switch(bookie: Bookie) -> None:
+            names = {kind.lower() for kind in chosen}
+            collector = _collector(bookie)
+            collector.suspended = collector.suspended | names if verb == "suspend" else collector.suspended - names
+
+        await self._bookie.ask(switch)
+        said = [f"{verb.title()} {kind.lower()}GC on BookieServer: {bookie_id}" for kind in chosen]
+        return json_answer(", ".join(said))
+
+    async def _locations(self, request: Request) -> Answer:
+        return json_answer({})
+
+    async def _compact_locations(self, request: Request) -> Answer:
+        """There is no index of locations beside the log files that would need it."""
+        body = body_object(request, 400, "Empty request body")
+        if not flag(body, "entryLocationRocksDBCompact"):
+            return text_answer("Not trigger Entry Location RocksDB compact.")
+        where = body.get("entryLocations") or ""
+        if where:
+            raise Wrong(
+                400,
+                f"Specified trigger compact entryLocations: {str(where)[:80]} is invalid. "
+                "Bookie entry location RocksDB path: [].",
+            )
+        return json_answer(f"Triggered entry Location RocksDB compact on bookie:{await self._id()}")
+
+    async def _id(self) -> BookieId:
+        def found(bookie: Bookie) -> BookieId:
+            if bookie.info is None:
+                raise Wrong(503, "Bookie is not fully started yet")
+            return bookie.info.bookie_id
+
+        return await self._bookie.ask(found)
+
+
+def _collector(bookie: Bookie) -> Collector:
+    if bookie.collector is None:
+        raise Wrong(503, "Bookie is not fully started yet")
+    return bookie.collector

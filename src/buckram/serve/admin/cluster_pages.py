@@ -1,0 +1,247 @@
+"""/api/v1/bookie/list_bookies and its neighbours, and /api/v1/autorecovery/...: what concerns the whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from buckram.client.ledger_client import LedgerClient
+from buckram.core.healing.losses import DEFAULT_DELAY_S
+from buckram.core.ledgers.service_info import valid_bookie_id
+from buckram.errors import BuckramError, InvalidArgument
+from buckram.healing.decommission import Progress, decommission, forget
+from buckram.healing.depending import Refused, ledgers_naming
+from buckram.healing.room import spaces
+from buckram.health.removing import check_removable
+from buckram.metadata.election import Election, elected_of
+from buckram.metadata.underreplication import Underreplication
+from buckram.net.http import Answer, Handler, Request, json_answer, text_answer
+from buckram.serve.admin.cluster_link import ClusterLink
+from buckram.serve.admin.jobs import Job, Jobs, started
+from buckram.serve.admin.routing import Wrong, body_object, flag
+from buckram.types import BookieId, BookieSet
+
+BOOKIE, RECOVERY = "/api/v1/bookie", "/api/v1/autorecovery"
+LONGEST_DELAY_S = 2**31 - 1
+
+
+class ClusterPages:
+    """The cluster that the bookie is in, through a client."""
+
+    def __init__(self, link: ClusterLink, jobs: Jobs) -> None:
+        self._link, self._jobs = link, jobs
+
+    def routes(self) -> Mapping[tuple[str, str], Handler]:
+        return {
+            ("GET", f"{BOOKIE}/list_bookies"): self._bookies,
+            ("GET", f"{BOOKIE}/list_bookie_info"): self._spaces,
+            ("GET", f"{BOOKIE}/cluster_info"): self._cluster,
+            ("GET", f"{RECOVERY}/status"): self._status,
+            ("PUT", f"{RECOVERY}/status"): self._set_status,
+            ("GET", f"{RECOVERY}/list_under_replicated_ledger"): self._marked,
+            ("GET", f"{RECOVERY}/who_is_auditor"): self._auditor,
+            ("PUT", f"{RECOVERY}/trigger_audit"): self._audit,
+            ("GET", f"{RECOVERY}/lost_bookie_recovery_delay"): self._delay,
+            ("PUT", f"{RECOVERY}/lost_bookie_recovery_delay"): self._set_delay,
+            ("PUT", f"{RECOVERY}/decommission"): self._decommission,
+            ("PUT", f"{RECOVERY}/bookie"): self._recover,
+        }
+
+    # -- bookies
+
+    async def _bookies(self, request: Request) -> Answer:
+        store = (await self._link.client()).services.store
+        found = await store.bookies()
+        chosen = found.readonly if request.query.get("type") == "ro" else found.writable
+        with_hosts = request.query.get("print_hostnames") == "true"
+        return json_answer(
+            {
+                bookie: (info.address.host if info.address is not None else "") if with_hosts else None
+                for bookie, info in sorted(chosen.items())
+            }
+        )
+
+    async def _spaces(self, request: Request) -> Answer:
+        """Apache's texts, its unpaired comma and colon included; a bookie that does not answer has none."""
+        client = await self._link.client()
+        registered: BookieSet = await client.services.store.bookies()
+        names = [bookie for bookie, _ in registered.everybody()]
+        found: dict[str, str] = {}
+        sums = [0, 0]
+        for bookie, space in (await spaces(client, names)).items():
+            found[bookie] = f": {{Free: {_readable(space[0])}, Total: {_readable(space[1])}}},"
+            sums = [sums[0] + space[0], sums[1] + space[1]]
+        if not found:
+            raise Wrong(404, "Not found any Bookie info.")
+        found["ClusterInfo: "] = f"{{Free: {_readable(sums[0])}, Total: {_readable(sums[1])}}}"
+        return json_answer(found)
+
+    async def _cluster(self, request: Request) -> Answer:
+        store = (await self._link.client()).services.store
+        tree = Underreplication(store.keys, store.root, "")
+        registered = await store.bookies()
+        known = {*await store.known_bookies(), *registered.writable, *registered.readonly}
+        readonly = len(registered.readonly.keys() - registered.writable.keys())
+        auditor = elected_of(await Election(store.keys, store.root, "").votes())
+        marked = False
+        async for _ in tree.marked():
+            marked = True
+            break
+        return json_answer(
+            {
+                "auditorElected": bool(auditor),
+                "auditorId": auditor,
+                "clusterUnderReplicated": marked,
+                "ledgerReplicationEnabled": await tree.enabled(),
+                "totalBookiesCount": len(known),
+                "writableBookiesCount": len(registered.writable),
+                "readonlyBookiesCount": readonly,
+                "unavailableBookiesCount": len(known) - len(registered.writable) - readonly,
+            }
+        )
+
+    # -- autorecovery
+
+    async def _tree(self) -> Underreplication:
+        store = (await self._link.client()).services.store
+        tree = Underreplication(store.keys, store.root, "")
+        await tree.prepare()
+        return tree
+
+    async def _status(self, request: Request) -> Answer:
+        return json_answer({"enabled": await (await self._tree()).enabled()})
+
+    async def _set_status(self, request: Request) -> Answer:
+        """As Apache's, `true` in any case switches on, and everything else off."""
+        wanted = request.query.get("enabled")
+        if wanted is None:
+            raise Wrong(400, f"Param 'enabled' not found in {dict(request.query)}")
+        await (await self._tree()).enable(wanted.lower() == "true")
+        return await self._status(request)
+
+    async def _marked(self, request: Request) -> Answer:
+        tree = await self._tree()
+        including = request.query.get("missingreplica", "").strip()
+        excluding = request.query.get("excludingmissingreplica", "").strip()
+        found: dict[str, list[str]] = {}
+        async for ledger in tree.marked():
+            mark = await tree.read_mark(ledger)
+            missing = list(mark.replicas) if mark is not None else []
+            if mark is None or (including and including not in missing) or (excluding and excluding in missing):
+                continue
+            found[str(ledger)] = missing
+        if not found:
+            raise Wrong(404, "No under replicated ledgers found")
+        if "printmissingreplica" in request.query:
+            return json_answer(found)
+        return json_answer([int(ledger) for ledger in found])
+
+    async def _auditor(self, request: Request) -> Answer:
+        store = (await self._link.client()).services.store
+        auditor = elected_of(await Election(store.keys, store.root, "").votes())
+        if not auditor:
+            raise Wrong(404, "No auditor elected")
+        return text_answer(f"Auditor: {auditor}")
+
+    async def _audit(self, request: Request) -> Answer:
+        """The delay in force, written again, asks the auditor for an audit now."""
+        tree = await self._tree()
+        await tree.set_delay(round((await tree.read_delay(DEFAULT_DELAY_S)).seconds))
+        return text_answer("Success trigger audit.")
+
+    async def _delay(self, request: Request) -> Answer:
+        delay = await (await self._tree()).read_delay(DEFAULT_DELAY_S)
+        return text_answer(f"lostBookieRecoveryDelay value: {round(delay.seconds)}")
+
+    async def _set_delay(self, request: Request) -> Answer:
+        body = body_object(request, 404, "Null request body for lostBookieRecoveryDelay.")
+        if "delay_seconds" not in body:
+            raise Wrong(404, "Request body not contains lostBookieRecoveryDelay.")
+        seconds = body["delay_seconds"]
+        if type(seconds) is not int or not 0 <= seconds <= LONGEST_DELAY_S:
+            raise Wrong(400, f"delay_seconds = {seconds!r}: needs a whole number from 0 to {LONGEST_DELAY_S}")
+        await (await self._tree()).set_delay(seconds)
+        return text_answer(f"Success set lostBookieRecoveryDelay to {seconds}")
+
+    # -- jobs
+
+    async def _decommission(self, request: Request) -> Answer:
+        body = body_object(request, 404, "Null request body for DecommissionService.")
+        if "bookie_src" not in body:
+            raise Wrong(404, "Request body not contains bookie_src.")
+        bookie = _bookie_id(body["bookie_src"])
+        client = await self._link.client()
+        await _check_removable(client, bookie)
+
+        async def work(job: Job) -> Mapping[str, Any]:
+            def told(progress: Progress) -> None:
+                job.progress(progress.done, progress.total, "ledgers", progress.eta_s)
+
+            found = await decommission(client, bookie, told)
+            if found.remaining:
+                why = "; ".join(f"ledger {ledger}: {found.reasons.get(ledger)}" for ledger in found.remaining[:10])
+                raise InvalidArgument(f"{len(found.remaining)} ledgers still name bookie {bookie}: {why}")
+            return {"bookie": bookie, "ledgers": found.ledgers, "entries_copied": found.entries, "remaining": 0}
+
+        job = self._jobs.start(f"decommission {bookie}", work)
+        return started(text_answer(f"Success send decommission Bookie command {bookie}"), job)
+
+    async def _recover(self, request: Request) -> Answer:
+        """Repair every ledger that names the bookie, here and now, without the auditor."""
+        body = body_object(request, 404, "No request body provide.", 404)
+        sources = body.get("bookie_src")
+        if not isinstance(sources, list) or not sources:
+            raise Wrong(404, 'ERROR parameters: bookie_src has to be a list of bookies, for example ["host:3181"]')
+        bookie, forgotten = _bookie_id(sources[0]), bool(flag(body, "delete_cookie"))
+        client = await self._link.client()
+        if forgotten:
+            await _check_removable(client, bookie)
+
+        async def work(job: Job) -> Mapping[str, Any]:
+            return await _recovered(client, bookie, forgotten, job)
+
+        job = self._jobs.start(f"recover {bookie}", work)
+        return started(text_answer("Success send recovery request command."), job)
+
+
+async def _recovered(client: LedgerClient, bookie: BookieId, forgotten: bool, job: Job) -> Mapping[str, Any]:
+    store = client.services.store
+    naming = list(await ledgers_naming(store, bookie))
+    failed: dict[str, str] = {}
+    for done, ledger in enumerate(naming):
+        job.progress(done, len(naming), "ledgers")
+        try:
+            await client.repair(ledger)
+        except BuckramError as error:
+            failed[str(ledger)] = str(error)
+    job.progress(len(naming), len(naming), "ledgers")
+    left = await ledgers_naming(store, bookie, naming)
+    if forgotten and not left:
+        await forget(store, bookie)
+    return {"bookie": bookie, "ledgers": len(naming), "remaining": len(left), "failed": failed}
+
+
+async def _check_removable(client: LedgerClient, bookie: BookieId) -> None:
+    try:
+        await check_removable(client, bookie)
+    except Refused as error:
+        raise Wrong(400, str(error)) from None
+
+
+def _bookie_id(given: object) -> BookieId:
+    if not isinstance(given, str) or not valid_bookie_id(given):
+        raise Wrong(404, f"bookie_src = {str(given)[:80]!r} is no bookie id")
+    return given
+
+
+def _readable(size: int) -> str:
+    """As Apache writes it: the bytes, and in brackets thousands of thousands with three digits, rounded down."""
+    units, number = ["", "KB", "MB", "GB", "TB"], 0
+    scaled = size
+    while scaled >= 1000 ** (number + 1) and number < len(units) - 1:
+        number += 1
+    if not number:
+        return str(size)
+    thousandths = size * 1000 // 1000**number
+    text = f"{thousandths // 1000}.{thousandths % 1000:03d}".rstrip("0").rstrip(".")
+    return f"{size}({text}{units[number]})"

@@ -1,0 +1,143 @@
+"""Long jobs that HTTP requests start: each has an id, a progress, an end, and can be cancelled.
+
+Bounded: of jobs that have ended the oldest of whoever has most are forgotten, and only so many run at a time, of which
+nobody has all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from buckram.core.security.fair_share import FairShare, Owned, holder_of
+from buckram.net.http import Answer, Handler, Request, json_answer
+from buckram.net.tasks import TaskScope
+from buckram.serve.admin.routing import Wrong
+
+log = logging.getLogger("buckram.admin")
+MOST_KEPT, MOST_RUNNING = 200, 8
+PATH = "/api/v1/jobs"
+
+
+@dataclass(slots=True)
+class Job:
+    """`done` and `total` count in `unit`; `total` is None where nobody knows it."""
+
+    id: str
+    what: str
+    owner: str = ""
+    """Who began it, if that is known; it is not shown."""
+    state: str = "running"
+    """running, done, failed or cancelled."""
+    unit: str = ""
+    done: int = 0
+    total: int | None = None
+    eta_s: float | None = None
+    error: str = ""
+    result: Mapping[str, Any] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+
+    def progress(self, done: int, total: int | None, unit: str, eta_s: float | None = None) -> None:
+        self.done, self.total, self.unit, self.eta_s = done, total, unit, eta_s
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "what": self.what,
+            "state": self.state,
+            "progress": {"done": self.done, "total": self.total, "unit": self.unit, "eta_s": self.eta_s},
+            "error": self.error or None,
+            "result": dict(self.result),
+        }
+
+
+Work = Callable[[Job], Awaitable[Mapping[str, Any]]]
+"""Does the work, tells the job how far it is, returns its result; an exception is the error of the job."""
+
+
+class Jobs:
+    """The jobs of one server since its start."""
+
+    def __init__(self, path: str = PATH) -> None:
+        """`path`: where its server lists them."""
+        self._path = path
+        self._jobs: dict[str, Job] = {}
+        self._scope = TaskScope("jobs")
+
+    def routes(self) -> Mapping[tuple[str, str], Handler]:
+        return {("GET", PATH): self._list}
+
+    def start(self, what: str, work: Work, owner: str = "") -> Job:
+        """Begin a job. Raises Wrong (503) while too many run."""
+        share, ended = FairShare(MOST_RUNNING), Owned[str]()
+        for job in self._jobs.values():
+            if job.state == "running":
+                share.take(holder_of(job.owner))
+            else:
+                ended.add(job.owner, job.id)
+        if not share.has_room(holder_of(owner)):
+            said = share.said(holder_of(owner), "jobs run already")
+            raise Wrong(503, f"{said}; the limit is {MOST_RUNNING}: see GET {self._path}, and come later")
+        for _ in range(min(len(self._jobs) + 1 - MOST_KEPT, len(self._jobs) - share.total)):
+            old = ended.oldest_of_most()
+            ended.remove(self._jobs.pop(old).owner, old)
+        job = Job(secrets.token_hex(6), what, owner)
+        self._jobs[job.id] = job
+        job.task = self._scope.spawn(self._run(job, work), what)
+        return job
+
+    def one(self, job_id: str, owner: str | None = None) -> Job:
+        """The job with this id, of any owner or of this one. Raises Wrong (404)."""
+        job = self._jobs.get(job_id)
+        if job is None or owner not in (None, job.owner):
+            raise Wrong(404, f"no job {job_id[:40]!r} of this server since its start; GET {self._path} lists them")
+        return job
+
+    async def answer(self, request: Request) -> Answer:
+        """GET and DELETE of /api/v1/jobs/ID; DELETE cancels."""
+        job = self.one(request.path.removeprefix(f"{PATH}/"))
+        if request.method == "DELETE":
+            await self.cancel(job)
+        elif request.method != "GET":
+            raise Wrong(405, "Should be GET, or DELETE to cancel the job")
+        return json_answer(job.as_json())
+
+    @staticmethod
+    async def cancel(job: Job) -> None:
+        """Stop a job if it runs, and wait until it has stopped."""
+        if job.task is not None and job.state == "running":
+            job.task.cancel()
+            await asyncio.wait((job.task,))
+
+    def all(self) -> list[Job]:
+        """All that are known, the oldest first."""
+        return list(self._jobs.values())
+
+    async def close(self) -> None:
+        await self._scope.close()
+
+    async def _list(self, request: Request) -> Answer:
+        return json_answer({"jobs": [job.as_json() for job in self.all()]})
+
+    async def _run(self, job: Job, work: Work) -> None:
+        log.info("job %s begins: %s", job.id, job.what)
+        try:
+            job.result = await work(job)
+            job.state = "done"
+        except asyncio.CancelledError:
+            job.state, job.error = "cancelled", "it was cancelled"
+            raise
+        except Exception as error:  # whatever it is, the job tells it
+            job.state, job.error = "failed", str(error) or repr(error)
+        finally:
+            log.info("job %s (%s): %s %s", job.id, job.what, job.state, job.error)
+
+
+def started(text: Answer, job: Job) -> Answer:
+    """The answer of Apache's bookies, with the job's address beside it."""
+    headers = {"Location": f"{PATH}/{job.id}"}
+    return Answer(text.content, text.status, text.content_type, headers)

@@ -1,0 +1,88 @@
+"""Ids of server-sent events, and where a client that comes again with one goes on.
+
+An id is the record's offset. In a cluster whose metadata were restored it also has the epoch of its history and the
+record's append time, `120-2-1795869503414988`: a stream that went back may have grown again, with other records at the
+offsets that it had given before. An id of an earlier epoch is compared with the record that is there now.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from buckram.cluster import Client
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.positions import Mark, Verdict
+from buckram.serve.gateway.failures import bad_request
+from buckram.serve.http.problems import HttpProblem
+from buckram.streams.read.locate import known_end
+from buckram.streams.read.remembered import history_now, verdict_on
+from buckram.types import History, Offset
+
+FIRST_EPOCH = 1
+"""Of a cluster that was never restored."""
+_ID = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19})-([0-9]{1,19}))?", re.ASCII)
+
+
+class EventId(NamedTuple):
+    """What an id says. `epoch` and `append_time` are 0 where it is an offset alone."""
+
+    offset: Offset
+    epoch: int = 0
+    append_time: int = 0
+
+
+def suffix_of(history: History, append_time: int) -> str:
+    """Return what follows the offset in the ids of records that were appended at this time."""
+    return "" if history.epoch <= FIRST_EPOCH else f"-{history.epoch}-{append_time}"
+
+
+def parse_id(text: str) -> EventId:
+    """Return what a client's Last-Event-ID says. HttpProblem 400."""
+    found = _ID.fullmatch(text)
+    if found is None:
+        raise bad_request(f"Last-Event-ID {text[:60]!r}: needs the id that the last event had, which is an offset")
+    return EventId(int(found[1]), int(found[2] or 0), int(found[3] or 0))
+
+
+async def start_after(client: Client, name: StreamName, text: str) -> Offset:
+    """Return the offset after the event with this id.
+
+    HttpProblem 409 if the stream went back since, or may have; and raises as reading does.
+    """
+    last, now = parse_id(text), history_now(client)
+    position = last.offset + 1
+    if max(last.epoch, FIRST_EPOCH) >= now.epoch:
+        return position
+    if not last.epoch:
+        raise _went_back(
+            name, last, now, "and an id without an epoch does not say whether its record is still the one at the offset"
+        )
+    streams = client.namespace(name.namespace).store
+    head = (await streams.read(name)).head
+    end = await known_end(client, name, head)
+    if position > end:
+        return position  # whoever asks for what is beyond the end is told so
+    mark = Mark(position, last.append_time, "", last.epoch, "")
+    verdict = await verdict_on(client, streams, name, head, end, mark)
+    if verdict is Verdict.DIFFERS:
+        raise _went_back(name, last, now, "and the stream has another record at the offset now")
+    if verdict is not Verdict.SAME:
+        raise _went_back(name, last, now, "and the record is truncated, so that nobody can compare it")
+    return position
+
+
+def _went_back(name: StreamName, last: EventId, now: History, why: str) -> HttpProblem:
+    do = f"follow without Last-Event-ID, from ?start={last.offset + 1} or another offset, earliest or latest"
+    return HttpProblem(
+        409,
+        "STREAM_WENT_BACK",
+        f"stream {name}: the metadata were restored since the event {last.offset} was sent (epoch {now.epoch} now), "
+        f"{why}: {do}",
+        value=last.offset,
+        epoch=now.epoch,
+        do=do,
+    )
+
+
+__all__ = ["EventId", "parse_id", "start_after", "suffix_of"]

@@ -1,0 +1,39 @@
+"""Gateways of one cluster: each shows its address by an ephemeral key, and finds another one by a stream's lease.
+
+A client is only ever sent to an address that is shown there, whatever a lease says. Not here: the lease itself
+(`streams/write/lease.py`), sending a client on (`dispatch.py`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from buckram.metadata.layout import GATEWAYS
+from buckram.seams import MetadataStore
+from buckram.serve.http.shown import Peer, Shown
+
+_SIGN = re.compile(r"gateway-([0-9a-f]{12})\b.*")
+
+
+class Peers(Shown):
+    """This gateway among the others. `start` shows it, `close` takes it away again."""
+
+    def __init__(self, store: MetadataStore, url: str) -> None:
+        super().__init__(store, GATEWAYS, url)
+        self.sign = f"gateway-{self.me.id} at {url}"[:200]
+        """What the leases of this gateway's writers say."""
+
+    async def url_of(self, sign: str) -> str | None:
+        """The URL of the gateway that made a lease's sign or a ledger's mark, if it is another one and is shown now."""
+        found = _SIGN.fullmatch(sign)
+        if found is None or found[1] == self.me.id:
+            return None
+        return await self.url_of_id(found[1])
+
+
+def is_gateway(sign: str) -> bool:
+    """Whether a lease says that a gateway has it, which may be gone."""
+    return _SIGN.fullmatch(sign) is not None
+
+
+__all__ = ["Peer", "Peers", "is_gateway"]

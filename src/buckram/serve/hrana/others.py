@@ -1,0 +1,77 @@
+"""The other servers of databases: which addresses are theirs, and what a request carries that is sent on to one.
+
+A leader's address comes from the lease of a database's log, which whoever may append to the database writes. So it
+counts only where a server of the cluster shows it. What is sent on carries a token of its own, for this one path and
+principal, which no other server than those that open the store directly can make. Not here: sending (`forwarding.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from urllib.parse import urlsplit
+
+from buckram.core.security.principal import Principal
+from buckram.errors import MetadataError
+from buckram.metadata.layout import DATABASE_SERVERS
+from buckram.seams import MetadataStore
+from buckram.serve.http.shown import Shown
+from buckram.serve.http.tokens import Vouch
+
+_FRESH_S = 2.0
+"""So long what was shown counts as shown."""
+
+
+class Others:
+    """This server among those that serve databases. `own` is the address that it announces.
+
+    `vouch`: what is sent on says who asked, because the servers ask for tokens; then only through TLS, or to this
+    machine. None: whoever can connect may do everything."""
+
+    def __init__(self, store: MetadataStore, own: str, vouch: Vouch | None) -> None:
+        self._shown, self._vouch = Shown(store, DATABASE_SERVERS, own), vouch
+        self._known: frozenset[str] = frozenset()
+        self._until = 0.0
+
+    async def start(self) -> None:
+        """Show this server, before it leads anything."""
+        await self._shown.start()
+
+    async def close(self) -> None:
+        await self._shown.close()
+
+    async def why_not(self, address: str) -> str:
+        """Why nothing is sent to an announced address, as the end of a sentence about it; empty if it may be."""
+        if not await self._is_shown(address.rstrip("/")):
+            return "is shown by no server of this cluster, and nothing is sent there"
+        if self._vouch is not None and not _is_private(address):
+            return "has no TLS, and with tokens requests are sent on through TLS only: start it with --tls-cert"
+        return ""
+
+    async def headers(self, principal: Principal, path: str) -> dict[str, str]:
+        """What says who asked, for one request to this path. MetadataError."""
+        return {} if self._vouch is None else {"authorization": await self._vouch(principal, path)}
+
+    async def _is_shown(self, address: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        if address not in self._known or now >= self._until:
+            try:
+                self._known = frozenset(peer.url for peer in await self._shown.shown())
+            except MetadataError:
+                return False
+            self._until = now + _FRESH_S
+        return address in self._known
+
+
+def _is_private(address: str) -> bool:
+    """Whether nobody on the way can read what is sent there."""
+    place = urlsplit(address)
+    if place.scheme == "https" or place.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(place.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+__all__ = ["Others"]

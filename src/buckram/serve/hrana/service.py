@@ -1,0 +1,107 @@
+"""Service: databases, and all that their clients have open, without an address of its own.
+
+`serve/hrana/server.py` serves it at a port, `serve/gateway/hrana_pages.py` within a gateway. Not here: who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from buckram.config import TlsConfig
+from buckram.core.security.principal import Principal
+from buckram.db.writer import CALLER
+from buckram.net.tls_files import TlsFiles
+from buckram.serve.hrana.access import DatabaseAccess
+from buckram.serve.hrana.databases import Databases
+from buckram.serve.hrana.exchange import Exchange
+from buckram.serve.hrana.execution import OFFSET, Execution, with_errors
+from buckram.serve.hrana.forwarding import Forwarder
+from buckram.serve.hrana.lanes import Places
+from buckram.serve.hrana.limits import HranaLimits
+from buckram.serve.hrana.others import Others
+from buckram.serve.hrana.protocol.requests import Sizes
+from buckram.serve.hrana.sockets import Asking, Sockets
+from buckram.serve.hrana.streams import Streams
+from buckram.serve.hrana.targets import Reading, Target
+from buckram.serve.http.body import while_connected
+from buckram.serve.http.limits import HttpLimits
+from buckram.serve.http.origins import Origins
+from buckram.serve.http.pieces import while_allowed
+from buckram.serve.http.spooled import NOT_LOADED
+
+
+class Service:
+    """Executes requests, sends backups and takes files. `start`, then `end_waiting`, then `close`."""
+
+    def __init__(
+        self,
+        databases: Databases,
+        *,
+        access: DatabaseAccess,
+        origins: Origins,
+        ca: str,
+        limits: HranaLimits,
+        http_limits: HttpLimits,
+        refused: Callable[[str, str], None],
+    ) -> None:
+        """`refused`: hears of whom a statement is refused, with its code.
+
+        `access`, `origins`: who may open WebSockets; over HTTP the caller asks. `ca`: the file of those whose
+        certificates other servers of the databases have; empty: whom this system trusts. ConfigError."""
+        self.databases = databases
+        self.streams = Streams(limits)
+        self._others = Others(databases.store, databases.announce, access.vouch)
+        trusted = TlsFiles(TlsConfig("required", ca), server_side=False).context
+        self._forwarder = Forwarder(databases.announce, self._others, limits, trusted)
+        sizes = Sizes(limits.requests, limits.steps)
+        places = Places(databases, self.streams, self._forwarder, limits, sizes, refused)
+        self.sockets = Sockets(places, Asking(access, origins), http_limits)
+        self.exchange = Exchange(databases, self._forwarder, limits, OFFSET)
+        self._execution = Execution(places)
+
+    async def start(self) -> None:
+        """Show this server to others, and open the databases that were named."""
+        await self._others.start()
+        await self.databases.start()
+
+    async def end_waiting(self) -> None:
+        """Close streams that wait for a request, and WebSockets after what they asked; before the server closes."""
+        await self.streams.close_idle()
+        await self.sockets.close()
+
+    async def close(self) -> None:
+        """Close all streams and databases; after the server. Idempotent."""
+        await self.streams.close()
+        await self._forwarder.close()
+        await self.databases.close()
+        await self._others.close()
+
+    async def post(self, request: Request, target: Target, body: bytes) -> Response:
+        """The answer to a request whose body has been read. Raises HttpProblem."""
+        return await while_connected(request, self._execution.answer(request, target, body))
+
+    async def backup(self, reading: Reading, principal: Principal, over: Callable[[], str]) -> Response:
+        """The database as a file, until `over` says why it has to end. Raises HttpProblem."""
+        return await with_errors(self.exchange.backup(reading, principal, over))
+
+    async def load(
+        self,
+        request: Request,
+        reading: Reading,
+        principal: Principal,
+        pieces: Callable[[int], AsyncIterator[bytes]],
+        over: Callable[[], str],
+    ) -> Response:
+        """Fill an empty database; `pieces` gives the body, at most so many bytes. Raises HttpProblem."""
+        CALLER.set(str(principal))
+
+        def allowed(most: int) -> AsyncIterator[bytes]:
+            return while_allowed(pieces(most), over, NOT_LOADED)
+
+        return await with_errors(self.exchange.load(request, reading, principal, allowed))
+
+
+__all__ = ["Service"]

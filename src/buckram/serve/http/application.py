@@ -1,0 +1,60 @@
+"""An application: routes, errors as JSON, and who asks. Authentication plugs in here (`Authenticate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from buckram.core.security.principal import Principal
+from buckram.serve.http.problems import HttpProblem, json_answer
+from buckram.serve.http.refusals import note_refused
+from buckram.serve.http.tokens import check_no_token
+
+ANYBODY = Principal("anybody", admin=True)
+Authenticate = Callable[[Request], Awaitable[Principal]]
+"""Finds out who sends a request, before anything of its body is read. Raises HttpProblem 401 for nobody it knows."""
+
+
+async def anybody(request: Request) -> Principal:
+    """No authentication: whoever can connect may do everything. Such a server listens on 127.0.0.1. HttpProblem 401 for
+    a token, which nobody checks."""
+    check_no_token(request)
+    return ANYBODY
+
+
+def application(routes: Sequence[BaseRoute]) -> Starlette:
+    """A Starlette application whose errors, also those of routing and of bugs, are answered in JSON."""
+    return Starlette(
+        routes=list(routes),
+        exception_handlers={HttpProblem: _problem, HTTPException: _routing, Exception: _bug},
+    )
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpProblem)
+    note_refused(request, error)
+    return json_answer(request, error.content(), error.status, error.headers)
+
+
+async def _routing(request: Request, error: Exception) -> Response:
+    """404 and 405 of the routes."""
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    message = f"{request.method} {request.url.path}: {phrase.lower()}; see the documentation for the paths served"
+    code = phrase.upper().replace(" ", "_")
+    return json_answer(request, {"message": message, "code": code}, error.status_code, error.headers)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again afterwards, so that it is logged with its traceback."""
+    message = f"an unexpected {type(error).__name__} in the server, which its log tells more of: please report it"
+    return json_answer(request, {"message": message, "code": "INTERNAL_ERROR"}, 500)
+
+
+__all__ = ["ANYBODY", "Authenticate", "Principal", "anybody", "application"]

@@ -1,0 +1,97 @@
+"""Answers in JSON, and errors as such answers: each names the value, the limit and what to do.
+
+The keys `message` and `code` are those of an error in the Hrana protocol, so that its clients show them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from buckram.serve.http.headers import header
+from buckram.serve.http.limits import option_of
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What terminals obey, and JSON leaves as it is; names that others chose may have some."""
+
+
+class HttpProblem(Exception):
+    """Ends a request with an error. `details` are further keys of the JSON answer, such as value and limit."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None, **details: Any
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.headers, self.details = dict(headers or {}), details
+        self.refuses = status in (401, 403)
+        """Whether it is for who asks that the request is refused."""
+
+    def content(self) -> dict[str, Any]:
+        return {"message": self.message, "code": self.code, **self.details}
+
+
+P = TypeVar("P", bound=HttpProblem)
+
+
+def refusing(problem: P) -> P:
+    """The same problem, which refuses something although it says that this is not there."""
+    problem.refuses = True
+    return problem
+
+
+def too_large(what: str, size: int | None, limit: int, *, status: int = 413, do: str) -> HttpProblem:
+    """The problem of something that is over its limit; `size` None: it was not read to its end."""
+    value = "more" if size is None else f"{size} bytes"
+    return HttpProblem(
+        status,
+        "TOO_LARGE",
+        f"{what} has {value}, the limit is {limit} bytes: {do}",
+        value=size,
+        limit=limit,
+        do=do,
+    )
+
+
+def full(code: str, what: str, value: int, limit: int, *, option: str, do: str, retry_after_s: int) -> HttpProblem:
+    """The problem of a server that has as many of something as it may; `what` says so, `option` is the limit."""
+    return HttpProblem(
+        503,
+        code,
+        f"{what}, the limit is {limit}: {do} ({option_of(option)})",
+        headers={"Retry-After": str(retry_after_s)},
+        value=value,
+        limit=limit,
+        do=do,
+    )
+
+
+def json_answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The value as JSON."""
+    text = _encode(value)
+    if not text.isascii() or "\x7f" in text:
+        text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return Response(text.encode(), status, dict(headers or {}), json_media(request))
+
+
+def json_media(request: Request) -> str | None:
+    """The Content-Type of an answer in JSON; none for Java's own HTTP client.
+
+    Hadoop's client (every PySpark has it) fails over a class that its shading left out when a JSON answer has that
+    header; it is known by a User-Agent that begins with "Java/".
+    """
+    return None if header(request, b"user-agent").startswith("Java/") else "application/json"
+
+
+def redirect(location: str) -> Response:
+    """307: the client sends the same request, with its body, to `location`, which may be this server again."""
+    return Response(b"", 307, {"Location": location})
+
+
+__all__ = ["HttpProblem", "full", "json_answer", "json_media", "redirect", "refusing", "too_large"]

@@ -1,0 +1,215 @@
+"""Who asks for files, and what they may do: tokens and grants of the cluster, as for everything else of a gateway.
+
+A token comes as `Authorization: Bearer`, which Hadoop's client gets by OAuth2's client credentials: the secret that it
+sends to `Door.token_endpoint` is a token of the cluster, and so is the access token that it gets back. Or it comes as
+Hadoop's own delegation token. Without tokens whoever is on this machine may do everything, and others may read.
+`user.name` proves nothing and is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.effects import NEEDS, Effect, lacking
+from buckram.core.security.fair_share import holder_of
+from buckram.core.security.object_names import NameRange
+from buckram.core.security.principal import Principal
+from buckram.core.security.tokens import Token
+from buckram.errors import NoSuchNamespace
+from buckram.serve.http.application import ANYBODY
+from buckram.serve.http.body import read_body
+from buckram.serve.http.headers import UNKEPT
+from buckram.serve.http.limits import HttpLimits
+from buckram.serve.http.origins import Origins
+from buckram.serve.http.problems import HttpProblem, json_answer, refusing
+from buckram.serve.http.refusals import note_refused
+from buckram.serve.http.tokens import ClusterTokens, bearer_of, check_no_token
+from buckram.serve.webhdfs import java_tokens
+from buckram.serve.webhdfs.java_classes import ACCESS, INVALID_TOKEN
+from buckram.serve.webhdfs.paths import FilePath
+from buckram.serve.webhdfs.problems import RemoteProblem, problem_of
+
+_ONLOOKER = Principal("onlooker")
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who sends a request, and with which token."""
+
+    principal: Principal
+    allowed: Callable[[str], frozenset[str]]
+    """What may be done with a namespace."""
+    sees: Callable[[str], bool]
+    """Whether anything may be done with a namespace or with something in it."""
+    denied: Callable[[str, str], Sequence[NameRange]] = lambda namespace, permission: ()
+    """Names of objects in a namespace that are denied, for a permission."""
+    token: str = ""
+    verified: Token | None = None
+
+    @property
+    def holder(self) -> str:
+        """Who it is in tables that principals share."""
+        return holder_of(self.principal.name)
+
+    def require(self, effect: Effect, path: FilePath, *, below: bool = False, making: bool = False) -> None:
+        """Raises RemoteProblem for what needs a permission that was not granted, or is denied: in a namespace that may
+        not be seen as if it were not there, unless something is to be made in it (`making`). Nothing is looked up
+        before. `below`: for all that is below the path, too."""
+        if self.may(effect, path, below=below):
+            return
+        if not making and not self.sees(path.namespace):
+            raise refusing(problem_of(NoSuchNamespace(path.namespace)))
+        raise self.refused(effect, path, below=below)
+
+    def may(self, effect: Effect, path: FilePath, *, below: bool = False) -> bool:
+        """Whether all permissions that it needs were granted, and none of them is denied."""
+        return not self._lacking(effect, path, below)
+
+    def _lacking(self, effect: Effect, path: FilePath, below: bool) -> list[str]:
+        lacks = lacking(effect, self.allowed(path.namespace))
+        return lacks or [one for one in sorted(NEEDS[effect]) if self._is_denied(one, path, below)]
+
+    def _is_denied(self, permission: str, path: FilePath, below: bool) -> bool:
+        inside = f"{path.name}/" if path.name else ""
+        return any(
+            _is_in(names, path.name) or (below and names.reaches(inside))
+            for names in self.denied(path.namespace, permission)
+        )
+
+    def seen_in(self, namespace: str) -> Callable[[str], bool]:
+        """Whether a name in a namespace that may be listed is not denied, at this moment."""
+        denied = [names for one in NEEDS[Effect.LIST] for names in self.denied(namespace, one)]
+        return lambda name: not any(_is_in(names, name) for names in denied)
+
+    def refused(self, effect: Effect, path: FilePath, why: str = "", *, below: bool = False) -> RemoteProblem:
+        """The error for what needs a permission that was not granted; `why`, where that is not obvious."""
+        permissions = ", ".join(self._lacking(effect, path, below))
+        if not lacking(effect, self.allowed(path.namespace)):
+            what = f"all that is in {path}" if below else str(path)
+            return RemoteProblem(
+                ACCESS,
+                f"{self.principal} is denied `{permissions}` on {what}{f', and {why}' if why else ''} "
+                "(`buckram acl list` tells)",
+            )
+        return RemoteProblem(
+            ACCESS,
+            f"{self.principal} has no permission `{permissions}` on namespace {path.namespace}"
+            f"{f', and {why}' if why else ''}: `buckram acl grant` gives it; a gateway without tokens lets other "
+            "machines read only",
+        )
+
+
+class Door:
+    """Finds out who asks, before anything of a body is read.
+
+    `is_local`: whether a request comes from this machine. `open_to_all`: without tokens others may change things too.
+    """
+
+    def __init__(
+        self,
+        tokens: ClusterTokens | None,
+        origins: Origins,
+        *,
+        is_local: Callable[[Request], bool],
+        open_to_all: bool = False,
+    ) -> None:
+        self._tokens, self._origins, self._is_local, self._open_to_all = tokens, origins, is_local, open_to_all
+
+    def enter(self, request: Request, parameters: Mapping[str, str]) -> Visitor:
+        """Raises RemoteProblem for a page of another site, and for a token that is missing or does not count."""
+        try:
+            self._origins.check(request)
+        except HttpProblem as problem:
+            raise RemoteProblem(ACCESS, problem.message) from None
+        tokens = self._tokens
+        if tokens is None:
+            self._check_no_token(request, parameters)
+            everything = self._open_to_all or self._is_local(request)
+            granted = frozenset(PERMISSIONS) if everything else frozenset({"read"})
+            return Visitor(ANYBODY if everything else _ONLOOKER, lambda namespace: granted, lambda namespace: True)
+        text = self._token_of(request, parameters)
+        try:
+            verified = tokens.verified(text)
+        except HttpProblem as problem:
+            raise RemoteProblem(INVALID_TOKEN, problem.message) from None
+        principal = verified.principal
+        return Visitor(
+            principal,
+            lambda namespace: tokens.acl.allowed(principal, namespace),
+            lambda namespace: tokens.acl.sees(principal, namespace),
+            lambda namespace, permission: tokens.acl.denied_objects(principal, namespace, permission),
+            text,
+            verified,
+        )
+
+    async def meet(self, request: Request, parameters: Mapping[str, str]) -> None:
+        """To be waited for before `enter`: the issuer of the token may have to be asked."""
+        if self._tokens is not None:
+            with suppress(RemoteProblem):  # which `enter` raises
+                await self._tokens.meet(request, self._token_of(request, parameters))
+
+    def _check_no_token(self, request: Request, parameters: Mapping[str, str]) -> None:
+        text = ""
+        with suppress(ValueError):
+            text = java_tokens.decode(parameters.get("delegation", ""))
+        try:
+            check_no_token(request, text)
+        except HttpProblem as problem:
+            raise RemoteProblem(INVALID_TOKEN, problem.message) from None
+
+    def _token_of(self, request: Request, parameters: Mapping[str, str]) -> str:
+        delegation = parameters.get("delegation", "")
+        if delegation and "authorization" not in request.headers:
+            try:
+                return java_tokens.decode(delegation)
+            except ValueError as error:
+                raise RemoteProblem(INVALID_TOKEN, f"delegation token: {error}") from None
+        try:
+            return bearer_of(request)
+        except HttpProblem:
+            raise RemoteProblem(
+                ACCESS,
+                "this gateway asks for a token of the cluster: `buckram spark-conf` prints the settings of Spark for "
+                "it; other clients send `Authorization: Bearer TOKEN`",
+            ) from None
+
+    async def token_endpoint(self, request: Request, limits: HttpLimits, now_s: float) -> Response:
+        """OAuth2's client credentials (RFC 6749, section 4.4)."""
+        raw = await read_body(request, limits, do="send a shorter form")
+        try:
+            form = parse_qs(raw.decode("ascii"), max_num_fields=16)
+        except (UnicodeDecodeError, ValueError):
+            return _refused(request, 400, "invalid_request", "the body is no form")
+        if form.get("grant_type") != ["client_credentials"]:
+            return _refused(request, 400, "unsupported_grant_type", "needs grant_type=client_credentials")
+        if self._tokens is None:
+            return _refused(request, 400, "invalid_request", "this gateway asks for no tokens: turn OAuth2 off")
+        secret = form.get("client_secret", [""])[0]
+        await self._tokens.meet(request, secret)
+        try:
+            found = self._tokens.verified(secret)
+        except HttpProblem as problem:
+            note_refused(request, problem)
+            return _refused(request, 401, "invalid_client", problem.message)
+        left = max(int(found.expires_s - now_s), 0)
+        answer = {"access_token": secret, "token_type": "bearer", "expires_in": left}
+        return json_answer(request, answer, headers=UNKEPT)
+
+
+def _is_in(names: NameRange, name: str) -> bool:
+    """Whether a file, or a directory with all that is in it, is one of the names; the empty one is the namespace's."""
+    return names.has(name) or names.has_all(f"{name}/" if name else "")
+
+
+def _refused(request: Request, status: int, error: str, why: str) -> Response:
+    return json_answer(request, {"error": error, "error_description": why}, status)
+
+
+__all__ = ["Door", "Visitor"]

@@ -1,0 +1,36 @@
+"""What clients of the files of a gateway may use, all together and each; and where they get access tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.serve.http.limits import LOGIN_BYTES
+
+CLUSTER_KEY = "BuckramCluster"
+"""The id of the cluster in the answer to GETSERVERDEFAULTS, beside what Hadoop's client reads."""
+TOKEN_PATH = "/webhdfs/oauth2/token"
+SCHEMES = {"webhdfs": "http", "swebhdfs": "https"}
+"""What Hadoop's client calls a gateway, and the scheme by which that is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """Limits of one gateway."""
+
+    transfers: int = 128
+    """Files and lists that go in or out at once. Each has some ten megabytes in memory at most."""
+    stuck_s: float = 600.0
+    """A client that takes nothing of a file for so long is cut off; Hadoop's client then goes on where it was."""
+    page: int = 10_000
+    """Entries of a directory that are looked up at once, and are of one moment."""
+    form_bytes: int = LOGIN_BYTES
+    """Of a request for an access token."""
+
+
+def files_url(url: str) -> str:
+    """Return what paths of files begin with, of the gateway at a URL of http or https: webhdfs://HOST:PORT."""
+    scheme, _, rest = url.partition("://")
+    return next(f"{name}://{rest}" for name, reached in SCHEMES.items() if reached == scheme)
+
+
+__all__ = ["CLUSTER_KEY", "SCHEMES", "TOKEN_PATH", "FileLimits", "files_url"]

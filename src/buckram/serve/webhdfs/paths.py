@@ -1,0 +1,106 @@
+"""Paths of files, and parameters of requests: what a client sends, checked.
+
+/NAMESPACE/NAME; the root lists the namespaces. Not here: what is at a path (`files.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from starlette.requests import Request
+
+from buckram.core.objects.rows import check_object_name
+from buckram.core.streams.names import check_name
+from buckram.errors import InvalidArgument
+from buckram.serve.webhdfs.java_classes import INVALID_PATH
+from buckram.serve.webhdfs.problems import RemoteProblem, illegal
+
+PREFIX = "/webhdfs/v1"
+_MAX_PARAMETERS = 64
+
+
+class FilePath(NamedTuple):
+    """A path; `name` is empty for a namespace, and both are for the root."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"/{self.namespace}/{self.name}" if self.name else f"/{self.namespace}"
+
+    @property
+    def parent(self) -> FilePath:
+        """The directory above; of a namespace and of the root it is the root."""
+        return FilePath(self.namespace, self.name.rpartition("/")[0]) if self.name else FilePath("", "")
+
+    def child(self, name: str) -> FilePath:
+        """What has this name right below."""
+        return FilePath(self.namespace, f"{self.name}/{name}".strip("/")) if self.namespace else FilePath(name, "")
+
+    def within(self, other: FilePath) -> bool:
+        """Whether it is below `other`."""
+        return self.namespace == other.namespace and self.name.startswith(f"{other.name}/")
+
+
+def file_path(text: str) -> FilePath:
+    """From text as in /shop/orders/offsets/7. Raises RemoteProblem."""
+    if not text.startswith("/"):
+        raise RemoteProblem(INVALID_PATH, f"path {text[:60]!r}: needs one from the root on, such as /default/orders")
+    namespace, _, name = text[1:].removesuffix("/").partition("/")
+    try:
+        if namespace:
+            check_name("namespace", namespace)
+        if name:
+            check_object_name(name)
+    except InvalidArgument as error:
+        raise RemoteProblem(INVALID_PATH, f"path {text[:60]!r}: {error}") from None
+    if name and not namespace:
+        raise RemoteProblem(INVALID_PATH, f"path {text[:60]!r}: has an empty part; needs /NAMESPACE/NAME")
+    return FilePath(namespace, name)
+
+
+def requested_path(request: Request) -> FilePath:
+    """The path of a request. Raises RemoteProblem."""
+    raw: bytes = request.scope["raw_path"].partition(b"?")[0]
+    try:
+        text = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise RemoteProblem(INVALID_PATH, "the path is no UTF-8: encode it so, then with %") from None
+    return file_path(text.removeprefix(PREFIX) or "/")
+
+
+def requested_parameters(request: Request) -> Mapping[str, str]:
+    """The parameters of a request, names in lower case. Raises RemoteProblem for one that is given twice."""
+    found: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(request.url.query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
+    except ValueError:
+        raise illegal("the query", request.url.query, f"at most {_MAX_PARAMETERS} parameters in UTF-8") from None
+    for name, value in pairs:
+        if name.lower() in found:
+            raise illegal(name[:60], value, "to be given once")
+        found[name.lower()] = value
+    return found
+
+
+def flag(parameters: Mapping[str, str], name: str, default: bool = False) -> bool:
+    """A parameter that is true or false. Raises RemoteProblem."""
+    text = parameters.get(name, "").lower()
+    if text not in ("", "true", "false"):
+        raise illegal(name, text, "true or false")
+    return text == "true" if text else default
+
+
+def whole(parameters: Mapping[str, str], name: str) -> int | None:
+    """A parameter that is a whole number from 0 on; None where there is none. Raises RemoteProblem."""
+    text = parameters.get(name, "")
+    if not text or text == "null":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise illegal(name, text, "a whole number from 0 on")
+    return int(text)
+
+
+__all__ = ["PREFIX", "FilePath", "file_path", "flag", "requested_parameters", "requested_path", "whole"]
