@@ -19,7 +19,7 @@ from bench.machine import cpu_seconds, memory
 from bench.rates import rate
 from buckram import Client
 from buckram.core.objects.index import ObjectIndex
-from buckram.machine.machine import ClassState
+from buckram.state.machine.machine import ClassState
 
 Figures = dict[str, Any]
 SECONDS = float(os.environ.get("BENCH_SECONDS", "15"))

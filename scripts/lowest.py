@@ -27,7 +27,7 @@ TESTS = (
     "bookie",
     "metadata",
     "streams",
-    "db",
+    "state/db",
     "sql",
     "serve/http",
     "serve/gateway",

@@ -15,7 +15,6 @@ CORE = ""
 MODULES: dict[str, str] = {
     "buckram": CORE,
     "buckram.db": CORE,
-    "buckram.db.shelf": CORE,
     "buckram.errors": CORE,
     "buckram.etcd_server": CORE,
     "buckram.files.filesystem": "fsspec",

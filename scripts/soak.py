@@ -93,11 +93,10 @@ CHECKS: dict[str, list[str]] = {
         "tests/replication",
     ],
     "streams": [*PYTEST, "tests/streams", "tests/docs"],
-    "files": ["env", "BUCKRAM_ALL_GLOBS=1", *PYTEST, "tests/files", "tests/serve/webhdfs", "tests/objects"],
+    "files": ["env", "BUCKRAM_ALL_GLOBS=1", *PYTEST, "tests/files", "tests/serve/webhdfs", "tests/state/objects"],
     "databases": [
         *PYTEST,
-        "tests/db",
-        "tests/machine",
+        "tests/state",
         "tests/sql",
     ],
     "operations": [
@@ -113,7 +112,7 @@ CHECKS: dict[str, list[str]] = {
     ],
     "lowest_dependencies": [PYTHON, "scripts/lowest.py", str(STATE / "lowest")],
     "install_matrix": [PYTHON, "scripts/install_matrix.py"],
-    "sqllogictest": [PYTHON, "-m", "tests.db.sqllogic"],
+    "sqllogictest": [PYTHON, "-m", "tests.state.db.sqllogic"],
     "sqlalchemy_suite": [PYTHON, "-m", "tests.sql.compliance"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from buckram.core.db.changes import Change
     from buckram.core.db.sql import Described, SqlResult
     from buckram.core.streams.batch import Batch, Record
-    from buckram.db.database import Database
-    from buckram.db.settings import DatabaseLimits
-    from buckram.db.transactions import OpenTransaction
     from buckram.errors import (
         AccessRefused,
         AlreadyRegistered,
@@ -170,10 +167,13 @@ if TYPE_CHECKING:
         WrongLedgerManager,
         ZooKeeperFailed,
     )
-    from buckram.machine.machine import Machine, StateMachine
-    from buckram.machine.settings import MachineSettings
     from buckram.namespace import Namespace
-    from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
+    from buckram.state.db.database import Database
+    from buckram.state.db.settings import DatabaseLimits
+    from buckram.state.db.transactions import OpenTransaction
+    from buckram.state.machine.machine import Machine, StateMachine
+    from buckram.state.machine.settings import MachineSettings
+    from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
     from buckram.streams.info import StreamInfo
     from buckram.streams.maintain.fork import StreamFork
     from buckram.streams.read.reader import StreamReader
@@ -195,23 +195,23 @@ _LAZY = {
     "Batch": "buckram.core.streams.batch",
     "Client": "buckram.cluster",
     "Change": "buckram.core.db.changes",
-    "Database": "buckram.db.database",
-    "DatabaseLimits": "buckram.db.settings",
+    "Database": "buckram.state.db.database",
+    "DatabaseLimits": "buckram.state.db.settings",
     "Described": "buckram.core.db.sql",
-    "Machine": "buckram.machine.machine",
-    "MachineSettings": "buckram.machine.settings",
+    "Machine": "buckram.state.machine.machine",
+    "MachineSettings": "buckram.state.machine.settings",
     "Namespace": "buckram.namespace",
     "Namespaces": "buckram.streams.shared.namespaces",
-    "DirectoryInfo": "buckram.objects.objects",
-    "ObjectInfo": "buckram.objects.objects",
-    "Objects": "buckram.objects.objects",
-    "OpenTransaction": "buckram.db.transactions",
+    "DirectoryInfo": "buckram.state.objects.objects",
+    "ObjectInfo": "buckram.state.objects.objects",
+    "Objects": "buckram.state.objects.objects",
+    "OpenTransaction": "buckram.state.db.transactions",
     "Reader": "buckram.client.read.reader",
     "Record": "buckram.core.streams.batch",
     "RecordCodec": "buckram.streams.shared.record_values",
     "RepairReport": "buckram.client.maintain.repair_report",
     "SqlResult": "buckram.core.db.sql",
-    "StateMachine": "buckram.machine.machine",
+    "StateMachine": "buckram.state.machine.machine",
     "StreamFork": "buckram.streams.maintain.fork",
     "StreamInfo": "buckram.streams.info",
     "StreamReader": "buckram.streams.read.reader",

@@ -14,9 +14,9 @@ from buckram.seams import MetadataStore, Runtime
 
 # What only some programs use is imported when they use it: a command is to start quickly.
 if TYPE_CHECKING:
-    from buckram.machine.settings import MachineSettings
     from buckram.namespace import Namespace
-    from buckram.objects.objects import Objects
+    from buckram.state.machine.settings import MachineSettings
+    from buckram.state.objects.objects import Objects
     from buckram.streams.shared.namespaces import Namespaces
 
 
@@ -81,8 +81,8 @@ class Client(LedgerClient):
         `process` is the name that others see while this process leads the index. Errors: NoSuchNamespace,
         NotMachineLog.
         """
-        from buckram.machine.settings import MachineSettings
-        from buckram.objects.objects import Objects
+        from buckram.state.machine.settings import MachineSettings
+        from buckram.state.objects.objects import Objects
 
         async def start() -> Objects:
             self._guard()

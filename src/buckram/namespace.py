@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.shared.opening import Opening
 from buckram.core.streams.names import stream_name
-from buckram.db.settings import check_engine
+from buckram.state.db.settings import check_engine
 from buckram.streams.namespace import StreamNamespace
 from buckram.streams.read.reader import Time, microseconds
 
 # What only some programs use is imported when they use it: a command is to start quickly.
 if TYPE_CHECKING:
     from buckram.core.db.changes import Change
-    from buckram.db.database import Database
-    from buckram.db.settings import DatabaseLimits
-    from buckram.db.transfer import Verified
-    from buckram.machine.machine import Machine, StateMachine
-    from buckram.machine.settings import MachineSettings
+    from buckram.state.db.database import Database
+    from buckram.state.db.settings import DatabaseLimits
+    from buckram.state.db.transfer import Verified
+    from buckram.state.machine.machine import Machine, StateMachine
+    from buckram.state.machine.settings import MachineSettings
 
 M = TypeVar("M", bound="StateMachine")
 
@@ -43,13 +43,13 @@ class Namespace(StreamNamespace):
     ) -> Opening[Machine[M]]:
         """Open a replicated state machine: `async with ns.machine("inventory", Inventory) as m`, or await it.
 
-        `factory` makes the state (a class with apply, snapshot and restore, see StateMachine in `machine/machine.py`).
-        Its log is a stream of this name; `create` makes it, with `policy`. `stand`: become the leader whenever nobody
-        leads; without it only by `m.lead()`. `process`: what others see of this process when it leads, default
-        HOST:PID. Errors: NoSuchStream, NotMachineLog, StateLost.
+        `factory` makes the state (a class with apply, snapshot and restore, see StateMachine in
+        `state/machine/machine.py`). Its log is a stream of this name; `create` makes it, with `policy`. `stand`: become
+        the leader whenever nobody leads; without it only by `m.lead()`. `process`: what others see of this process when
+        it leads, default HOST:PID. Errors: NoSuchStream, NotMachineLog, StateLost.
         """
-        from buckram.machine.opening import open_machine
-        from buckram.machine.settings import MachineSettings
+        from buckram.state.machine.opening import open_machine
+        from buckram.state.machine.settings import MachineSettings
 
         full = self._name(name)
         return Opening(
@@ -88,7 +88,7 @@ class Namespace(StreamNamespace):
         MissingEngine.
         """
         check_engine()
-        from buckram.db.opening import open_database
+        from buckram.state.db.opening import open_database
 
         full = self._name(name)
         return Opening(
@@ -116,7 +116,7 @@ class Namespace(StreamNamespace):
         Returns the offset. Raises NoEarlierState, DatabaseExists, NotDatabase.
         """
         check_engine()
-        from buckram.db.transfer import fork
+        from buckram.state.db.transfer import fork
 
         full = stream_name(source, self.name)
         moment = None if time is None else microseconds(time)
@@ -128,7 +128,7 @@ class Namespace(StreamNamespace):
         `cdc` (change data capture): its log keeps what transactions do to rows, for `database_changes`.
         """
         check_engine()
-        from buckram.db.logs import create_log
+        from buckram.state.db.logs import create_log
 
         await create_log(self, self._name(name), policy, cdc=cdc)
 
@@ -142,7 +142,7 @@ class Namespace(StreamNamespace):
         ChangesGone, NotDatabase, NoSuchStream.
         """
         check_engine()
-        from buckram.db.changes import read_changes
+        from buckram.state.db.changes import read_changes
 
         return read_changes(self._client, self, self._name(name), from_offset, follow)
 
@@ -155,7 +155,7 @@ class Namespace(StreamNamespace):
         NotDatabase, OSError.
         """
         check_engine()
-        from buckram.db.transfer import backup
+        from buckram.state.db.transfer import backup
 
         moment = None if time is None else microseconds(time)
         return await backup(self._client, self, self._name(name), Path(path), offset=offset, time_us=moment)
@@ -163,7 +163,7 @@ class Namespace(StreamNamespace):
     async def restore_database(self, path: str, name: str, **policy: Any) -> None:
         """Make the database `name` of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
         check_engine()
-        from buckram.db.transfer import restore
+        from buckram.state.db.transfer import restore
 
         await restore(self._client, self, self._name(name), Path(path), policy)
 
@@ -174,7 +174,7 @@ class Namespace(StreamNamespace):
         NoSuchDatabase, DatabaseNotEmpty, DatabaseBusy, InvalidArgument, CommitUnknown, OSError.
         """
         check_engine()
-        from buckram.db.transfer import load
+        from buckram.state.db.transfer import load
 
         async with self.database(name, create=False) as database:
             await database.lead()
@@ -183,7 +183,7 @@ class Namespace(StreamNamespace):
     async def verify_database(self, name: str) -> Verified:
         """Read all that is kept of a database and compare every digest; says what is wrong. StateLost, NotDatabase."""
         check_engine()
-        from buckram.db.transfer import verify
+        from buckram.state.db.transfer import verify
 
         return await verify(self._client, self, self._name(name))
 

@@ -29,9 +29,9 @@ from buckram.chaos.actors.bank import (
     statements,
 )
 from buckram.chaos.history import Event
-from buckram.db.database import Database
 from buckram.errors import BuckramError
 from buckram.metadata.etcd.http import HttpConnection
+from buckram.state.db.database import Database
 
 NAME = f"default/{DATABASE}"
 _PAUSE_S = 0.3

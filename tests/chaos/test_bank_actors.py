@@ -21,8 +21,8 @@ from buckram.chaos.history import Recorder, read_history, read_own
 from buckram.chaos.verdict.bank import judge_bank
 from buckram.chaos.verdict.database import read_database
 from buckram.chaos.verdict.report import Report
-from buckram.db.committing import Committing
-from buckram.db.execution import Pending
+from buckram.state.db.committing import Committing
+from buckram.state.db.execution import Pending
 from buckram.testing import Cluster, cluster
 
 

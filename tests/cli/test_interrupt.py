@@ -18,7 +18,7 @@ from buckram.cli.exits import line_of
 from buckram.cli.interrupt import Interrupted
 from buckram.cli.object import _to_file
 from buckram.metadata.backup import Backup, write_file
-from buckram.objects.objects import ObjectInfo
+from buckram.state.objects.objects import ObjectInfo
 
 START = """
 import os, signal, sys

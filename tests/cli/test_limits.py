@@ -10,11 +10,11 @@ import pytest
 
 import buckram
 from buckram.cli.limits import ChosenLimits
-from buckram.db.settings import DatabaseLimits
 from buckram.errors import InvalidArgument
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
 from buckram.serve.http.limits import HttpLimits
+from buckram.state.db.settings import DatabaseLimits
 
 SOURCES = Path(buckram.__file__).parent
 NAMED = (
@@ -30,9 +30,9 @@ def names(*kinds: type) -> set[str]:
 @pytest.mark.parametrize(
     ("folders", "kinds"),
     [
-        (("db", "errors", "serve/hrana", "serve/http"), (DatabaseLimits, HranaLimits, HttpLimits)),
+        (("state/db", "errors", "serve/hrana", "serve/http"), (DatabaseLimits, HranaLimits, HttpLimits)),
         (
-            ("db", "errors", "serve/gateway", "serve/hrana", "serve/http"),
+            ("state/db", "errors", "serve/gateway", "serve/hrana", "serve/http"),
             (GatewayLimits, HranaLimits, DatabaseLimits, HttpLimits),
         ),
     ],

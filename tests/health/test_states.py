@@ -25,7 +25,6 @@ from buckram.core.streams.head import Head, Mirror, decode_head, encode_head
 from buckram.core.streams.mirrors import MIRROR
 from buckram.core.streams.names import StreamName
 from buckram.core.wire.introduction import INCARNATION_PROPERTY
-from buckram.db.backups import Backups, read_kept
 from buckram.errors import AccessRefused, ForeignLedger, NoSuchKey
 from buckram.healing.asking import ask_readonly
 from buckram.healing.board import Board
@@ -41,6 +40,7 @@ from buckram.metadata.uri import open_store
 from buckram.net.clock import SystemClock
 from buckram.net.runtime import production_runtime
 from buckram.seams import Clock
+from buckram.state.db.backups import Backups, read_kept
 from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.metadata import StreamStore

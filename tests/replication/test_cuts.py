@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.machine.kit import Inventory
 from tests.replication.kit import SPACE, Pair, pair, records, space
+from tests.state.machine.kit import Inventory
 from tests.streams.kit import eventually
 
 from buckram import BuckramError, HandleClosed, MirrorStream, ReplicationRefused
@@ -20,7 +20,7 @@ from buckram.replication.sides import Side
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.objects.index_client.TURN_S", 0.1)
+    monkeypatch.setattr("buckram.state.objects.index_client.TURN_S", 0.1)
     monkeypatch.setattr("buckram.replication.object_copy._LOOK_S", 0.05)
 
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from tests.machine.kit import Inventory
 from tests.replication.kit import Pair, pair
 from tests.replication.mortal import Life, Work
+from tests.state.machine.kit import Inventory
 from tests.support.soak import some_of
 
 from buckram import MirrorStream, Record, ReplicationRefused
@@ -37,7 +37,7 @@ LARGE = os.urandom(MIB + 7)
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handles that all write take the index from each other after a tenth of the time."""
-    monkeypatch.setattr("buckram.objects.index_client.TURN_S", 0.1)
+    monkeypatch.setattr("buckram.state.objects.index_client.TURN_S", 0.1)
     monkeypatch.setattr("buckram.replication.object_copy._LOOK_S", 0.05)
 
 

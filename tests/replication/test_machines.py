@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.machine.kit import Inventory
 from tests.replication.kit import SPACE, Pair, pair, records, space
+from tests.state.machine.kit import Inventory
 from tests.streams.kit import eventually
 
 from buckram import BuckramError, MirrorStream, SqlError, StateLost

@@ -17,7 +17,6 @@ from buckram.metadata.security import SecurityStore
 from buckram.net.pace import Pace
 from buckram.net.stats import PrometheusStats
 from buckram.net.tasks import TaskScope
-from buckram.objects.mirror import MirrorObjects
 from buckram.replication.gauges import show_replication
 from buckram.replication.object_copy import ObjectCopy, observed
 from buckram.replication.object_differences import missing_objects
@@ -25,6 +24,7 @@ from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, differing_objects, reconcile
 from buckram.replication.sides import Side
 from buckram.replication.status import status_of
+from buckram.state.objects.mirror import MirrorObjects
 
 MIB = 1024 * 1024
 
@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handles that all write take the index from each other after a tenth of the time."""
-    monkeypatch.setattr("buckram.objects.index_client.TURN_S", 0.1)
+    monkeypatch.setattr("buckram.state.objects.index_client.TURN_S", 0.1)
     monkeypatch.setattr("buckram.replication.object_copy._LOOK_S", 0.05)
 
 

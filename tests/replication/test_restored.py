@@ -8,9 +8,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.machine.kit import Inventory
 from tests.replication.kit import ORDERS, SPACE, Pair, append, numbered, pair, records, space
 from tests.replication.restoring import backed_up, becomes, went_back
+from tests.state.machine.kit import Inventory
 
 from buckram import SourceWentBack, StoreWentBack
 from buckram.core.streams.changes import Step

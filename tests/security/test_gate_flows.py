@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.machine.kit import Inventory
+from tests.state.machine.kit import Inventory
 from tests.support.gate_kit import TENANT
 from tests.support.polling import until
 from tests.support.secure_kit import Guarded, guarded

@@ -23,7 +23,6 @@ from tests.support.polling import wait_until
 
 from buckram import sync
 from buckram.core.streams.transactions import ONCE, StepId
-from buckram.db.changes import change_fold
 from buckram.errors import (
     BatchesLost,
     BuckramError,
@@ -45,6 +44,7 @@ from buckram.spark.db_changes import CHANGE_COLUMNS
 from buckram.spark.db_options import DATABASE_OPTIONS, DatabaseSinkOptions
 from buckram.spark.db_source import DatabaseDataSource
 from buckram.spark.db_writing import DatabaseStep, Server, inserts
+from buckram.state.db.changes import change_fold
 from buckram.testing import ThreadedCluster
 
 pytest.importorskip("apsw")
@@ -261,7 +261,7 @@ def test_a_repeated_first_batch_of_changes_begins_where_it_began(
     again = source(cluster, database, changes=True).streamReader(CHANGES)  # now `latest`
     assert rows(again, again.partitions(again.initialOffset(), end)) == whole
     stop = end[f"default/{database}"]
-    monkeypatch.setattr("buckram.db.changes.oldest", lambda head: stop)
+    monkeypatch.setattr("buckram.state.db.changes.oldest", lambda head: stop)
     monkeypatch.setattr(db_changes, "_folds", {})
 
     async def freed(client: Any, ns: Any, name: Any, head: Any, first: int) -> Any:
@@ -269,7 +269,7 @@ def test_a_repeated_first_batch_of_changes_begins_where_it_began(
         fold.applied = stop
         return fold, state
 
-    monkeypatch.setattr("buckram.db.changes.change_fold", freed)
+    monkeypatch.setattr("buckram.state.db.changes.change_fold", freed)
     late = source(cluster, database, **options).streamReader(CHANGES)
     begin = late.initialOffset()
     assert begin[f"default/{database}"] == stop

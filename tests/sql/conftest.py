@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from buckram.cluster import Client
-from buckram.db.database import Database
+from buckram.state.db.database import Database
 from buckram.testing import cluster
 
 _numbers = itertools.count(1)

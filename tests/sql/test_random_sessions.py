@@ -10,13 +10,13 @@ from typing import Any
 
 import apsw
 from scripts.share import share_of_this_run
-from tests.db.change_copy import Copy, rows
+from tests.state.db.change_copy import Copy, rows
 from tests.support.soak import soak
 
 from buckram.cluster import Client
-from buckram.db.database import Database
 from buckram.errors import SqlError
 from buckram.sql.session import Session
+from buckram.state.db.database import Database
 
 _SEEDS, _STATEMENTS = soak(400, 12), 60
 _SCHEMA = (

@@ -8,10 +8,10 @@ import pytest
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.db.database import Database
-from buckram.db.settings import DatabaseLimits
 from buckram.errors import InvalidArgument, SqlError, StatementRefused, TransactionExpired
 from buckram.sql.session import Session
+from buckram.state.db.database import Database
+from buckram.state.db.settings import DatabaseLimits
 
 
 async def test_statements_alone_and_in_a_transaction(database: Database) -> None:

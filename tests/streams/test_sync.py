@@ -20,8 +20,8 @@ from buckram.errors import (
     WriterExists,
     WriterLost,
 )
-from buckram.machine import machine as async_machine
-from buckram.objects import objects as async_objects
+from buckram.state.machine import machine as async_machine
+from buckram.state.objects import objects as async_objects
 from buckram.streams.read import reader
 from buckram.streams.shared import namespaces as spaces
 from buckram.streams.write import bulk as async_bulk

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from buckram.cluster import Client, connect
-from buckram.db.replicas import ReplicaReport, ReplicaSign
 from buckram.metadata.tenants import TenantStore
+from buckram.state.db.replicas import ReplicaReport, ReplicaSign
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.machine.kit import Inventory
+from tests.state.machine.kit import Inventory
 
 import buckram
 import buckram.sync

@@ -21,14 +21,14 @@ from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, table
 from buckram.core.streams.names import stream_name
-from buckram.db.logs import is_database
 from buckram.errors import InvalidArgument
 from buckram.serve.views.databases import database_json, database_shown, leader_of
+from buckram.state.db.logs import is_database
 
 # The table engine and the client are imported by what runs, so that help needs neither.
 if TYPE_CHECKING:
     from buckram.cluster import Client
-    from buckram.db.transfer import Verified
+    from buckram.state.db.transfer import Verified
     from buckram.streams.info import StreamInfo
 
 _PAGE = 1000
@@ -247,7 +247,7 @@ def verify(context: click.Context, name: str, uri: str | None, as_json: bool) ->
     """
     full = stream_name(name)
 
-    from buckram.db.replicas import compare_replicas
+    from buckram.state.db.replicas import compare_replicas
 
     async def main() -> tuple[Verified, dict[str, str]]:
         async with connected(uri) as client:

@@ -15,9 +15,9 @@ from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, oidc_issuer, run_async
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
-from buckram.db.settings import DatabaseLimits
 from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
 from buckram.serve.http.limits import HttpLimits
+from buckram.state.db.settings import DatabaseLimits
 
 
 @click.command("serve")

@@ -20,7 +20,7 @@ from buckram.errors import BuckramError, InvalidArgument, MirrorStream, NotLeade
 # Imported by what runs: help needs no table engine.
 if TYPE_CHECKING:
     from buckram.core.db.sql import SqlResult
-    from buckram.db.database import Database
+    from buckram.state.db.database import Database
 
 _LEAD_WITHIN_S = 3.0
 

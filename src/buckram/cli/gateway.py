@@ -14,7 +14,6 @@ from buckram.cli.options import connected, json_option, metadata_option, oidc_is
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
 from buckram.cli.stream_janitor import janitor_places
-from buckram.db.settings import DatabaseLimits
 from buckram.disk.descriptors import raise_limit
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs
@@ -22,6 +21,7 @@ from buckram.serve.gateway.limits import HTTP_LIMITS, GatewayLimits
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.http.limits import HttpLimits
 from buckram.serve.webhdfs.limits import files_url
+from buckram.state.db.settings import DatabaseLimits
 
 if TYPE_CHECKING:
     from buckram.core.streams.offload_places import OffloadPlaces

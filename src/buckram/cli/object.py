@@ -26,8 +26,8 @@ from buckram.core.objects.rows import check_object_name
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, NoSuchNamespace
 from buckram.net.blocking import read_beside
-from buckram.objects.objects import ObjectInfo, Objects
 from buckram.serve.views.objects import object_json
+from buckram.state.objects.objects import ObjectInfo, Objects
 
 if TYPE_CHECKING:
     from buckram.cluster import Client

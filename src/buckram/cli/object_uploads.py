@@ -10,8 +10,8 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import counted, emit, table
 from buckram.core.streams.names import check_name
 from buckram.errors import NoSuchObject
-from buckram.objects.values import UploadInfo
 from buckram.serve.views.objects import upload_json
+from buckram.state.objects.values import UploadInfo
 
 _PAGE = 1000
 

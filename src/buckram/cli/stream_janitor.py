@@ -53,7 +53,7 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
       buckram stream janitor --every 1m
     """
     from buckram.cli.exits import Exit
-    from buckram.db.backups import Backups
+    from buckram.state.db.backups import Backups
     from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 
     places, history = janitor_places()

@@ -103,7 +103,7 @@ def janitor_thread(uri: str, every_s: float) -> ClusterThread:
     places, history = janitor_places()
 
     async def clean(client: Client, thread: ClusterThread) -> None:
-        from buckram.db.backups import Backups
+        from buckram.state.db.backups import Backups
         from buckram.streams.maintain.janitor import Janitor
 
         loop, worker = asyncio.get_running_loop(), Janitor(client, None, Backups(client, places), history)

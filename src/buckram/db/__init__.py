@@ -1,8 +1,7 @@
-"""SQL databases on the log: SQLite as the table engine, and every commit in the log before it is anywhere else.
+"""What programs import for SQL databases: the names of DB-API 2.0, and `Shelf` for those who serve many databases.
 
-`ns.database("main")` gives a `Database` (`db/database.py`). `buckram.db.connect(uri, "shop/main")` is DB-API 2.0, whose
-names this package has from `buckram.sql`, where they are made. docs/tutorial/database.md shows the use of both,
-docs/explanation/databases-design.md how databases work.
+`buckram.db.connect(uri, "shop/main")` is DB-API 2.0, made in `buckram.sql`. docs/tutorial/database.md shows the use.
+Not here: how databases work (`state/db/database.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         paramstyle,
         threadsafety,
     )
+    from buckram.state.db.shelf import Shelf
 
 __all__ = [
     "DataError",
@@ -38,6 +38,7 @@ __all__ = [
     "NotSupportedError",
     "OperationalError",
     "ProgrammingError",
+    "Shelf",
     "Warning",
     "apilevel",
     "connect",
@@ -47,7 +48,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The names of DB-API 2.0 come when they are asked for: what works without them does not import them."""
+    """The names come when they are asked for: what works without them does not import them."""
     if name in __all__:
-        return getattr(import_module("buckram.sql"), name)
+        return getattr(import_module("buckram.state.db.shelf" if name == "Shelf" else "buckram.sql"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

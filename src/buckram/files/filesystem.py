@@ -20,7 +20,7 @@ from buckram.errors import (
     ObjectExists,
 )
 from buckram.extras import needed_for
-from buckram.objects.objects import DirectoryInfo, ObjectInfo
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo
 
 with needed_for("buckram.files.filesystem", "fsspec"):
     from fsspec import AbstractFileSystem

@@ -27,12 +27,12 @@ from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.core.streams.policy import Policy, merged
 from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.core.tenants.usage import NOTHING, Counts
-from buckram.db.backups import read_kept
 from buckram.errors import BuckramError, MalformedRecord, MetadataUnavailable, NoSuchKey, NoSuchNamespace
 from buckram.metadata.foreign_notes import foreign_notes
 from buckram.metadata.listing import all_children
 from buckram.metadata.store import TreeStore
 from buckram.metadata.tenants import TenantStore
+from buckram.state.db.backups import read_kept
 from buckram.streams.read.cursors import cursor_positions
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces

@@ -1,6 +1,6 @@
 """Shelf: many things of which few are open. One is opened when it is asked for, and closed when it was idle.
 
-A closed one costs nothing here. Not here: what the things are (`db/shelf.py`, `serve/gateway/writers.py`).
+A closed one costs nothing here. Not here: what the things are (`state/db/shelf.py`, `serve/gateway/writers.py`).
 """
 
 from __future__ import annotations

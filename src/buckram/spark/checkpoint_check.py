@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.errors import BuckramError, InvalidArgument, NoSuchObject, ObjectDamaged
-from buckram.objects.objects import ObjectInfo, Objects
 from buckram.spark.checkpoints import COMMITS, METADATA, OFFSETS, STATE, as_json_line, files_of, query_of
+from buckram.state.objects.objects import ObjectInfo, Objects
 
 _VERSIONED = re.compile(r"(\d+)(?:_[^.]+)?\.(delta|snapshot|changelog|zip)")
 _SNAPSHOTS, _CHANGES = ("snapshot", "zip"), ("delta", "changelog")

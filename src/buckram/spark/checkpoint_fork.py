@@ -19,10 +19,10 @@ from buckram.cluster import Client
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.core.streams.query_forks import forked_query
 from buckram.errors import BuckramError, InvalidArgument, NoSuchObject, NoSuchStream, ObjectExists, StreamExists
-from buckram.objects.objects import Objects
 from buckram.spark.checkpoint_check import check_checkpoint, refuse, version_of
 from buckram.spark.checkpoints import COMMITS, METADATA, OFFSETS, SOURCES, STATE, as_json_line, files_of
 from buckram.spark.remembered import TIMES
+from buckram.state.objects.objects import Objects
 
 _UIDS, _BEGAN = "uids", "began"
 """Keys of an offset that are not streams; the full name of a stream has a slash (`spark/stream_live.py`)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.errors import NoSuchObject
-from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 _PAGE = 1000
 _LOG_BYTES = 4 * 1024 * 1024

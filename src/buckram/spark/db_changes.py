@@ -2,8 +2,8 @@
 
 An offset is `{"shop/main": 120, "uid": "5f..."}`: the next record of the database's log, and the log's uid; and what
 tells whether the log went back with its metadata (`remembered.py`). Each record is one transaction, so a micro-batch
-has whole transactions. A task folds the log as `db/changes.py` does and keeps the state for the next micro-batch. Not
-here: what a change is (`core/db/changes.py`).
+has whole transactions. A task folds the log as `state/db/changes.py` does and keeps the state for the next micro-batch.
+Not here: what a change is (`core/db/changes.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from buckram.cluster import Client
     from buckram.core.machine.fold import Fold
-    from buckram.db.changes import ChangeState
+    from buckram.state.db.changes import ChangeState
 
 UID = "uid"
 ROWS = 2048
@@ -81,8 +81,8 @@ async def bounds(client: Client, options: DatabaseOptions) -> tuple[str, int, in
     Raises ChangesNotKept, NotDatabase, NoSuchStream.
     """
     check_engine()
-    from buckram.db.changes import oldest
-    from buckram.db.logs import check_database, has_changes
+    from buckram.state.db.changes import oldest
+    from buckram.state.db.logs import check_database, has_changes
 
     name = stream_name(options.database)
     head = await check_database(client.namespace(name.namespace), name)
@@ -272,8 +272,8 @@ _folds: dict[tuple[int, str, str], tuple[Fold, ChangeState]] = {}
 
 
 async def _changes(client: Client, options: DatabaseOptions, part: ChangesPartition) -> AsyncIterator[Change]:
-    from buckram.db.changes import change_fold, folded
-    from buckram.db.logs import check_database
+    from buckram.state.db.changes import change_fold, folded
+    from buckram.state.db.logs import check_database
 
     name = stream_name(options.database)
     ns = client.namespace(name.namespace)

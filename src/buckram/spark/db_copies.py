@@ -1,7 +1,8 @@
 """Copies of databases as they were below an offset of their log: files of SQLite's on each machine that reads them.
 
 All partitions of a query read the same state, because each of them reads a copy that was made at the same offset. The
-processes of a machine share a copy, and the newest few are kept. Not here: how a state is rebuilt (`db/rebuilding.py`).
+processes of a machine share a copy, and the newest few are kept. Not here: how a state is rebuilt
+(`state/db/rebuilding.py`).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ async def state_offset(client: Client, database: str, offset: int | None, time: 
     NoSuchStream.
     """
     check_engine()
-    from buckram.db.changes import ends
-    from buckram.db.logs import check_database
+    from buckram.state.db.changes import ends
+    from buckram.state.db.logs import check_database
 
     name = stream_name(database)
     ns = client.namespace(name.namespace)

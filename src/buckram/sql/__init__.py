@@ -1,7 +1,7 @@
 """A database as Python programs know one: DB-API 2.0 (`connect`), its async twin, and a dialect of SQLAlchemy.
 
 `buckram.sql.connect(uri, "shop/main")`, `buckram.sql.aio.connect`. Not here: the handle with batches, tokens and
-snapshots (`ns.database("main")`, `db/database.py`).
+snapshots (`ns.database("main")`, `state/db/database.py`).
 """
 
 from buckram.sql.dbapi import (

@@ -18,13 +18,13 @@ from buckram.client.shared.opening import Opening
 from buckram.core.db.sql import SqlResult, SqlValue
 from buckram.core.sql.statements import Kind, classify, split
 from buckram.core.streams.names import stream_name
-from buckram.db.statements import first_word
 from buckram.errors import HandleClosed, InvalidArgument
-from buckram.machine.machine import Consistency
 from buckram.sql.exceptions import as_dbapi
 from buckram.sql.session import Session
 from buckram.sql.sharing import Shared, sharing
 from buckram.sql.values import to_parameters
+from buckram.state.db.statements import first_word
+from buckram.state.machine.machine import Consistency
 
 Isolation = Literal["read committed", "serializable", "autocommit"]
 """When a transaction begins by itself."""

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self, TypeVar
 import apsw
 
 from buckram.core.db.sql import SqlValue
-from buckram.machine.machine import Consistency
 from buckram.sql import aio
 from buckram.sql.aio import Description, Isolation, Row
 from buckram.sql.exceptions import (
@@ -34,6 +33,7 @@ from buckram.sql.exceptions import (
 )
 from buckram.sql.sharing import sharing
 from buckram.sql.values import BINARY, DATETIME, NUMBER, ROWID, STRING
+from buckram.state.machine.machine import Consistency
 from buckram.sync.thread import LoopThread
 
 T = TypeVar("T")

@@ -16,12 +16,12 @@ from buckram.core.db.sql import Described, Parameters, SqlResult, foreign_keys_a
 from buckram.core.sql.own_functions import OwnCall, argument_of, own_call
 from buckram.core.sql.statements import Kind, Statement, classify, is_single
 from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
-from buckram.db.database import Database
-from buckram.db.statements import after_comments, first_word
-from buckram.db.transactions import OpenTransaction, only_reads
 from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
-from buckram.machine.machine import Consistency
 from buckram.net.retry import Retries
+from buckram.state.db.database import Database
+from buckram.state.db.statements import after_comments, first_word
+from buckram.state.db.transactions import OpenTransaction, only_reads
+from buckram.state.machine.machine import Consistency
 
 T = TypeVar("T")
 _HANDOVER_S = 1.0

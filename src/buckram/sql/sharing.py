@@ -1,7 +1,7 @@
 """Databases that connections of one event loop share: a process has one replica of each, however many connect.
 
 The first connection opens it, and it stays open for a while after the last one, because pools and programs close a
-connection only to make another (`db/shelf.py`).
+connection only to make another (`state/db/shelf.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from buckram.client.ledger_client import client_config
 from buckram.cluster import Client, connect
 from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
-from buckram.db.database import Database
-from buckram.db.shelf import Shelf
 from buckram.errors import StoreWentBack
-from buckram.machine.machine import process_name
 from buckram.metadata.default import default_uri
 from buckram.net.retry import Retries
+from buckram.state.db.database import Database
+from buckram.state.db.shelf import Shelf
+from buckram.state.machine.machine import process_name
 
 LINGER_S = 10.0
 """How long a database without connections stays open."""

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from buckram.client.shared.opening import NotAsync
 from buckram.errors import SnapshotDamaged
-from buckram.machine.machine import Consistency, M
-from buckram.machine.machine import Machine as _Machine
+from buckram.state.machine.machine import Consistency, M
+from buckram.state.machine.machine import Machine as _Machine
 from buckram.sync.thread import LoopThread
 
 R = TypeVar("R")

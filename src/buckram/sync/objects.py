@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 
 from buckram.client.shared.opening import NotAsync
-from buckram.objects.objects import Data, DirectoryInfo, ObjectInfo
-from buckram.objects.objects import Objects as _Objects
+from buckram.state.objects.objects import Data, DirectoryInfo, ObjectInfo
+from buckram.state.objects.objects import Objects as _Objects
 from buckram.sync.thread import LoopThread, each
 
 

@@ -11,10 +11,10 @@ from buckram.config import ClientConfig
 from buckram.core.streams.batch import Record
 from buckram.core.streams.head import Segment
 from buckram.core.tenants.quotas import Quotas
-from buckram.machine.machine import M
-from buckram.machine.settings import MachineSettings
 from buckram.namespace import Namespace as _Namespace
 from buckram.net.tasks import TaskScope
+from buckram.state.machine.machine import M
+from buckram.state.machine.settings import MachineSettings
 from buckram.streams.info import StreamInfo
 from buckram.streams.maintain.fork import StreamFork
 from buckram.streams.read.cursors import CursorInfo
@@ -31,7 +31,7 @@ from buckram.types import Offset
 
 if TYPE_CHECKING:
     from buckram.core.db.changes import Change
-    from buckram.db.transfer import Verified
+    from buckram.state.db.transfer import Verified
 
 _PAGE = 1000
 

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_FOLLOWING = "tests/db/test_following.py::"
-_BACKUPS = "tests/db/test_backups.py::"
-_SUPERSEDED = "tests/db/test_superseded.py::"
-_TOKENS = "tests/db/test_tokens.py::"
+_FOLLOWING = "tests/state/db/test_following.py::"
+_BACKUPS = "tests/state/db/test_backups.py::"
+_SUPERSEDED = "tests/state/db/test_superseded.py::"
+_TOKENS = "tests/state/db/test_tokens.py::"
 _REPEATS = "tests/serve/hrana/test_repeats.py::"
 _STATEMENTS = "tests/serve/gateway/test_hrana_pages.py::"
 _SOCKETS = "tests/serve/hrana/test_sockets.py::"
-_WRITING = "tests/db/test_writing.py::"
+_WRITING = "tests/state/db/test_writing.py::"
 
 MUTANTS = (
     TestMutant(
         "db-fail-forgotten",
         "a statement that said OR FAIL is not done again when another one made SQLite roll everything back",
-        edited(("buckram.db.execution:Execution._attempt", "one in self._partly or not isinstance", "not isinstance")),
+        edited(
+            ("buckram.state.db.execution:Execution._attempt", "one in self._partly or not isinstance", "not isinstance")
+        ),
         (_WRITING + "test_a_statement_that_says_or_fail_keeps_what_it_did_beside_those_of_others",),
     ),
     TestMutant(
         "cdc-undone-rows",
         "what triggers did of a statement that failed is told as if it had been committed",
-        edited(("buckram.db.row_images:RowImages.execute", " and self._is_kept(executor)", "")),
-        ("tests/db/test_cdc.py::test_what_triggers_did_of_a_statement_that_fails_is_undone_or_kept_with_it",),
+        edited(("buckram.state.db.row_images:RowImages.execute", " and self._is_kept(executor)", "")),
+        ("tests/state/db/test_cdc.py::test_what_triggers_did_of_a_statement_that_fails_is_undone_or_kept_with_it",),
     ),
     TestMutant(
         "db-reading-with",
         "a read that begins with WITH takes a turn to write",
-        edited(("buckram.db.statements:_looked_at", 'word == "WITH"', 'word == "WITHOUT"')),
+        edited(("buckram.state.db.statements:_looked_at", 'word == "WITH"', 'word == "WITHOUT"')),
         (_WRITING + "test_a_read_that_begins_with_with_takes_no_turn",),
     ),
     TestMutant(
         "backup-unverified",
         "older backups go although the new one came back with other bytes",
-        edited(("buckram.db.backups:Backups._made", "back != digest", "False")),
+        edited(("buckram.state.db.backups:Backups._made", "back != digest", "False")),
         (_BACKUPS + "test_a_file_that_comes_back_with_other_bytes",),
     ),
     TestMutant(
         "backup-found-unproven",
         "a file that is found at the place counts as a backup whatever is in its rows",
-        edited(("buckram.db.backups:Backups._found", "not digest.startswith(newest.digest)", "False")),
+        edited(("buckram.state.db.backups:Backups._found", "not digest.startswith(newest.digest)", "False")),
         (_BACKUPS + "test_a_file_that_is_found_counts_only_without_faults",),
     ),
     TestMutant(
@@ -77,51 +79,55 @@ MUTANTS = (
     TestMutant(
         "temp-trigger",
         "a trigger of the schema temp on a replicated table passes the guard",
-        edited(("buckram.db.statements:Guard._authorize", "action in _CREATIONS", "action in _CREATIONS - {18}")),
+        edited(("buckram.state.db.statements:Guard._authorize", "action in _CREATIONS", "action in _CREATIONS - {18}")),
         (_WRITING + "test_what_a_replicated_database_does_not_execute",),
     ),
     TestMutant(
         "pragma-stays",
         "what a caller sets of the writing connection stays for the next transaction",
-        edited(("buckram.db.execution:Execution._prepare", "executor.give_back()", "pass")),
+        edited(("buckram.state.db.execution:Execution._prepare", "executor.give_back()", "pass")),
         (_WRITING + "test_what_a_caller_sets_ends_with_his_transaction",),
     ),
     TestMutant(
         "pragma-shared",
         "what a caller sets counts for those that share the commit",
-        edited(("buckram.db.execution:Execution._unit", "executor.give_back()", "pass")),
+        edited(("buckram.state.db.execution:Execution._unit", "executor.give_back()", "pass")),
         (_WRITING + "test_what_a_unit_sets_is_not_there_for_those_that_share_its_commit",),
     ),
     TestMutant(
         "db-commit-early",
         "a commit is in the leader's files before the log has acknowledged it",
-        edited(("buckram.db.engine:Engine.ask_for_commit", "pending.decided.wait()", "pending.decided.wait(0)")),
+        edited(("buckram.state.db.engine:Engine.ask_for_commit", "pending.decided.wait()", "pending.decided.wait(0)")),
         (_FOLLOWING + "test_a_leader_that_is_fenced_commits_nothing_more",),
     ),
     TestMutant(
         "db-stale-group",
         "a group that was computed on another state is applied",
         edited(
-            ("buckram.db.state:DatabaseState.apply_entry", "if group.sequence != self.sequence + 1:", "if False:"),
+            (
+                "buckram.state.db.state:DatabaseState.apply_entry",
+                "if group.sequence != self.sequence + 1:",
+                "if False:",
+            ),
         ),
-        ("tests/db/test_state.py::test_a_group_that_was_made_for_another_state_is_void",),
+        ("tests/state/db/test_state.py::test_a_group_that_was_made_for_another_state_is_void",),
     ),
     TestMutant(
         "db-digest-ignored",
         "a follower whose pages differ goes on",
-        edited(("buckram.db.engine:Engine._apply", "digest != group.digest", "False")),
+        edited(("buckram.state.db.engine:Engine._apply", "digest != group.digest", "False")),
         (_FOLLOWING + "test_a_replica_whose_pages_were_changed_stops_and_says_where",),
     ),
     TestMutant(
         "db-deferred-keys",
         "a deferred foreign key that is violated fails the whole group",
-        edited(("buckram.db.execution:Execution._unit", "if _deferred(connection):", "if False:")),
+        edited(("buckram.state.db.execution:Execution._unit", "if _deferred(connection):", "if False:")),
         (_WRITING + "test_a_deferred_foreign_key_fails_alone",),
     ),
     TestMutant(
         "db-receipt-lost",
         "a token is not recorded with what was committed under it",
-        edited(("buckram.db.execution:Execution._unit", "if unit.token is not None:", "if False:")),
+        edited(("buckram.state.db.execution:Execution._unit", "if unit.token is not None:", "if False:")),
         (_WRITING + "test_under_a_token_it_is_executed_once",),
     ),
     TestMutant(
@@ -129,7 +135,7 @@ MUTANTS = (
         "what a rolled-back savepoint had spilled stays in the group",
         edited(
             (
-                "buckram.db.capture:CaptureVfs.writes",
+                "buckram.state.db.capture:CaptureVfs.writes",
                 "self._headers[frame] = header = parse_frame_header(data)",
                 "header = self._headers.setdefault(frame, parse_frame_header(data))",
             )
@@ -139,7 +145,7 @@ MUTANTS = (
     TestMutant(
         "db-image-unheld",
         "a snapshot's pages are read without a reader that holds them",
-        edited(("buckram.db.wal_files:WalFiles.image", 'holder.execute("BEGIN").fetchall()', "pass")),
+        edited(("buckram.state.db.wal_files:WalFiles.image", 'holder.execute("BEGIN").fetchall()', "pass")),
         (_FOLLOWING + "test_a_reader_that_holds_an_old_state_keeps_it",),
     ),
     TestMutant(
@@ -157,22 +163,22 @@ MUTANTS = (
     TestMutant(
         "db-no-back-pressure",
         "a follower takes from the log whatever waits for its thread",
-        edited(("buckram.db.state:DatabaseState.room", "return self.engine.room()", "return None")),
+        edited(("buckram.state.db.state:DatabaseState.room", "return self.engine.room()", "return None")),
         (_SUPERSEDED + "test_the_loop_goes_on_while_groups_wait_for_a_long_statement",),
     ),
     TestMutant(
         "db-goes-on-in-vain",
         "a statement goes on although another leader has written",
-        edited(("buckram.db.engine:Engine.superseded", "self._queued > 0", "False")),
+        edited(("buckram.state.db.engine:Engine.superseded", "self._queued > 0", "False")),
         (_SUPERSEDED + "test_a_statement_that_can_never_be_committed_is_stopped",),
     ),
     TestMutant(
         "db-image-too-late",
         "a snapshot that waits for a statement comes too late",
-        edited(("buckram.db.engine:Engine.ask_for_commit", "self._take_images()", "pass")),
+        edited(("buckram.state.db.engine:Engine.ask_for_commit", "self._take_images()", "pass")),
         (
             _SUPERSEDED + "test_an_image_is_taken_before_what_is_being_executed_is_committed",
-            "tests/db/test_transfer.py::test_backups_and_snapshots_of_a_busy_leader_are_states_that_were_committed",
+            "tests/state/db/test_transfer.py::test_backups_and_snapshots_of_a_busy_leader_are_states_that_were_committed",
         ),
     ),
     TestMutant(
@@ -180,7 +186,7 @@ MUTANTS = (
         "a transaction is committed although its token was used",
         edited(
             (
-                "buckram.db.transactions:OpenTransaction.commit",
+                "buckram.state.db.transactions:OpenTransaction.commit",
                 "self._committing.counts(receipt.token) if receipt is not None else None",
                 "None",
             )
@@ -197,56 +203,60 @@ MUTANTS = (
         "db-tokens-unbounded",
         "a transaction is committed under a token that there is no room for",
         edited(
-            ("buckram.db.transactions:OpenTransaction.commit", "(full := self._committing.full())", "(full := None)")
+            (
+                "buckram.state.db.transactions:OpenTransaction.commit",
+                "(full := self._committing.full())",
+                "(full := None)",
+            )
         ),
         (_TOKENS + "test_where_no_more_tokens_can_be_kept_new_ones_are_refused",),
     ),
     TestMutant(
         "db-receipt-of-nothing",
         "what changed nothing leaves no receipt",
-        edited(("buckram.db.execution:Execution._record_receipts", "not self._wrote", "False")),
+        edited(("buckram.state.db.execution:Execution._record_receipts", "not self._wrote", "False")),
         (_TOKENS + "test_what_changes_nothing_leaves_a_receipt_too",),
     ),
     TestMutant(
         "db-earlier-leadership",
         "a call that came under an earlier leadership is executed",
-        edited(("buckram.db.writer:Writer._execute", "if waiting.leader is not leader:", "if False:")),
+        edited(("buckram.state.db.writer:Writer._execute", "if waiting.leader is not leader:", "if False:")),
         (_TOKENS + "test_what_was_asked_of_an_earlier_leadership_is_not_executed",),
     ),
     TestMutant(
         "db-first-of-several",
         "the first statement of a text of several is executed",
-        edited(("buckram.db.statements:Executor.execute", "len(sql) != len(statement.sql) and", "False and")),
-        ("tests/db/test_bounds.py::test_nothing_of_a_text_of_several_statements_is_executed",),
+        edited(("buckram.state.db.statements:Executor.execute", "len(sql) != len(statement.sql) and", "False and")),
+        ("tests/state/db/test_bounds.py::test_nothing_of_a_text_of_several_statements_is_executed",),
     ),
     TestMutant(
         "db-snapshot-unproved",
         "a snapshot is restored whose pages are not those of its digest",
-        edited(("buckram.db.state:DatabaseState.fault", '!= (head["digest"], head["pages"])', "is None")),
-        ("tests/db/test_transfer.py::test_a_snapshot_with_other_pages_than_its_digest_is_passed_over_loudly",),
+        edited(("buckram.state.db.state:DatabaseState.fault", '!= (head["digest"], head["pages"])', "is None")),
+        ("tests/state/db/test_transfer.py::test_a_snapshot_with_other_pages_than_its_digest_is_passed_over_loudly",),
     ),
     TestMutant(
         "db-hot-journal",
         "a file is restored with the pages of a transaction that a crash left behind",
         edited(
             (
-                "buckram.db.transfer:_File._held",
+                "buckram.state.db.transfer:_File._held",
                 'connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()',
                 "pass",
             )
         ),
-        ("tests/db/test_transfer.py::test_what_a_crash_left_beside_a_file_is_brought_to_its_end",),
+        ("tests/state/db/test_transfer.py::test_what_a_crash_left_beside_a_file_is_brought_to_its_end",),
     ),
     TestMutant(
         "db-read-of-an-old-state",
         "a thread that took a state before a slow statement answers later reads from it",
-        edited(("buckram.db.readers:Readers._work_off", "number > newest", "False")),
-        ("tests/db/test_readers.py::test_a_read_after_a_write_sees_it_beside_slow_statements",),
+        edited(("buckram.state.db.readers:Readers._work_off", "number > newest", "False")),
+        ("tests/state/db/test_readers.py::test_a_read_after_a_write_sees_it_beside_slow_statements",),
     ),
     TestMutant(
         "db-read-of-nothing",
         "a replica that was just opened is read before it has read its log",
-        edited(("buckram.db.database:Database._begun", "await self._replica.begun()", "pass")),
+        edited(("buckram.state.db.database:Database._begun", "await self._replica.begun()", "pass")),
         (_FOLLOWING + "test_a_replica_that_was_just_opened_answers_from_nothing_older_than_its_opening",),
     ),
     TestMutant(
@@ -254,25 +264,27 @@ MUTANTS = (
         "what a statement changed before its rows were refused stays in the transaction",
         edited(
             (
-                "buckram.db.execution:Execution._all_or_nothing",
+                "buckram.state.db.execution:Execution._all_or_nothing",
                 'executor.inside("ROLLBACK TO buckram_statement")',
                 "pass",
             )
         ),
-        ("tests/db/test_write_errors.py::test_a_statement_whose_rows_are_refused_leaves_none_in_its_transaction",),
+        (
+            "tests/state/db/test_write_errors.py::test_a_statement_whose_rows_are_refused_leaves_none_in_its_transaction",
+        ),
     ),
     TestMutant(
         "db-files-not-looked-for",
         "nobody looks whether the local files are still there",
-        edited(("buckram.db.engine:Engine._look", "not self.files.intact", "False")),
-        ("tests/db/test_deleted_files.py::test_files_that_cannot_be_made_anew_end_the_leadership",),
+        edited(("buckram.state.db.engine:Engine._look", "not self.files.intact", "False")),
+        ("tests/state/db/test_deleted_files.py::test_files_that_cannot_be_made_anew_end_the_leadership",),
     ),
     TestMutant(
         "db-other-files-opened",
         "a connection is opened beside a log, or an index of it, that SQLite makes anew",
-        edited(("buckram.db.wal_files:WalFiles._check_intact", "not self.intact", "False")),
+        edited(("buckram.state.db.wal_files:WalFiles._check_intact", "not self.intact", "False")),
         (
-            "tests/db/test_deleted_files.py::test_deleted_files_are_made_anew_on_a_leader_and_on_a_follower[main.db-wal]",
+            "tests/state/db/test_deleted_files.py::test_deleted_files_are_made_anew_on_a_leader_and_on_a_follower[main.db-wal]",
         ),
     ),
     TestMutant(
@@ -334,7 +346,7 @@ MUTANTS = (
     TestMutant(
         "hrana-offset-not-waited-for",
         "a replica that is asked for an offset answers from what it has",
-        edited(("buckram.db.database:Database.applied_at_least", "self.applied >= offset", "True")),
+        edited(("buckram.state.db.database:Database.applied_at_least", "self.applied >= offset", "True")),
         (_REPEATS + "test_an_offset_that_does_not_come_is_not_waited_for_for_ever",),
     ),
     TestMutant(
@@ -370,18 +382,18 @@ MUTANTS = (
     TestMutant(
         "db-loaded-over-tables",
         "a file is loaded into a database that has tables",
-        edited(("buckram.db.transfer:_write_pages", "found.rows != [(0,)]", "False")),
+        edited(("buckram.state.db.transfer:_write_pages", "found.rows != [(0,)]", "False")),
         (
-            "tests/db/test_transfer.py::"
+            "tests/state/db/test_transfer.py::"
             "test_a_file_fills_a_database_that_is_empty_and_one_that_is_cut_off_leaves_it_empty",
         ),
     ),
     TestMutant(
         "db-loaded-with-its-schema-number",
         "what is loaded keeps the number of its schema, by which readers may know another one",
-        edited(("buckram.db.transfer:_schema_after", ") + 1,", "),")),
+        edited(("buckram.state.db.transfer:_schema_after", ") + 1,", "),")),
         (
-            "tests/db/test_transfer.py::"
+            "tests/state/db/test_transfer.py::"
             "test_readers_from_before_see_the_tables_of_a_file_whose_schema_has_the_number_of_theirs",
         ),
     ),
@@ -390,12 +402,12 @@ MUTANTS = (
         "a backup of the newest state ends at what readers had been told of",
         edited(
             (
-                "buckram.db.rebuilding:_newest",
+                "buckram.state.db.rebuilding:_newest",
                 "wanted = await end_of_acknowledged(client, ns.store, name)",
                 "wanted = 0",
             )
         ),
-        ("tests/db/test_transfer.py::test_a_backup_has_what_was_acknowledged_a_moment_ago",),
+        ("tests/state/db/test_transfer.py::test_a_backup_has_what_was_acknowledged_a_moment_ago",),
     ),
     TestMutant(
         "leaders-are-believed",
@@ -424,7 +436,7 @@ MUTANTS = (
     TestMutant(
         "db-tells-its-files",
         "statements tell where on the server the files of a database are",
-        edited(("buckram.db.statements:Executor.execute", "if text.files:", "if False:")),
-        ("tests/db/test_bounds.py::test_no_statement_tells_where_the_files_are",),
+        edited(("buckram.state.db.statements:Executor.execute", "if text.files:", "if False:")),
+        ("tests/state/db/test_bounds.py::test_no_statement_tells_where_the_files_are",),
     ),
 )

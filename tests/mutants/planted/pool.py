@@ -94,6 +94,6 @@ MUTANTS = (
         "shelf-keeps-failures",
         "what could not be opened once is never opened again while it is asked for",
         edited(("buckram.net.shelf:Shelf._taken", "if place.failed:", "if False:")),
-        ("tests/db/test_shelf.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
+        ("tests/state/db/test_shelf.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
     ),
 )

@@ -164,7 +164,7 @@ MUTANTS = (
             )
         ),
         (
-            "tests/db/test_shelf.py::test_whoever_has_most_open_makes_room",
+            "tests/state/db/test_shelf.py::test_whoever_has_most_open_makes_room",
             _SHARES + "test_a_ledger_s_writer_is_not_closed_for_another_principal_s",
         ),
     ),

@@ -20,12 +20,12 @@ from tests.serve.http.kit import Raw
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.db.settings import DatabaseLimits
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.server import Gateway
 from buckram.serve.hrana.access import TokenAccess
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.server import DatabaseServer
+from buckram.state.db.settings import DatabaseLimits
 from buckram.testing import Cluster
 
 MAIN = "/v2/databases/shop/main"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.objects.objects import ObjectInfo
 from buckram.serve.gateway.object_headers import (
     METADATA,
     Condition,
@@ -15,6 +14,7 @@ from buckram.serve.gateway.object_headers import (
     range_of,
 )
 from buckram.serve.http.problems import HttpProblem
+from buckram.state.objects.objects import ObjectInfo
 
 INFO = ObjectInfo("a/b", 7, 100, "sha256:00", 1_700_000_000_000_000, None, {"author": "Zoë"})
 

@@ -16,10 +16,10 @@ from tests.support.polling import until
 
 from buckram.cluster import Client
 from buckram.errors import ObjectDamaged
-from buckram.objects.objects import Objects
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.server import Gateway
 from buckram.serve.http.limits import MIB, HttpLimits
+from buckram.state.objects.objects import Objects
 
 SPACE = "/v2/namespaces/shop"
 OBJECTS = f"{SPACE}/objects"
@@ -28,7 +28,7 @@ OBJECTS = f"{SPACE}/objects"
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateway and test both lead the index."""
-    monkeypatch.setattr("buckram.objects.index_client.TURN_S", 0.1)
+    monkeypatch.setattr("buckram.state.objects.index_client.TURN_S", 0.1)
 
 
 async def put(api: Api, name: str, body: bytes = b"x", status: int = 201, **headers: str) -> dict[str, object]:

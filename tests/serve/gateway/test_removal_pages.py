@@ -21,7 +21,7 @@ OBJECTS = f"{SPACE}/objects"
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateway and test both lead the index."""
-    monkeypatch.setattr("buckram.objects.index_client.TURN_S", 0.1)
+    monkeypatch.setattr("buckram.state.objects.index_client.TURN_S", 0.1)
 
 
 async def fill(api: Api, *names: str, **headers: str) -> None:

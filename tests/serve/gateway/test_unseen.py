@@ -72,7 +72,7 @@ class Place:
 
 @pytest.fixture
 async def payroll(client: Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
-    monkeypatch.setattr("buckram.objects.index_client.TURN_S", 0.1)
+    monkeypatch.setattr("buckram.state.objects.index_client.TURN_S", 0.1)
     for name in ("payroll", "mine"):
         await client.namespaces.create(name)
     space = client.namespace("payroll")

@@ -24,7 +24,7 @@ UPLOADS, OBJECTS = f"{SPACE}/uploads", f"{SPACE}/objects"
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways and test lead the index in turns."""
-    monkeypatch.setattr("buckram.objects.index_client.TURN_S", 0.1)
+    monkeypatch.setattr("buckram.state.objects.index_client.TURN_S", 0.1)
 
 
 async def begun(api: Api, name: str, **headers: str) -> int:

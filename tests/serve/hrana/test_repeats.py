@@ -12,10 +12,10 @@ from tests.serve.hrana.kit import CLOSE, Hrana, execute, integer, serving, text,
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.db.settings import DatabaseLimits
 from buckram.serve.hrana.access import Everybody, Granted
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.application import Principal
+from buckram.state.db.settings import DatabaseLimits
 from buckram.testing import Cluster
 
 AFTER = [{"type": "ok", "step": at} for at in range(9)]

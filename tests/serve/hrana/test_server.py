@@ -13,12 +13,12 @@ from tests.support.clock import pass_time
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.db.settings import DatabaseLimits
 from buckram.serve.hrana.access import Everybody, Granted
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.application import Principal
 from buckram.serve.http.problems import HttpProblem
+from buckram.state.db.settings import DatabaseLimits
 
 
 async def test_values_of_all_types_there_and_back(server: DatabaseServer) -> None:

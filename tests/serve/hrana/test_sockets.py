@@ -15,10 +15,10 @@ from tests.serve.http.kit import Raw
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.db.settings import DatabaseLimits
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.limits import LOGIN_BYTES, HttpLimits
+from buckram.state.db.settings import DatabaseLimits
 from buckram.testing import Cluster
 
 

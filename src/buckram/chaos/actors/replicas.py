@@ -20,9 +20,9 @@ from buckram.chaos.actors.bank import ANSWER_BYTES, DATABASE, Answer
 from buckram.chaos.actors.stage import Stage
 from buckram.cluster import Client
 from buckram.core.db.sql import SqlResult
-from buckram.db.database import Database
 from buckram.errors import BuckramError
-from buckram.machine.settings import MachineSettings
+from buckram.state.db.database import Database
+from buckram.state.machine.settings import MachineSettings
 
 SETTINGS = MachineSettings(snapshot_commands=300, digest_commands=50)
 """So that minutes have many snapshots, and much of the log goes."""

@@ -2,8 +2,8 @@
 
 A policy names a place, and the operator says where that is: whoever may set policies cannot have files written
 anywhere. A file's name has the uid of its database, so that one that was made anew under a name neither counts the
-backups of the old one nor removes them. Not here: making and verifying files (`db/backups.py`), which states of health
-there are (`core/health/of_streams.py`).
+backups of the old one nor removes them. Not here: making and verifying files (`state/db/backups.py`), which states of
+health there are (`core/health/of_streams.py`).
 """
 
 from __future__ import annotations

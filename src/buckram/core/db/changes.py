@@ -1,8 +1,8 @@
 """Changes: what a transaction did to rows, as bytes beside its group in the same record of the log, and as values.
 
 Only databases that were made with change data capture have them. Pages say what every replica has; changes say what
-that means, to programs that follow a database without being a replica. Not here: noting them (`db/row_images.py`),
-reading them from the log (`db/changes.py`).
+that means, to programs that follow a database without being a replica. Not here: noting them
+(`state/db/row_images.py`), reading them from the log (`state/db/changes.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Turns: a queue in which callers have their turns one after the other, however much each of them asks for.
 
-What one caller asks for keeps its order. Not here: what is done in a turn (`db/writer.py`).
+What one caller asks for keeps its order. Not here: what is done in a turn (`state/db/writer.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fold: the state of one replica as a pure function of its log: records in, outcomes out.
 
 It applies records in order, keeps the sessions, the time of the log and the digests. The rules R1 to R12 are in
-docs/explanation/machines-design.md. Not here: where records come from (`machine/follower.py`, `machine/leader.py`).
+docs/explanation/machines-design.md. Not here: where records come from (`machine/follower.py`,
+`state/machine/leader.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an acknowledgement proves: which waiting reads may be served, and how fresh a replica is.
 
 Offsets are those of the log; times are monotonic seconds of this replica. Rule R6 of
-docs/explanation/machines-design.md. Not here: asking (`machine/replica.py`).
+docs/explanation/machines-design.md. Not here: asking (`state/machine/replica.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The entries of a snapshot's ledger: a header, the session table, the state in chunks, and a footer with the digest.
 
-Not here: where the ledger is named (`core/streams/snapshots.py`), writing and reading it (`machine/snapshots.py`).
+Not here: where the ledger is named (`core/streams/snapshots.py`), writing and reading it
+(`state/machine/snapshots.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ObjectIndex: names of objects and where their bytes are, as a replicated state machine.
 
 A command is a list of JSON, its first item the verb; `ObjectIndex.apply` says what each does. Refusals begin with a
-word and a colon, which `objects/refusals.py` turns into typed errors. Not here: the tree (`core/objects/tree.py`),
-ledgers (`core/objects/space.py`), writing and reading bytes (`objects/`).
+word and a colon, which `state/objects/refusals.py` turns into typed errors. Not here: the tree
+(`core/objects/tree.py`), ledgers (`core/objects/space.py`), writing and reading bytes (`state/objects/`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which ledgers hold data of objects, and which of them nobody needs any more.
 
 A ledger is *open* while its writer may add to it, then *sealed*; it is *dead* when it is sealed and no object has bytes
-in it, and stays known until somebody says that it is deleted. Not here: deleting it (`objects/sweeping.py`).
+in it, and stays known until somebody says that it is deleted. Not here: deleting it (`state/objects/sweeping.py`).
 """
 
 from __future__ import annotations

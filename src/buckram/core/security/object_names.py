@@ -67,7 +67,7 @@ def granted_range(words: str) -> NameRange | None:
 
 
 def check_range(words: str) -> None:
-    """Raises InvalidArgument for `objects/...` in a grant that could not name an object."""
+    """Raises InvalidArgument for `state/objects.` in a grant that could not name an object."""
     name = words.partition("/")[2]
     text = name.removesuffix("*")
     if any(letter in text for letter in "*?["):

@@ -6,10 +6,10 @@ from collections import Counter
 
 from buckram.core.health.table import TABLE
 from buckram.core.tenants.usage import NOTHING, Counts
-from buckram.db.logs import is_database
 from buckram.health.gathering import Health
 from buckram.net.stats import PrometheusStats
 from buckram.serve.exporter.looking import Look, StreamLook
+from buckram.state.db.logs import is_database
 
 
 def show_health(found: Health, stats: PrometheusStats) -> None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from buckram.cluster import Client
 from buckram.core.tenants.quotas import Quotas
-from buckram.db.logs import is_database
-from buckram.db.replicas import ReplicaReport, shown_replicas
 from buckram.errors import BuckramError
 from buckram.healing.overview import Overview, overview
 from buckram.metadata.tenants import Published, TenantStore
+from buckram.state.db.logs import is_database
+from buckram.state.db.replicas import ReplicaReport, shown_replicas
 from buckram.streams.info import StreamInfo
 from buckram.streams.read.cursors import CursorInfo
 

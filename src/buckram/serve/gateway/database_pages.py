@@ -11,7 +11,6 @@ from typing import Any
 
 from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
-from buckram.db.logs import is_database
 from buckram.serve.gateway import schema
 from buckram.serve.gateway.failures import bad_request
 from buckram.serve.gateway.limits import GatewayLimits
@@ -20,6 +19,7 @@ from buckram.serve.gateway.stream_lists import streams_seen
 from buckram.serve.http.pieces import PiecesAnswer, while_allowed
 from buckram.serve.http.spooled import NOT_LOADED, SQLITE, Folder, Transfers, file_answer, kept
 from buckram.serve.views.databases import database_json, database_shown
+from buckram.state.db.logs import is_database
 
 DATABASES = "/v2/namespaces/{namespace}/databases"
 _BACKUP = DATABASES + "/{database}/backup"

@@ -8,8 +8,8 @@ from buckram import errors
 from buckram.core.security.object_names import OBJECTS
 from buckram.errors import BuckramError
 from buckram.errors.groups import ABSENT, CONFLICTS
-from buckram.objects import refusals
 from buckram.serve.http.problems import HttpProblem
+from buckram.state.objects import refusals
 
 _STATUSES: tuple[tuple[int, tuple[type[BuckramError], ...]], ...] = (
     (413, (errors.RecordTooLarge, errors.EntryTooLarge)),

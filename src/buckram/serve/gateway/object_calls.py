@@ -14,8 +14,6 @@ from buckram.core.security.effects import Effect, lacking
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
 from buckram.net.shelf import Use
-from buckram.objects.objects import Objects
-from buckram.objects.refusals import absent
 from buckram.serve.gateway import schema
 from buckram.serve.gateway.failures import code_of
 from buckram.serve.gateway.limits import GatewayLimits
@@ -24,6 +22,8 @@ from buckram.serve.gateway.open_objects import OpenObjects
 from buckram.serve.gateway.operations import Ask, Parameter
 from buckram.serve.http.pieces import while_allowed
 from buckram.serve.http.problems import HttpProblem
+from buckram.state.objects.objects import Objects
+from buckram.state.objects.refusals import absent
 
 T = TypeVar("T")
 OBJECTS = "/v2/namespaces/{namespace}/objects"

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from typing import NamedTuple
 
-from buckram.objects.objects import ObjectInfo
 from buckram.serve.gateway.failures import bad_request
 from buckram.serve.http.headers import SAFE
 from buckram.serve.http.problems import HttpProblem
+from buckram.state.objects.objects import ObjectInfo
 
 METADATA = "Buckram-Metadata"
 _RANGE = re.compile(r"\s*bytes\s*=\s*(\d{0,19})\s*-\s*(\d{0,19})\s*", re.ASCII)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from buckram.core.security.object_names import NameRange
 from buckram.errors import NoSuchObject
-from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
-from buckram.objects.refusals import NO_DIRECTORY
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
+from buckram.state.objects.refusals import NO_DIRECTORY
 
 _PAGE = 1000
 """So many entries of a directory are looked at together for whoever may not see all of it."""

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from buckram.core.objects.rows import check_object_name
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
-from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.serve.gateway import schema
 from buckram.serve.gateway.failures import bad_request
 from buckram.serve.gateway.limits import GatewayLimits
@@ -48,6 +47,7 @@ from buckram.serve.gateway.room import Room
 from buckram.serve.http.limits import MIB
 from buckram.serve.http.pieces import PiecesAnswer, begun
 from buckram.serve.views.objects import object_json
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 COPY, RENAME = "/v2/namespaces/{namespace}/copy-object", "/v2/namespaces/{namespace}/rename-object"
 _SENT_BYTES = 4 * MIB

@@ -1,6 +1,6 @@
 """OpenObjects: the objects of namespaces that a gateway has open. One opens at its first use, and closes when idle.
 
-A namespace without objects stays one until somebody puts the first. Not here: the objects (`objects/objects.py`).
+A namespace without objects stays one until somebody puts the first. Not here: the objects (`state/objects/objects.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from buckram.cluster import Client
 from buckram.core.objects.rows import LOG
 from buckram.errors import NoSuchStream
 from buckram.net.shelf import Shelf, Use
-from buckram.objects.objects import Objects
 from buckram.serve.gateway.limits import GatewayLimits
+from buckram.state.objects.objects import Objects
 
 
 class OpenObjects:

@@ -13,13 +13,13 @@ from typing import Any
 from buckram.core.objects.rows import check_object_name
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject
-from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.serve.admin.jobs import Job
 from buckram.serve.gateway.failures import bad_request
 from buckram.serve.gateway.job_pages import JOB, JobPages
 from buckram.serve.gateway.object_calls import OBJECTS, ObjectCalls
 from buckram.serve.gateway.operations import Ask, Operation, Parameter
 from buckram.serve.http.problems import HttpProblem
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 _PAGE = 256
 _AT_ONCE = 32

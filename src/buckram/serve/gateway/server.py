@@ -17,7 +17,6 @@ from starlette.routing import Route
 from buckram.cluster import Client
 from buckram.config import TlsConfig
 from buckram.core.streams.offload_places import OffloadPlaces
-from buckram.db.settings import DatabaseLimits
 from buckram.net.tls_files import TlsFiles
 from buckram.serve.gateway.access import Access, is_local
 from buckram.serve.gateway.cluster_pages import ClusterPages
@@ -59,6 +58,7 @@ from buckram.serve.http.server import HttpServer, Listening, url_of
 from buckram.serve.http.tokens import ClusterTokens
 from buckram.serve.webhdfs.access import Door
 from buckram.serve.webhdfs.server import WebHdfs
+from buckram.state.db.settings import DatabaseLimits
 from buckram.streams.shared.places import confined
 
 

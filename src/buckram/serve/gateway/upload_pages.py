@@ -13,14 +13,14 @@ from typing import Any
 from buckram.core.objects.index import MAX_PARTS
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
-from buckram.objects.objects import Objects
-from buckram.objects.values import PartInfo, UploadInfo
 from buckram.serve.gateway import schema
 from buckram.serve.gateway.failures import bad_request
 from buckram.serve.gateway.object_calls import BYTES, EXPIRES, PUT_HEADERS, ROW, ObjectCalls, permitted, refused
 from buckram.serve.gateway.object_headers import condition_of, metadata_of
 from buckram.serve.gateway.operations import LIMIT, PREFIX, Ask, Operation, Parameter
 from buckram.serve.views.objects import object_json, upload_json
+from buckram.state.objects.objects import Objects
+from buckram.state.objects.values import PartInfo, UploadInfo
 
 UPLOADS = "/v2/namespaces/{namespace}/uploads"
 UPLOAD = UPLOADS + "/{object}"

@@ -1,6 +1,6 @@
 """The databases of a server: those that it was told to serve are open, those of namespaces when somebody asks for them.
 
-Not here: opening few of many (`db/shelf.py`).
+Not here: opening few of many (`state/db/shelf.py`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from buckram.addresses import read_address
 from buckram.cluster import Client
 from buckram.core.streams.names import check_name, stream_name
-from buckram.db.database import Database
-from buckram.db.settings import DatabaseLimits
-from buckram.db.shelf import Shelf, Use
 from buckram.errors import (
     InvalidArgument,
     NoSuchDatabase,
@@ -23,6 +20,9 @@ from buckram.errors import (
 )
 from buckram.seams import MetadataStore
 from buckram.serve.http.problems import HttpProblem, refusing
+from buckram.state.db.database import Database
+from buckram.state.db.settings import DatabaseLimits
+from buckram.state.db.shelf import Shelf, Use
 
 IDLE_S = 300.0
 Sees = Callable[[str], bool]

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from buckram.core.security.fair_share import holder_of
-from buckram.db.transfer import load
 from buckram.errors import DatabaseNotEmpty
 from buckram.serve.hrana.databases import Databases
 from buckram.serve.hrana.forwarding import Forwarder
@@ -22,6 +21,7 @@ from buckram.serve.hrana.targets import Reading
 from buckram.serve.http.application import Principal
 from buckram.serve.http.problems import HttpProblem, json_answer, redirect
 from buckram.serve.http.spooled import SQLITE, Folder, Transfers, file_answer, kept
+from buckram.state.db.transfer import load
 
 BACKUP, LOAD = "backup", "load"
 """GET /DATABASE/backup and PUT /DATABASE/load."""

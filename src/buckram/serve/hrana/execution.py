@@ -13,8 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from buckram.core.streams.transactions import HISTORY_HEADER
-from buckram.db.database import Database
-from buckram.db.writer import CALLER
 from buckram.errors import BuckramError, InvalidArgument, SqlError
 from buckram.serve.hrana.failures import EXPECTED, StreamRefusal, error_of
 from buckram.serve.hrana.forwarding import FORWARDED, rights_sent
@@ -27,6 +25,8 @@ from buckram.serve.hrana.targets import AFTER, TOKEN, Target
 from buckram.serve.http.pieces import Looks
 from buckram.serve.http.problems import HttpProblem, json_answer
 from buckram.sql.session import Session
+from buckram.state.db.database import Database
+from buckram.state.db.writer import CALLER
 
 OFFSET = "Buckram-Offset"
 """Header of answers: everything below this offset of the log is in what was seen or made."""

@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 from buckram.addresses import join
 from buckram.core.backoff import LEADER_WAIT, Delays
 from buckram.core.security.principal import Principal
-from buckram.db.database import Database
 from buckram.errors import MetadataError, MirrorStream
 from buckram.metadata.etcd.http import HttpConnection
 from buckram.net.retry import Retries
@@ -24,6 +23,7 @@ from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.others import Others
 from buckram.serve.http.limits import option_of
 from buckram.serve.http.problems import HttpProblem
+from buckram.state.db.database import Database
 
 FORWARDED = "buckram-forwarded"
 _RIGHTS, _READ = "buckram-rights", "read"

@@ -10,9 +10,6 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from buckram.db.database import Database
-from buckram.db.shelf import Use
-from buckram.db.writer import CALLER
 from buckram.serve.hrana.databases import Databases
 from buckram.serve.hrana.failures import EXPECTED, StreamRefusal, error_of
 from buckram.serve.hrana.forwarding import Forwarder, rights_sent
@@ -23,6 +20,9 @@ from buckram.serve.hrana.streams import Stream, Streams, session_of
 from buckram.serve.hrana.targets import Reading
 from buckram.serve.http.application import Principal
 from buckram.sql.session import Session
+from buckram.state.db.database import Database
+from buckram.state.db.shelf import Use
+from buckram.state.db.writer import CALLER
 
 _LOST = ("STREAM_EXPIRED", "BATON_INVALID")
 _KEPT = (b"pragma", b"buckram_")

@@ -9,7 +9,6 @@ from typing import Any
 from buckram.core.db.sql import SqlResult, SqlValue
 from buckram.core.sql.own_functions import argument_of, own_call
 from buckram.core.sql.statements import classify, placeholders, split
-from buckram.db.statements import after_comments
 from buckram.errors import BuckramError, DatabaseBusy, NotLeader, SqlError
 from buckram.serve.hrana.failures import EXPECTED, StreamRefusal, error_of
 from buckram.serve.hrana.limits import HranaLimits
@@ -30,6 +29,7 @@ from buckram.serve.hrana.protocol.requests import (
 from buckram.serve.hrana.protocol.values import encode_rows, encode_value
 from buckram.serve.hrana.streams import Stream
 from buckram.serve.http.limits import option_of
+from buckram.state.db.statements import after_comments
 
 
 class SendOn(Exception):

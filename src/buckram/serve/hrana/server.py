@@ -20,7 +20,6 @@ from starlette.routing import Route, WebSocketRoute
 from buckram.cluster import Client
 from buckram.config import TlsConfig
 from buckram.core.security.effects import NEEDS, Effect
-from buckram.db.settings import DatabaseLimits
 from buckram.net.tls_files import TlsFiles
 from buckram.serve.hrana.access import DatabaseAccess, Everybody, lacks_permission, may_change, watch
 from buckram.serve.hrana.databases import IDLE_S, Databases, Sees
@@ -36,6 +35,7 @@ from buckram.serve.http.origins import Origins
 from buckram.serve.http.problems import HttpProblem, json_answer
 from buckram.serve.http.refusals import Refusals, known_as
 from buckram.serve.http.server import HttpServer, Listening, url_of
+from buckram.state.db.settings import DatabaseLimits
 
 _PATH = re.compile(r"/(?:(?P<database>.*)/)?(?P<version>v[123])/(?P<operation>pipeline|cursor|execute|batch)")
 _SLASHES = re.compile("/+")

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from buckram.config import TlsConfig
 from buckram.core.security.principal import Principal
-from buckram.db.writer import CALLER
 from buckram.net.tls_files import TlsFiles
 from buckram.serve.hrana.access import DatabaseAccess
 from buckram.serve.hrana.databases import Databases
@@ -31,6 +30,7 @@ from buckram.serve.http.limits import HttpLimits
 from buckram.serve.http.origins import Origins
 from buckram.serve.http.pieces import while_allowed
 from buckram.serve.http.spooled import NOT_LOADED
+from buckram.state.db.writer import CALLER
 
 
 class Service:

@@ -7,8 +7,6 @@ import secrets
 from collections.abc import Callable
 
 from buckram.core.security.fair_share import FairShare, holder_of
-from buckram.db.database import Database
-from buckram.db.shelf import Use
 from buckram.net.tasks import TaskScope
 from buckram.serve.hrana.failures import StreamRefusal
 from buckram.serve.hrana.limits import HranaLimits
@@ -18,6 +16,8 @@ from buckram.serve.http.application import Principal
 from buckram.serve.http.limits import option_of
 from buckram.serve.http.problems import HttpProblem, full
 from buckram.sql.session import Session
+from buckram.state.db.database import Database
+from buckram.state.db.shelf import Use
 
 
 class Texts:

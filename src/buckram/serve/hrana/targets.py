@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
-from buckram.machine.machine import Consistency
 from buckram.serve.http.application import Principal
 from buckram.serve.http.problems import HttpProblem
+from buckram.state.machine.machine import Consistency
 
 TOKEN, AFTER = "buckram-token", "buckram-after"
 """Headers of a request: under which token it is done once, and below which offset a read has to see everything."""

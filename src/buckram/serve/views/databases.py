@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from buckram.db.backups import read_kept
-from buckram.db.logs import is_database
 from buckram.errors import NotDatabase
+from buckram.state.db.backups import read_kept
+from buckram.state.db.logs import is_database
 
 if TYPE_CHECKING:
     from buckram.namespace import Namespace
@@ -43,7 +43,7 @@ async def database_shown(ns: Namespace, database: str) -> dict[str, Any]:
 
     Raises NoSuchStream, NotDatabase.
     """
-    from buckram.db.replicas import shown_replicas
+    from buckram.state.db.replicas import shown_replicas
 
     info = await ns.info(database)
     if not is_database(info):

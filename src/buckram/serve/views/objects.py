@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.objects.objects import ObjectInfo
-from buckram.objects.values import UploadInfo
+from buckram.state.objects.objects import ObjectInfo
+from buckram.state.objects.values import UploadInfo
 
 
 def object_json(namespace: str, info: ObjectInfo) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from buckram.errors import (
 )
 from buckram.errors.streams import StreamError
 from buckram.net.shelf import Shelf, Use
-from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.serve.webhdfs.java_classes import ABSENT, ACCESS, EXISTS, FILLED, INPUT_OUTPUT, NO_DIRECTORY
 from buckram.serve.webhdfs.limits import FileLimits
 from buckram.serve.webhdfs.paths import FilePath
 from buckram.serve.webhdfs.problems import RemoteProblem
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 Info = ObjectInfo | DirectoryInfo
 CREATED = "webhdfs.created"

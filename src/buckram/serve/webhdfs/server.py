@@ -20,7 +20,6 @@ from buckram.cluster import Client
 from buckram.core.security.effects import Effect
 from buckram.errors import BuckramError, InvariantViolation, ObjectExists
 from buckram.net.shelf import Shelf
-from buckram.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.serve.http.body import body_pieces
 from buckram.serve.http.headers import SAFE, UNKEPT
 from buckram.serve.http.limits import HttpLimits
@@ -44,6 +43,7 @@ from buckram.serve.webhdfs.statuses import (
     summary_of,
 )
 from buckram.serve.webhdfs.transfers import Transfers
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 _DATA = "data"
 """The parameter of the second step of CREATE and OPEN."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.objects.objects import DirectoryInfo, ObjectInfo
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo
 
 BLOCK_BYTES = 128 * 1024 * 1024
 """What Spark and Hadoop take for the size of a part that one task reads; files have no blocks here."""

@@ -7,10 +7,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from buckram.db.database import Database
 from buckram.errors import BuckramError, CommitUnknown, SqlError
 from buckram.sim.database.stage import Stage
 from buckram.sim.engine.world import Died
+from buckram.state.db.database import Database
 
 T = TypeVar("T")
 

@@ -11,7 +11,6 @@ import asyncio
 from typing import Any
 
 from buckram.core.db.sql import SqlResult
-from buckram.db.database import Database
 from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, NotLeader, SqlError, TransactionTooLarge
 from buckram.sim.database.asking import Asking
 from buckram.sim.database.doubting import Doubting
@@ -22,6 +21,7 @@ from buckram.sim.database.stage import Stage
 from buckram.sim.engine.checkers.linearizability import UNKNOWN
 from buckram.sim.engine.checkers.serializability import Append
 from buckram.sim.engine.world import Died
+from buckram.state.db.database import Database
 
 ABORTED = "aborted"
 SCHEMA = (

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 from buckram.core.db.sql import SqlResult
-from buckram.db.database import Database
 from buckram.errors import BuckramError
 from buckram.sim.database.asking import Asking
 from buckram.sim.database.interactive import KEYS, appending
 from buckram.sim.database.rules import Attempt
 from buckram.sim.engine.checkers.serializability import Append
 from buckram.sim.engine.world import Died
+from buckram.state.db.database import Database
 
 _TROUBLE = (BuckramError, TimeoutError, Died)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from buckram.cluster import Client
-from buckram.db.database import Database
 from buckram.errors import NotLeader, OffsetTruncated, StateLost
 from buckram.sim.database.clients import ClientActor
 from buckram.sim.database.reading import READ
@@ -13,6 +12,7 @@ from buckram.sim.database.stage import Stage
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.finish import Finish
 from buckram.sim.machine.faults import MACHINE, NAMESPACE
+from buckram.state.db.database import Database
 
 FINAL = "f1"
 """The host that looks at the end."""

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 from buckram.core.db.sql import SqlResult
-from buckram.db.database import Database
-from buckram.db.transactions import OpenTransaction
 from buckram.errors import BuckramError, CommitUnknown
 from buckram.sim.database.asking import Asking
 from buckram.sim.database.rules import Attempt
 from buckram.sim.engine.checkers.serializability import Append, Read
 from buckram.sim.engine.world import Died
+from buckram.state.db.database import Database
+from buckram.state.db.transactions import OpenTransaction
 
 KEYS = 3
 

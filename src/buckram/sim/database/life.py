@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from buckram.cluster import Client
-from buckram.db.logs import PROPERTIES
 from buckram.sim.database.clients import ClientActor
 from buckram.sim.database.ending import Ending
 from buckram.sim.database.forking import ForkActor
@@ -30,6 +29,7 @@ from buckram.sim.engine.world import World
 from buckram.sim.machine.faults import MACHINE, NAMESPACE
 from buckram.sim.machine.heads import HeadWatch
 from buckram.sim.machine.plan import LIFE_S
+from buckram.state.db.logs import PROPERTIES
 
 _MEMORY = Path("/dev/shm")
 

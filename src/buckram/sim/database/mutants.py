@@ -11,11 +11,11 @@ from buckram.sim.engine.edits import edited
 from buckram.sim.engine.hunting import Kill, first_caught, report_kills
 from buckram.sim.engine.planting import Patches
 
-_EXECUTION = "buckram.db.execution:Execution"
-_STATE = "buckram.db.state:DatabaseState"
+_EXECUTION = "buckram.state.db.execution:Execution"
+_STATE = "buckram.state.db.state:DatabaseState"
 _SENT = "outcome = await self._send(leader, own, parts)"
 _WRITTEN_TWICE = (
-    "buckram.db.committing:Committing._append",
+    "buckram.state.db.committing:Committing._append",
     _SENT,
     f"parts = [*parts]\n        {_SENT}\n        await self._send(leader, own, parts[-1:])",
 )
@@ -47,7 +47,7 @@ MUTANTS: dict[str, Mutant] = {
             "commit-before-acknowledgement",
             "D1",
             "a transaction is committed in the files when its group is sent",
-            edited(("buckram.db.engine:Engine.ask_for_commit", "pending.decided.wait()", "pass")),
+            edited(("buckram.state.db.engine:Engine.ask_for_commit", "pending.decided.wait()", "pass")),
         ),
         Mutant(
             "two-leaders",
@@ -82,7 +82,7 @@ MUTANTS: dict[str, Mutant] = {
             "the row and the header of a snapshot name the offset after that of its state",
             edited(
                 (
-                    "buckram.machine.snapshotting:Snapshotter.take",
+                    "buckram.state.machine.snapshotting:Snapshotter.take",
                     "fold.header()",
                     "fold.header()._replace(offset=fold.applied + 1)",
                 )
@@ -93,14 +93,14 @@ MUTANTS: dict[str, Mutant] = {
             "snapshot-without-its-newest-frames",
             "D3",
             "a snapshot takes its pages from the database file alone",
-            edited(("buckram.db.wal_files:WalFiles.image", "else dict(self._frames)", "else {}")),
+            edited(("buckram.state.db.wal_files:WalFiles.image", "else dict(self._frames)", "else {}")),
             80,
         ),
         Mutant(
             "deposed-leader-reads",
             "R6, D7",
             "a linearizable read is served without a proof that the leader was not fenced",
-            edited(("buckram.machine.leader:Leader.prove", "self._ask_turn()", "future.set_result(None)")),
+            edited(("buckram.state.machine.leader:Leader.prove", "self._ask_turn()", "future.set_result(None)")),
             100,
             faults=_DEPOSED,
         ),
@@ -110,7 +110,7 @@ MUTANTS: dict[str, Mutant] = {
             "a read does not wait until the files have what its proof names",
             edited(
                 (
-                    "buckram.db.database:Database._query",
+                    "buckram.state.db.database:Database._query",
                     "await self._engine.settled(self._state.sequence)",
                     "pass",
                 )
@@ -121,7 +121,7 @@ MUTANTS: dict[str, Mutant] = {
             "read-before-begun",
             "begun",
             "a replica that was just opened is read before it has reached the end of its log",
-            edited(("buckram.db.database:Database._begun", "await self._replica.begun()", "pass")),
+            edited(("buckram.state.db.database:Database._begun", "await self._replica.begun()", "pass")),
             100,
             faults=("crash a replica",) * 4,
         ),
@@ -131,7 +131,7 @@ MUTANTS: dict[str, Mutant] = {
             "of frames that take the place of others that were rolled back, the first ones count",
             edited(
                 (
-                    "buckram.db.capture:CaptureVfs.writes",
+                    "buckram.state.db.capture:CaptureVfs.writes",
                     "self._contents[frame] = bytes(data)",
                     "self._contents.setdefault(frame, bytes(data))",
                 )
@@ -170,7 +170,7 @@ MUTANTS: dict[str, Mutant] = {
             "repetition-is-executed-again",
             "D6",
             "a call is executed although its token was used",
-            edited(("buckram.db.writer:Writer._repeated", "if counts is None:", "if True:")),
+            edited(("buckram.state.db.writer:Writer._repeated", "if counts is None:", "if True:")),
             200,
         ),
         Mutant(
@@ -179,7 +179,7 @@ MUTANTS: dict[str, Mutant] = {
             "a transaction of several calls is committed although its token was used",
             edited(
                 (
-                    "buckram.db.transactions:OpenTransaction.commit",
+                    "buckram.state.db.transactions:OpenTransaction.commit",
                     "self._committing.counts(receipt.token) if receipt is not None else None",
                     "None",
                 )
@@ -197,7 +197,9 @@ MUTANTS: dict[str, Mutant] = {
             "what-waits-is-aborted",
             "D5",
             "a call that waits, or is being executed, is said to be aborted",
-            edited(("buckram.db.database:Database._known", "waits = self._writer.is_using(token)", "waits = False")),
+            edited(
+                ("buckram.state.db.database:Database._known", "waits = self._writer.is_using(token)", "waits = False")
+            ),
             80,
         ),
         Mutant(
@@ -219,7 +221,7 @@ MUTANTS: dict[str, Mutant] = {
             "pages-beyond-the-end",
             "D3",
             "the digest keeps pages that a transaction cut off",
-            edited(("buckram.db.engine:Engine.without_removed", "self.files.size + 1", "size + 1")),
+            edited(("buckram.state.db.engine:Engine.without_removed", "self.files.size + 1", "size + 1")),
             200,
         ),
     )

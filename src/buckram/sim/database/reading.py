@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from buckram.core.db.sql import SqlResult
-from buckram.db.database import Database
 from buckram.errors import BuckramError, TooStale
 from buckram.sim.database.asking import Asking
 from buckram.sim.database.interactive import KEYS, lists_of
 from buckram.sim.database.rules import Attempt
 from buckram.sim.engine.world import Died
+from buckram.state.db.database import Database
 
 READ = "SELECT key, value FROM lists ORDER BY id"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from buckram.cluster import Client
-from buckram.db.database import Database
 from buckram.errors import BuckramError, SqlError
 from buckram.sim.database.reading import READ
 from buckram.sim.database.stage import Stage
 from buckram.sim.machine.faults import MACHINE, NAMESPACE
 from buckram.sim.machine.replicas import RestlessActor
+from buckram.state.db.database import Database
 
 _MANY = 5
 """The last record that a writer had acknowledged may be one that readers cannot have yet; those before it they can."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from buckram.db.engine import Engine
 from buckram.sim.database.reference import Reference
 from buckram.sim.engine.checkers.linearizability import UNKNOWN, Call, Undecided, not_linearizable, register_step
 from buckram.sim.engine.checkers.serializability import Append, Outcome, Read, Transaction, not_serializable
 from buckram.sim.engine.world import World
 from buckram.sim.machine.faults import NAME
+from buckram.state.db.engine import Engine
 
 DATABASE = str(NAME)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from buckram.db.database import Database
 from buckram.sim.database.plan import DatabasePlan
 from buckram.sim.database.rules import Rules
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.world import World
 from buckram.sim.machine.plan import MachinePlan
+from buckram.state.db.database import Database
 
 
 @dataclass(slots=True)

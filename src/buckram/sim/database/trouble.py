@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 
 from buckram.core.db.sql import SqlResult
-from buckram.db.database import Database
 from buckram.errors import BuckramError, CommitUnknown, SqlError
 from buckram.sim.database.asking import Asking
 from buckram.sim.database.interactive import appending
@@ -18,6 +17,7 @@ from buckram.sim.database.rules import Attempt
 from buckram.sim.database.stage import Stage
 from buckram.sim.engine.checkers.serializability import Append
 from buckram.sim.engine.world import Died
+from buckram.state.db.database import Database
 
 _LOOKS_S = 0.02
 _MOST = 12

@@ -13,19 +13,19 @@ from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
-from buckram.db import committing, execution, wal_files
-from buckram.db.engine import Engine
-from buckram.db.execution import Execution
-from buckram.db.state import DatabaseState
-from buckram.db.writer import Writer
 from buckram.errors import BuckramError, HandleClosed, ReplicaStopped
-from buckram.machine.leader import Leader
-from buckram.machine.replica import Replica
 from buckram.sim.database.plan import DatabasePlan
 from buckram.sim.database.rules import Rules
 from buckram.sim.engine.loop import PROCESS
 from buckram.sim.engine.planting import patched
 from buckram.sim.engine.world import World
+from buckram.state.db import committing, execution, wal_files
+from buckram.state.db.engine import Engine
+from buckram.state.db.execution import Execution
+from buckram.state.db.state import DatabaseState
+from buckram.state.db.writer import Writer
+from buckram.state.machine.leader import Leader
+from buckram.state.machine.replica import Replica
 
 
 def small_limits(plan: DatabasePlan) -> AbstractContextManager[None]:

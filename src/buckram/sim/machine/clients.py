@@ -18,7 +18,6 @@ from buckram.errors import (
     NotLeader,
     TooStale,
 )
-from buckram.machine.machine import Machine
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.checkers.linearizability import UNKNOWN
 from buckram.sim.engine.world import Died
@@ -26,6 +25,7 @@ from buckram.sim.machine.reference import REFUSED
 from buckram.sim.machine.rules import LISTS, REGISTERS
 from buckram.sim.machine.stage import Stage
 from buckram.sim.machine.state import Book
+from buckram.state.machine.machine import Machine
 
 T = TypeVar("T")
 _KEYS = 3

@@ -6,7 +6,6 @@ import asyncio
 
 from buckram.cluster import Client
 from buckram.errors import NotLeader
-from buckram.machine.machine import Machine
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.finish import Finish
 from buckram.sim.machine.clients import ClientActor
@@ -14,6 +13,7 @@ from buckram.sim.machine.faults import MACHINE, NAME, NAMESPACE
 from buckram.sim.machine.rules import Replicas
 from buckram.sim.machine.stage import Stage
 from buckram.sim.machine.state import Book
+from buckram.state.machine.machine import Machine
 from buckram.streams.read.reader import Range, StreamReader
 from buckram.streams.shared.metadata import StreamStore
 

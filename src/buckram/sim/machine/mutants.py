@@ -12,7 +12,7 @@ from buckram.sim.machine.names import INVARIANTS
 from buckram.sim.machine.plan import make_machine_plan
 
 _FOLD = "buckram.core.machine.fold:Fold"
-_LEADER = "buckram.machine.leader:Leader"
+_LEADER = "buckram.state.machine.leader:Leader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ MUTANTS: dict[str, Mutant] = {
             "a leader begins before it has applied what came before",
             edited(
                 (
-                    "buckram.machine.replica:Replica._follow",
+                    "buckram.state.machine.replica:Replica._follow",
                     "partial(self.applied_at_least, won.next_offset)",
                     "partial(self.applied_at_least, 0)",
                 )
@@ -84,7 +84,7 @@ MUTANTS: dict[str, Mutant] = {
             "the row and the header of a snapshot name the offset after that of its state",
             edited(
                 (
-                    "buckram.machine.snapshotting:Snapshotter.take",
+                    "buckram.state.machine.snapshotting:Snapshotter.take",
                     "fold.header()",
                     "fold.header()._replace(offset=fold.applied + 1)",
                 )
@@ -97,7 +97,7 @@ MUTANTS: dict[str, Mutant] = {
             "the state of a snapshot is taken while it is written, when later commands are applied",
             edited(
                 (
-                    "buckram.machine.snapshotting:Snapshotter.take",
+                    "buckram.state.machine.snapshotting:Snapshotter.take",
                     "fold.state.snapshot()",
                     "(piece for _ in (0,) for piece in fold.state.snapshot())",
                 )
@@ -108,14 +108,14 @@ MUTANTS: dict[str, Mutant] = {
             "sessions-not-in-snapshot",
             "R9",
             "a snapshot does not have the table by which a command counts once",
-            edited(("buckram.machine.snapshotting:Snapshotter.take", "fold.sessions.encode()", 'b""')),
+            edited(("buckram.state.machine.snapshotting:Snapshotter.take", "fold.sessions.encode()", 'b""')),
             80,
         ),
         Mutant(
             "snapshot-not-sealed",
             "R7",
             "a snapshot is published while its ledger is open",
-            edited(("buckram.machine.snapshots:write_snapshot", "async with writer:", "if True:")),
+            edited(("buckram.state.machine.snapshots:write_snapshot", "async with writer:", "if True:")),
         ),
         Mutant(
             "digest-of-snapshot-ignored",
@@ -166,7 +166,7 @@ MUTANTS: dict[str, Mutant] = {
             "a command that was applied is applied again when it is repeated",
             edited(
                 (f"{_FOLD}._command", "if known is not None:", "if False:"),
-                ("buckram.machine.replica:Replica.execute", "self.fold.sessions.known(*token)", "None"),
+                ("buckram.state.machine.replica:Replica.execute", "self.fold.sessions.known(*token)", "None"),
             ),
             200,
         ),
@@ -198,7 +198,11 @@ MUTANTS: dict[str, Mutant] = {
             "fresh",
             "a follower takes its state for fresh when it knows how far the log is, and not when it has applied that",
             edited(
-                ("buckram.machine.freshness:FreshnessQuestion._question", "await self._applied_at_least(end)", "pass")
+                (
+                    "buckram.state.machine.freshness:FreshnessQuestion._question",
+                    "await self._applied_at_least(end)",
+                    "pass",
+                )
             ),
             160,
         ),

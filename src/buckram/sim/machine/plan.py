@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from buckram.config import BookieConfig
-from buckram.machine.settings import MachineSettings
 from buckram.sim.engine.faults.registry import STREAMS
 from buckram.sim.engine.pace import LATE_S
 from buckram.sim.engine.plan import Plan, draw_independent_faults, make_cluster, set_pace
 from buckram.sim.machine.faults import OWN_FAULTS
+from buckram.state.machine.settings import MachineSettings
 from buckram.types import DigestType
 
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}

@@ -13,7 +13,6 @@ from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.sessions import Forgotten
 from buckram.core.machine.values import decode_value
 from buckram.errors import ReplicaDiverged, ReplicaStopped
-from buckram.machine.replica import Replica
 from buckram.sim.engine.checkers.linearizability import (
     UNKNOWN,
     Call,
@@ -24,6 +23,7 @@ from buckram.sim.engine.checkers.linearizability import (
 )
 from buckram.sim.engine.world import World
 from buckram.sim.machine.reference import REFUSED, Reference
+from buckram.state.machine.replica import Replica
 
 LISTS, REGISTERS = "l", "r"
 """How the keys of lists and of registers begin."""

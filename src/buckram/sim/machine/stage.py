@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from buckram.machine.machine import Machine
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.world import World
 from buckram.sim.machine.plan import MachinePlan
 from buckram.sim.machine.rules import Rules
 from buckram.sim.machine.state import Book
+from buckram.state.machine.machine import Machine
 
 
 @dataclass(slots=True)

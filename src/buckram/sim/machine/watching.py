@@ -14,14 +14,14 @@ from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.snapshot_format import SnapshotHeader
 from buckram.errors import BuckramError, HandleClosed, OffsetTruncated, ReplicaStopped
-from buckram.machine import following, replica
-from buckram.machine.leader import Leader
-from buckram.machine.replica import Replica
-from buckram.machine.snapshots import Place
 from buckram.sim.engine.loop import PROCESS
 from buckram.sim.engine.planting import patched
 from buckram.sim.engine.world import World
 from buckram.sim.machine.rules import Rules
+from buckram.state.machine import following, replica
+from buckram.state.machine.leader import Leader
+from buckram.state.machine.replica import Replica
+from buckram.state.machine.snapshots import Place
 from buckram.streams.read.reader import StreamReader
 
 

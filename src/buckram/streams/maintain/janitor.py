@@ -95,7 +95,7 @@ class JanitorSettings:
 
 
 class KeepsBackups(Protocol):
-    """Whoever makes backups of databases (`db/backups.py`)."""
+    """Whoever makes backups of databases (`state/db/backups.py`)."""
 
     async def look(self, name: StreamName, head: Head, policy: Policy, now: int | None) -> None:
         """See whether a backup of a stream is due. `now`: the time for its age, microseconds UTC, None in doubt."""

@@ -1,0 +1,155 @@
+"""Rebuilding an earlier state of a database from its snapshots and its log, in this process and for nobody else.
+
+Every group is applied as a follower would, so that every digest in the log is compared. Not here: what becomes of the
+state (`state/db/transfer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from buckram.core.machine.fold import Fold
+from buckram.errors import (
+    DatabaseFailed,
+    NoEarlierState,
+    NoSuchLedger,
+    OffsetNotReadable,
+    OffsetTruncated,
+    ReadFailed,
+    SnapshotDamaged,
+    StateLost,
+)
+from buckram.seams import Threads
+from buckram.state.db.engine import Engine
+from buckram.state.db.execution import Pending
+from buckram.state.db.logs import check_database
+from buckram.state.db.settings import DatabaseLimits
+from buckram.state.db.state import DatabaseState
+from buckram.state.machine.snapshots import Loaded, Place, load_newest
+from buckram.streams.read.locate import end_of_acknowledged, known_end, offset_at_time, readable_end
+
+if TYPE_CHECKING:
+    from buckram.client.ledger_client import LedgerClient
+    from buckram.core.streams.head import Head
+    from buckram.core.streams.names import StreamName
+    from buckram.streams.namespace import StreamNamespace
+
+_TRIES = 5
+"""Each needs a snapshot that is published while what is kept is read."""
+
+
+class Rebuilt:
+    """A state that stands still. `offset`: it has all records below."""
+
+    def __init__(self, database: str, directory: Path | None, threads: Threads) -> None:
+        self.state = DatabaseState(database)
+        self.engine = self.state.engine = Engine(database, DatabaseLimits(), self, directory, threads)
+        self.fold = Fold(database, self.state)
+        self.damaged: list[SnapshotDamaged] = []
+        """Snapshots that could not be read; the one before was taken."""
+
+    @property
+    def offset(self) -> int:
+        return self.fold.applied
+
+    def commit_wanted(self, pending: Pending) -> None:
+        """Nothing is executed here."""
+        raise AssertionError("a rebuilt state executes nothing")
+
+    def engine_failed(self, error: DatabaseFailed) -> None:
+        """`settled` raises it."""
+
+
+@asynccontextmanager
+async def rebuilt(
+    client: LedgerClient,
+    ns: StreamNamespace,
+    name: StreamName,
+    *,
+    offset: int | None = None,
+    time_us: int | None = None,
+    from_oldest: bool = False,
+    directory: Path | None = None,
+) -> AsyncIterator[Rebuilt]:
+    """The state below an offset, or of what was committed before a moment; without both, the newest.
+
+    `from_oldest`: begin with the oldest snapshot, so that all that is kept is read. Raises NoEarlierState,
+    DatabaseFailed, StateLost, ReadFailed, NotDatabase.
+    """
+    await check_database(ns, name)
+    for left in reversed(range(_TRIES)):
+        found = Rebuilt(str(name), directory, client.services.runtime.threads)
+        try:
+            try:
+                await _read(found, client, ns, name, offset, time_us, from_oldest)
+            except OffsetTruncated:
+                # A snapshot was published meanwhile, and the log before it went. What is kept now is read instead.
+                if not left:
+                    raise
+                continue
+            yield found
+            return
+        finally:
+            await found.engine.close()
+
+
+async def _read(
+    found: Rebuilt,
+    client: LedgerClient,
+    ns: StreamNamespace,
+    name: StreamName,
+    offset: int | None,
+    time_us: int | None,
+    from_oldest: bool,
+) -> None:
+    head, end = await _newest(client, ns, name)
+    if time_us is not None:
+        offset = await offset_at_time(client, ns.store, name, head, time_us)
+    stop = end if offset is None else offset
+    if not head.earliest <= stop <= end:
+        raise NoEarlierState(str(name), stop, head.earliest, end)
+    place = Place(client, ns.store, name, head.uid)
+    fault = found.state.fault
+    loaded, found.damaged = await (
+        _oldest(place, head, fault, stop) if from_oldest else load_newest(place, head, fault, stop)
+    )
+    if loaded is not None:
+        found.fold.restore(loaded.header, loaded.sessions, loaded.chunks)
+        del loaded
+    if found.offset < stop:
+        async with ns.read(name.stream, start=found.offset, stop=stop) as reader:
+            while (batch := await reader.next_batch()) is not None:
+                for at, value in enumerate(batch.values(), batch.first_offset):
+                    while (full := found.state.room()) is not None:
+                        await full
+                    found.fold.apply(at, value)
+    await found.engine.settled(found.state.sequence)
+
+
+async def _newest(client: LedgerClient, ns: StreamNamespace, name: StreamName) -> tuple[Head, int]:
+    """The head, and the offset below which everything is that was acknowledged before this call.
+
+    Without a leader the end of what was acknowledged is decided by the next one; until then it is what is known of it.
+    """
+    try:
+        wanted = await end_of_acknowledged(client, ns.store, name)
+        return await readable_end(client, ns.store, name, wanted)
+    except (OffsetNotReadable, NoSuchLedger, ReadFailed):
+        head = (await ns.store.read(name)).head
+        return head, await known_end(client, name, head)
+
+
+async def _oldest(
+    place: Place, head: Head, fault: Callable[[Sequence[bytes]], str], stop: int
+) -> tuple[Loaded | None, list[SnapshotDamaged]]:
+    """The oldest snapshot that can be read, or the log's beginning where that is kept."""
+    for row in head.snapshots or ():
+        with suppress(StateLost):
+            return await load_newest(place, head, fault, row.offset)
+    return await load_newest(place, head, fault, stop)
+
+
+__all__ = ["Rebuilt", "rebuilt"]

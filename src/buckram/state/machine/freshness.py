@@ -1,0 +1,127 @@
+"""Asking how far the log is, so that a replica can say how old its state is at most; one question for all who wait.
+
+A replica that has just been opened asks by itself: until it has once reached the end, its state may be that of long
+ago, or none at all, and nobody is served from it.
+
+Not here: what the answer proves (`core/machine/proof.py`), the question itself (`streams/read/locate.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from buckram.core.machine.proof import Freshness
+from buckram.errors import BuckramError, HandleClosed, NoSuchStream, ReplicaStopped, TooStale
+from buckram.net.tasks import TaskScope
+from buckram.state.machine.snapshots import Place
+from buckram.streams.read.locate import end_of_acknowledged, known_end
+
+_ASK_AGAIN_S = 0.5
+"""What was stored and never acknowledged is applied after the next leader has decided on it, so it is asked again."""
+_PAUSE_S = 0.05
+_LEAST_S = 2.0
+"""A read is given at least so long, also if it allows less."""
+_BEGIN_S = 30.0
+"""For so long does a read wait for a replica that was just opened."""
+
+AppliedAtLeast = Callable[[int], Awaitable[None]]
+"""Returns when everything below an offset is applied."""
+
+
+class FreshnessQuestion:
+    """Keeps `freshness` up to date when somebody asks."""
+
+    def __init__(self, place: Place, freshness: Freshness, applied_at_least: AppliedAtLeast, scope: TaskScope) -> None:
+        self._place, self._freshness, self._applied_at_least, self._scope = place, freshness, applied_at_least, scope
+        self._loop = asyncio.get_running_loop()
+        self._asking: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._ended: BuckramError | None = None
+        self._begun, self._told = asyncio.Event(), asyncio.Event()
+        """`_told` is also set by what may keep the state from ever beginning."""
+
+    # -- the beginning ------------------------------------------------------------------------------------
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the state once had everything that could be read of the log after the replica was opened."""
+        return self._begun.is_set()
+
+    def set_begun(self) -> None:
+        """It has, or the replica has stopped, which whoever waits finds out."""
+        self._begun.set()
+        self._told.set()
+
+    def look_for_bookies(self) -> None:
+        """Following failed: have whoever waits for the beginning hear of it if no bookie runs."""
+        self._told.set()
+
+    async def begin(self) -> None:
+        """Find the end of the log, and note when it is reached."""
+        place = self._place
+        while not self._begun.is_set():
+            try:
+                head = (await place.streams.read(place.name)).head
+                end = await known_end(place.client, place.name, head)
+                self._trouble = f"its end is {end}, and what is before that is being applied"
+                await self._applied_at_least(end)
+            except (ReplicaStopped, HandleClosed, NoSuchStream) as error:
+                self._ended = error
+            except BuckramError as error:
+                self._trouble = str(error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self.set_begun()
+
+    async def begun(self) -> None:
+        """Return when `has_begun` holds, or the replica has stopped. Raises TooStale, NotEnoughBookies (none runs)."""
+        try:
+            async with asyncio.timeout(_BEGIN_S):
+                while not self.has_begun:
+                    if (nobody := self._place.client.services.bookies.nobody()) is not None:
+                        raise nobody
+                    self._told.clear()
+                    await self._told.wait()
+        except TimeoutError:
+            raise TooStale(str(self._place.name), None, None, self._trouble) from None
+
+    # -- later --------------------------------------------------------------------------------------------
+
+    async def fresh(self, at_most_s: float) -> None:
+        """Return when the state lacks nothing that was acknowledged `at_most_s` seconds ago. Raises TooStale."""
+        target = self._loop.time() - at_most_s
+        try:
+            async with asyncio.timeout(max(2 * at_most_s, _LEAST_S)):
+                while self._freshness.as_of is None or self._freshness.as_of < target:
+                    if self._scope.closed or self._ended is not None:
+                        raise self._ended or HandleClosed(f"machine {self._place.name}: it was closed")
+                    if self._asking is None:
+                        self._asking = self._scope.spawn(self._question(), "freshness")
+                    # One that was asked too early to serve this read is waited for all the same; the next one is ours.
+                    await asyncio.wait((self._asking,))
+        except TimeoutError:
+            age = self._freshness.age(self._loop.time())
+            raise TooStale(str(self._place.name), age, at_most_s, self._trouble) from None
+
+    async def _question(self) -> None:
+        asked_at, place = self._loop.time(), self._place
+        try:
+            end = await end_of_acknowledged(place.client, place.streams, place.name)
+            self._trouble = "what is in the log could not be applied in time"
+            async with asyncio.timeout(_ASK_AGAIN_S):
+                await self._applied_at_least(end)
+            self._freshness.confirmed(asked_at)
+            self._trouble = ""
+        except TimeoutError:
+            pass
+        except (ReplicaStopped, HandleClosed, NoSuchStream) as error:
+            self._ended = error
+        except BuckramError as error:
+            self._trouble = str(error)
+            await asyncio.sleep(_PAUSE_S)
+        finally:
+            self._asking = None
+
+
+__all__ = ["FreshnessQuestion"]

@@ -1,0 +1,345 @@
+"""Leader: appends a machine's records to its log and applies each when it was acknowledged.
+
+Records of one turn of the event loop go to the stream in one call. It lives from the moment at which everything before
+was applied until the stream's writer is lost. Not here: becoming the leader (`state/machine/replica.py`), what a record
+does (`core/machine/fold.py`), snapshots (`state/machine/snapshots.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from buckram.client.write.completions import fail_future
+from buckram.core.machine import records
+from buckram.core.machine.fold import Applied, Fold
+from buckram.core.machine.log_time import LogTime
+from buckram.core.machine.proof import Freshness, Proofs
+from buckram.core.machine.records import CommandRecord
+from buckram.core.machine.sessions import Forgotten, Outcome
+from buckram.core.machine.tokens import Token
+from buckram.errors import BuckramError, CommandTooLarge, CommandUnknown, NotLeader, ReplicaStopped, check
+from buckram.state.machine.settings import MachineSettings
+from buckram.streams.write.engine import StreamEngine
+from buckram.types import Offset
+
+_log = logging.getLogger("buckram.machine")
+FLIGHTS = 2
+"""While so many entries are in flight, commands linger: one is on its way while those that the other one has answered
+send the next."""
+_AT_ONCE = 128
+"""After so many records those who are answered have their turn, and send new commands while more are applied. Fewer
+would cut the commands of a group into small entries, each of which costs every bookie a sync."""
+OnApplied = Callable[[], None]
+"""Called after every group of records that was applied."""
+Result = Outcome | Forgotten
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A record that is not acknowledged yet. `others` wait for the same command."""
+
+    value: bytes
+    command: CommandRecord | None = None
+    token: Token | None = None
+    future: asyncio.Future[Result] | None = None
+    opened: asyncio.Future[int] | None = None
+    others: list[asyncio.Future[Result]] | None = None
+
+
+@dataclass(slots=True)
+class _Durable:
+    """Records with consecutive offsets that are acknowledged, and how many of them are applied."""
+
+    group: list[_Pending]
+    first: Offset
+    sent_at: float
+    applied: int = 0
+
+
+class Leader:
+    """The leader's side of a machine. `ended` is set, with the reason, when it leads no more."""
+
+    def __init__(
+        self, engine: StreamEngine, fold: Fold, freshness: Freshness, settings: MachineSettings, on_applied: OnApplied
+    ) -> None:
+        check(
+            engine.next_offset == fold.applied, "R5", f"{fold.machine}: {fold.applied} of {engine.next_offset} applied"
+        )
+        self.engine = engine
+        self._fold, self._freshness = fold, freshness
+        self._digest_commands, self._max_pending = settings.digest_commands, settings.max_pending
+        self._on_applied = on_applied
+        self._limit = engine.max_record_bytes - records.COMMAND_OVERHEAD
+        self._loop = asyncio.get_running_loop()
+        self._batch: list[_Pending] = []
+        self._sent: list[_Pending] = []
+        """Groups are taken from its front as they are acknowledged."""
+        self._durable: deque[_Durable] = deque()
+        """What is acknowledged and not applied, in the order of the log."""
+        self._inflight: dict[Token, _Pending] = {}
+        """Commands whose tokens somebody may use again while they are in flight."""
+        self._next_sent = fold.applied
+        """The offset of the next record that is handed to the stream."""
+        self._proofs: Proofs[asyncio.Future[None]] = Proofs()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._granted = 0
+        """Those who were given room and have not gone on yet."""
+        self._time = LogTime(fold.time_us)
+        self._batch_us = 0
+        self._turn_asked = self._marking = False
+        self.ended: asyncio.Future[BuckramError] = self._loop.create_future()
+        self.gone = asyncio.Event()
+        """Set by its owner when the stream was released."""
+
+    @property
+    def pending(self) -> int:
+        """The number of records that are not applied yet."""
+        return len(self._batch) + len(self._sent)
+
+    # -- asking -------------------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a record may be put at once."""
+        pending = len(self._batch) + len(self._sent) + self._granted
+        return pending < self._max_pending and not self._room and not self.ended.done()
+
+    async def room(self) -> None:
+        """Wait until there is room for one more record, in the order of the calls. Raises NotLeader.
+
+        The caller puts its record, if it has one after all, before it waits for anything else.
+        """
+        self._check_leading()
+        if self.has_room:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(future)
+        try:
+            await future
+        finally:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._granted -= 1
+                # It may not use its room (cancelled, or its command was known): then the next one gets it.
+                self._loop.call_soon(self._give_room)
+        self._check_leading()
+
+    def _check_leading(self) -> None:
+        """Raise why it leads no more: nothing that comes after its end would ever be answered."""
+        if self.ended.done():
+            reason = self.ended.result()
+            raise reason if isinstance(reason, ReplicaStopped) else NotLeader(self._fold.machine, "")
+
+    def _give_room(self) -> None:
+        free = self._max_pending - self.pending - self._granted
+        while self._room and free > 0:
+            future = self._room.popleft()
+            if not future.done():
+                future.set_result(None)
+                self._granted += 1
+                free -= 1
+
+    def command(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result]:
+        """Write a command, or join the one in flight under the same token. Raises CommandTooLarge, NotLeader.
+
+        The future fails with CommandUnknown, NotLeader (it was not sent) or ReplicaStopped.
+        """
+        self._check_leading()
+        present = self._inflight.get(token)
+        if present is not None:
+            future: asyncio.Future[Result] = self._loop.create_future()
+            present.others = [*(present.others or ()), future]
+            return future
+        future = self._write(token, lowest, payload)
+        self._inflight[token] = self._batch[-1]
+        return future
+
+    def begin(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
+        """The same of a token that nobody uses again before the future is done; None if there is no room now."""
+        return self._write(token, lowest, payload) if self.has_room else None
+
+    def _write(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result]:
+        if len(payload) > self._limit:
+            raise CommandTooLarge(self._fold.machine, len(payload), self._limit)
+        future: asyncio.Future[Result] = self._loop.create_future()
+        session, sequence = token
+        command = CommandRecord(self._now(), session, sequence, lowest, payload)
+        self._put(_Pending(records.encode_command(command), command, token, future))
+        return future
+
+    def open_session(self) -> asyncio.Future[int]:
+        """Open a session and return its id. Raises NotLeader."""
+        self._check_leading()
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._put(_Pending(records.encode_plain(records.SESSION, self._now()), opened=future))
+        return future
+
+    def prove(self) -> asyncio.Future[None]:
+        """Resolved when a record that is sent after this call was acknowledged: this leader was not fenced (R6).
+
+        Raises NotLeader.
+        """
+        self._check_leading()
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._proofs.arrived(future, self._next_sent)
+        self._ask_turn()
+        return future
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        """The time of the log. What is sent together has one time, so the clock is not asked for each record."""
+        if not self._batch:
+            moment = self.engine.moment()
+            if self._time.goes_back(moment):
+                set_back = records.encode_plain(records.TIME, self._time.set_back(moment))
+                self._batch.append(_Pending(set_back))
+            self._batch_us = self._time.next(moment, int(self._loop.time() * 1_000_000))
+        return self._batch_us
+
+    def _put(self, pending: _Pending) -> None:
+        self._batch.append(pending)
+        if not self._turn_asked:
+            self._ask_turn()
+
+    def _ask_turn(self) -> None:
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        """Hand everything of this turn to the stream."""
+        self._turn_asked = False
+        if self.ended.done():
+            return
+        if not self._batch and self._proofs.lacks_record(self._next_sent):
+            self._batch.append(_Pending(records.encode_plain(records.NOOP, self._now())))
+        if self._batch:
+            group, self._batch = self._batch, []
+            self._sent += group
+            self._next_sent += len(group)
+            try:
+                offsets = self.engine.append_values([pending.value for pending in group])
+            except BuckramError as error:
+                self.fail(error)
+            else:
+                offsets.add_done_callback(partial(self._stored, group, self._loop.time()))
+
+    def _stored(self, group: list[_Pending], sent_at: float, offsets: asyncio.Future[range]) -> None:
+        """The log has a group, or it is not known whether it has."""
+        error = None if offsets.cancelled() else offsets.exception()
+        if isinstance(error, BuckramError):
+            self.fail(error)
+        elif error is not None:
+            self._broken(error)
+        elif not self.ended.done() and not offsets.cancelled():
+            self._durable.append(_Durable(group, offsets.result().start, sent_at))
+            if len(self._durable) == 1:
+                self._go_on()
+
+    # -- applying -----------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Apply some of what is durable; the rest has its turn after those who are answered."""
+        if self.ended.done() or not self._durable:
+            return
+        try:
+            self._apply(self._durable[0])
+        except ReplicaStopped as error:
+            self.fail(error)
+        except Exception as error:
+            _log.exception("machine %s: the leader failed", self._fold.machine)
+            self._broken(error)
+        if self._durable:
+            self._loop.call_soon(self._go_on)
+
+    def _apply(self, durable: _Durable) -> None:
+        """Apply records in order, and answer (R2)."""
+        fold, begin = self._fold, durable.applied
+        some = durable.group[begin : begin + _AT_ONCE]
+        check(self._sent[: len(some)] == some, "R1", f"{fold.machine}: acknowledged out of order")
+        for offset, pending in enumerate(some, durable.first + begin):
+            command = pending.command
+            if command is None:
+                self._answer(pending, offset, fold.apply(offset, pending.value))
+            else:
+                self._tell(pending, fold.command(offset, command, len(pending.value)))
+        del self._sent[: len(some)]
+        durable.applied += len(some)
+        if durable.applied == len(durable.group):
+            self._durable.popleft()
+            self._freshness.confirmed(durable.sent_at)
+        self._give_room()
+        for proven in self._proofs.applied(fold.applied):
+            if not proven.done():
+                proven.set_result(None)
+        if not self._marking and fold.commands - fold.mark_commands >= self._digest_commands:
+            self._marking = True
+            self._put(_Pending(records.encode_plain(records.MARK, self._now())))
+        self._on_applied()
+
+    def _tell(self, pending: _Pending, outcome: Result) -> None:
+        """Answer those who wait for a command."""
+        future = pending.future
+        if future is not None and not future.done():
+            future.set_result(outcome)
+        if self._inflight and pending.token is not None:
+            self._inflight.pop(pending.token, None)
+            for other in pending.others or ():
+                if not other.done():
+                    other.set_result(outcome)
+
+    def _answer(self, pending: _Pending, offset: Offset, applied: Applied) -> None:
+        """Go on with a record that is no command."""
+        if pending.opened is not None and not pending.opened.done():
+            pending.opened.set_result(offset)
+        elif applied.kind == records.MARK:
+            self._marking = False
+            digest = self._fold.marked(offset)
+            if digest is not None:
+                self._put(_Pending(records.encode_digest(self._now(), offset, digest)))
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def fail(self, error: BuckramError) -> None:
+        """End: what was sent is unknown, what was not sent was not written."""
+        if self.ended.done():
+            return
+        self.ended.set_result(error)
+        name = self._fold.machine
+        sent, batch, self._sent, self._batch = self._sent, self._batch, [], []
+        self._inflight.clear()
+        self._durable.clear()
+        for pending in sent:
+            if isinstance(error, ReplicaStopped):
+                _fail(pending, error)
+            elif pending.token is not None:
+                _fail(pending, CommandUnknown(name, pending.token.text(self.engine.uid), str(error)))
+            else:
+                _fail(pending, NotLeader(name, ""))
+        for pending in batch:
+            _fail(pending, error if isinstance(error, ReplicaStopped) else NotLeader(name, ""))
+        for waiter in (*self._proofs.fail(), *self._room):
+            fail_future(waiter, NotLeader(name, ""))
+        self._room.clear()
+
+    def _broken(self, error: BaseException) -> None:
+        """A bug in it: nothing may be acknowledged any more."""
+        self.fail(error if isinstance(error, BuckramError) else NotLeader(self._fold.machine, ""))
+
+    def close(self) -> None:
+        """Stop without sealing anything; the stream's writer is the caller's."""
+        self.fail(NotLeader(self._fold.machine, ""))
+
+
+def _fail(pending: _Pending, error: BuckramError) -> None:
+    for future in (pending.future, pending.opened, *(pending.others or ())):
+        if future is not None:
+            fail_future(future, error)
+
+
+__all__ = ["FLIGHTS", "Leader", "OnApplied", "Result"]
