@@ -19,8 +19,8 @@ from bench.machine import Watch
 from bench.machines import bookie_place, helpers, zookeeper
 from buckram import Client, connect
 from buckram.metadata.uri import open_store
-from buckram.net.loop import loop_factory
 from buckram.processes import BookieProcess, stop_all
+from buckram.runtime.net.loop import loop_factory
 
 DATA_VARIABLE = "BENCH_DIR"
 

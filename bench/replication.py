@@ -10,10 +10,10 @@ from typing import Any
 from bench.harness import Bench, cluster, inside
 from buckram import Client, connect
 from buckram.core.streams.names import StreamName
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
 from buckram.replication.sides import Side, side_of
 from buckram.replication.stream_copy import StreamCopy
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 
 Figures = dict[str, Any]
 MIB = 1024 * 1024

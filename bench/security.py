@@ -19,9 +19,9 @@ from bench.machines import LOOPBACK, apart, bookie_place, helpers
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.uri import open_store
-from buckram.net.authority import Authority
-from buckram.net.logins import TOKEN_VARIABLE, secured_by
-from buckram.net.tcp import TcpNetwork
+from buckram.runtime.net.authority import Authority
+from buckram.runtime.net.logins import TOKEN_VARIABLE, secured_by
+from buckram.runtime.net.tcp import TcpNetwork
 
 KEYS = 300
 READS = int(os.environ.get("BENCH_METADATA_READS", "3000"))

@@ -32,7 +32,7 @@ TESTS = (
     "serve/http",
     "serve/gateway",
     "files",
-    "telemetry",
+    "runtime/telemetry",
     "cli",
 )
 

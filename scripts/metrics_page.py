@@ -13,11 +13,11 @@ PREFIX = "buckram_"
 WHO = {
     "bookie": "A bookie",
     "client": "A client",
-    "net": "A client",
+    "runtime/net": "A client",
     "healing": "The auditor",
     "serve/exporter": "The exporter",
     "spark": "A Spark driver",
-    "telemetry": "Whoever sends traces",
+    "runtime/telemetry": "Whoever sends traces",
 }
 """Who has the metrics that a package makes; the parts of these packages run in one process each."""
 

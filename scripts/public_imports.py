@@ -19,7 +19,7 @@ MODULES: dict[str, str] = {
     "buckram.etcd_server": CORE,
     "buckram.files.filesystem": "fsspec",
     "buckram.jobs": "spark",
-    "buckram.net.pace": CORE,
+    "buckram.runtime.net.pace": CORE,
     "buckram.replication.run": CORE,
     "buckram.replication.sides": CORE,
     "buckram.spark": "spark",

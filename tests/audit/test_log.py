@@ -10,7 +10,7 @@ from buckram.bookie.audit_log import MOST_EVENTS, MOST_REFUSALS, AuditLog
 from buckram.core.tenants.audit import REFUSALS, REFUSED, AuditEvent
 from buckram.core.tenants.audit_chain import ChainCheck
 from buckram.core.tenants.refusals import FIRST, MOST_PRINCIPALS
-from buckram.net.stats import MemoryStats
+from buckram.runtime.net.stats import MemoryStats
 
 LOST = "buckram_bookie_lost_audit_events_total"
 

@@ -18,8 +18,8 @@ from buckram.audit.sinks import Copies, FileSink, SyslogSink, copying, open_sink
 from buckram.bookie.audit_log import AuditLog
 from buckram.core.tenants.audit_chain import ChainCheck
 from buckram.errors import ConfigError
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import MemoryStats
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import MemoryStats
 
 HOSTILE = 'shop\n{"action": "delete"}\x1b[2J\x9b\x7f'
 FAILURES, DROPPED = "buckram_bookie_audit_sink_failures_total", "buckram_bookie_audit_sink_lost_events_total"

@@ -26,8 +26,8 @@ from buckram.core.tenants.audit import AuditEvent
 from buckram.core.tenants.audit_chain import ChainCheck
 from buckram.errors import AccessRefused, BuckramError, MetadataUnavailable
 from buckram.metadata.audit_notes import leave_note, notes
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats
 from buckram.streams import system
 from buckram.streams.maintain.delete import delete_stream
 

@@ -27,7 +27,7 @@ from buckram.core.tenants.usage import encode_counts
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
 from buckram.metadata.tenants import TenantStore
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 
 RATE = 600
 

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from buckram.bookie.apache_metrics import QUANTILES, ApacheMetrics
 from buckram.bookie.gauges import Figures
-from buckram.net.stats import PrometheusStats
+from buckram.runtime.net.stats import PrometheusStats
 
 NOW = Figures("writable", "b", log_files=2, log_bytes=1000, dead_bytes=250, free_bytes=25, ledgers=7)
 

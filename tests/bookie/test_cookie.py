@@ -12,11 +12,11 @@ from tests.support.bookie_kit import FlakyMetadata, add, memory_metadata, runnin
 
 from buckram.bookie import cookie
 from buckram.core.cluster.cookie import parse_cookie
-from buckram.disk.local import LocalDisk
 from buckram.errors import Code, ConfigError, InvalidArgument, MetadataUnavailable, NoSuchKey, WrongCookie
 from buckram.metadata.backup import set_history
 from buckram.metadata.store import TreeStore
-from buckram.net.runtime import production_runtime
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.runtime import production_runtime
 from buckram.types import History
 
 

@@ -13,8 +13,8 @@ from buckram.bookie.deletion_memory import AHEAD, MOST_FILES, DeletionMemory
 from buckram.bookie.witness_memory import FileWrite
 from buckram.core.ledgers.deletion_file import decode_file, encode_file
 from buckram.core.ledgers.deletions import BUCKET, Deleted
-from buckram.disk.local import LocalDisk
 from buckram.errors import MalformedRecord
+from buckram.runtime.disk.local import LocalDisk
 
 
 class Plenty:

@@ -12,8 +12,8 @@ from buckram.bookie.disk_watch import DiskWatch
 from buckram.cluster import Client
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.wire.messages import DISK_STATE, BookieInfoReply, GetBookieInfo
-from buckram.disk.faulty import DiskFaults, FaultyDisk
 from buckram.health.gathering import Gatherer
+from buckram.runtime.disk.faulty import DiskFaults, FaultyDisk
 from buckram.testing import Cluster, cluster, in_process
 
 

@@ -20,7 +20,7 @@ from buckram.core.wire.messages import REPORT, BookieInfoReply, GetBookieInfo
 from buckram.errors import Code, MetadataUnavailable, NoSuchBookie
 from buckram.healing.collecting import collect_now
 from buckram.healing.depending import Refused
-from buckram.net.stats import MemoryStats
+from buckram.runtime.net.stats import MemoryStats
 from buckram.types import LedgerState
 
 SMALL = replace(STORE, segment_bytes=64 * 1024)

@@ -18,12 +18,12 @@ from buckram.bookie import cookie, witness
 from buckram.bookie.service import pulse
 from buckram.core.cluster.history import encode_statement, parse_statement
 from buckram.core.wire.messages import Read
-from buckram.disk.local import LocalDisk
 from buckram.errors import Code, MetadataUnavailable, NoSuchKey, WrongCookie
 from buckram.metadata.backup import set_history
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
-from buckram.net.runtime import production_runtime
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.runtime import production_runtime
 from buckram.types import History
 
 

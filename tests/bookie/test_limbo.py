@@ -13,9 +13,9 @@ from tests.support.bookie_kit import KEY, Kit, add, batch, ledger_metadata, runn
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
 from buckram.core.wire.messages import LOSS, BookieInfoReply, GetBookieInfo, ListEntries, Read, ReadLac
-from buckram.disk.local import LOCK_NAME
 from buckram.errors import Code
 from buckram.metadata.store import TreeStore
+from buckram.runtime.disk.local import LOCK_NAME
 from buckram.types import LedgerState
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [2, 3])

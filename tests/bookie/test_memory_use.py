@@ -19,8 +19,8 @@ from buckram.core.wire.messages import (
     MemoryUse,
 )
 from buckram.core.wire.v3 import decode_reply, encode_reply
-from buckram.disk.local import LocalDisk
 from buckram.errors import Code
+from buckram.runtime.disk.local import LocalDisk
 
 NAMES = ["write buffer", "tail cache", "read cache", "index", "footers", "ledger records"]
 

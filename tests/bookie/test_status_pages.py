@@ -14,9 +14,9 @@ from buckram.bookie.beside import OtherLoop
 from buckram.bookie.status_pages import MONITOR, PROBES, StatusPages
 from buckram.config import AuthConfig
 from buckram.core.tenants.audit import REFUSED
-from buckram.net.http import Answer, Request, text_answer
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats, PrometheusStats
+from buckram.runtime.net.http import Answer, Request, text_answer
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats, PrometheusStats
 from buckram.serve.admin.jobs import Jobs
 from buckram.serve.admin.serving import _Pages
 

@@ -11,7 +11,7 @@ from buckram.core.cluster.believed_time import UNSTEADY_AFTER, Jump, Recorded, a
 from buckram.core.wire.introduction import DOUBTS_TIME, JUDGES_TIME
 from buckram.metadata.memory import MemoryTree
 from buckram.metadata.recorded_time import read_times, remove_time, write_accepted, write_time
-from buckram.net.stats import NullStats
+from buckram.runtime.net.stats import NullStats
 from buckram.types import BookieAddress, BookieInfo
 
 HOUR = 3600 * SECOND

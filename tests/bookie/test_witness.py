@@ -320,7 +320,7 @@ async def test_an_operator_who_lets_an_empty_directory_in_gets_no_alarm(tmp_path
 
 
 def _disk(path: Path) -> Any:
-    from buckram.disk.local import LocalDisk
+    from buckram.runtime.disk.local import LocalDisk
 
     path.mkdir()
     return LocalDisk(str(path), "inline")

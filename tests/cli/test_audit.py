@@ -17,8 +17,8 @@ from buckram.cli.app import run
 from buckram.cli.exits import Exit
 from buckram.core.tenants.audit import AuditEvent
 from buckram.core.tenants.audit_chain import Links
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats
 from buckram.streams.system import append_in_one_step
 from buckram.testing import ThreadedCluster
 

@@ -13,7 +13,7 @@ import pytest
 from buckram import sync
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
-from buckram.net.authority import Authority
+from buckram.runtime.net.authority import Authority
 from buckram.testing import ThreadedCluster
 
 Run = Callable[..., str]

@@ -14,7 +14,7 @@ from cryptography import x509
 from buckram.cli.secure_certificates import LOOK_S, Certificates, Renewing
 from buckram.core.security.certificates import life_of
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.net.authority import AUTHORITY_DAYS, DAYS, Authority
+from buckram.runtime.net.authority import AUTHORITY_DAYS, DAYS, Authority
 
 DAY_S = 86_400.0
 

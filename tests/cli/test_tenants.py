@@ -14,8 +14,8 @@ from buckram.audit.writing import AuditWriter
 from buckram.bookie.audit_log import AuditLog
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats
 from buckram.testing import ThreadedCluster
 
 Call = Callable[..., tuple[int, str, str]]

@@ -15,8 +15,8 @@ from buckram.bookie.storage.superblock import read_superblock
 from buckram.bookie.storage.tail_page import NAME as TAIL
 from buckram.bookie.storage.tail_page import read_mark
 from buckram.config import StoreConfig
-from buckram.disk.crash_model import CrashModel
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.crash_model import CrashModel
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import PAGE_BYTES, Write
 
 KEY = b"k" * 20

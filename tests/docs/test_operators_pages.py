@@ -21,7 +21,7 @@ from tests.docs.test_pages import ROOT, SNIPPET
 from tests.e2e.conftest import Up, buckram, environment, gone
 from tests.support.polling import wait_until
 
-from buckram.disk.faulty import DiskFaults
+from buckram.runtime.disk.faulty import DiskFaults
 
 PAGES = ROOT / "docs" / "howto" / "operators"
 LINES = b"".join(b"line %d\n" % number for number in range(2000))

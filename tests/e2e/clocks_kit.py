@@ -22,9 +22,9 @@ from buckram.config import ClientConfig
 from buckram.metadata.default import sqlite_uri
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.net.clock import OFFSET_VARIABLE, ShiftedClock, SystemClock
-from buckram.net.runtime import production_runtime
 from buckram.processes import BookieProcess
+from buckram.runtime.net.clock import OFFSET_VARIABLE, ShiftedClock, SystemClock
+from buckram.runtime.net.runtime import production_runtime
 
 DAY_S = 86_400
 BELIEVE_S = 30

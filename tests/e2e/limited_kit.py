@@ -15,7 +15,7 @@ from typing import Any
 
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.wire.adds import frame_add
-from buckram.net.local_sockets import name_of
+from buckram.runtime.net.local_sockets import name_of
 from buckram.types import DigestType
 
 KEY = master_key(b"")

@@ -28,9 +28,9 @@ from buckram.errors import AccessRefused, ConfigError, InvalidArgument
 from buckram.metadata.zookeeper.kazoo_link import ThreadingHandler, sasl_options
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.metadata.zookeeper.shared_tree import may_enter
-from buckram.net.secure import SecureNetwork
-from buckram.net.tcp import TcpNetwork
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.secure import SecureNetwork
+from buckram.runtime.net.tcp import TcpNetwork
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.zookeeper_server.settings import Settings, java_command
 
 clusters = pytest.mark.share(6, "clusters")

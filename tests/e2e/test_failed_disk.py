@@ -9,8 +9,8 @@ from tests.e2e.conftest import buckram, environment
 from tests.support.polling import wait_until
 
 from buckram.cli.exits import Exit
-from buckram.disk.faulty import DiskFaults
 from buckram.processes import BookieProcess
+from buckram.runtime.disk.faulty import DiskFaults
 
 
 @pytest.mark.parametrize(

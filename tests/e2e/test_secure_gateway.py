@@ -22,7 +22,7 @@ from tests.e2e.test_secure import settings
 
 from buckram.cli.exits import Exit
 from buckram.core.security.certificates import life_of
-from buckram.net.authority import Authority
+from buckram.runtime.net.authority import Authority
 
 pytestmark = pytest.mark.share(10, "stores")
 DAY_S = 86_400

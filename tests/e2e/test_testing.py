@@ -127,7 +127,7 @@ async def test_the_fixture_serves_an_async_test(buckram_cluster: ThreadedCluster
 
 def test_the_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:
     """Every pytest run loads the plugin where the package is installed."""
-    heavy = "('buckram.client', 'buckram.bookie', 'buckram.net', 'uvloop', 'rich')"
+    heavy = "('buckram.client', 'buckram.bookie', 'buckram.runtime.net', 'uvloop', 'rich')"
     (tmp_path / "test_nothing.py").write_text(
         f"import sys\ndef test_it(): assert not [m for m in sys.modules if m.startswith({heavy})]\n"
     )

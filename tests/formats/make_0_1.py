@@ -19,9 +19,9 @@ from typing import Any
 from buckram.bookie.process import Bookie
 from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, NetConfig, StoreConfig
-from buckram.disk.local import LocalDisk
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.net.runtime import production_runtime
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.runtime import production_runtime
 
 STORE = StoreConfig(
     segment_bytes=64 << 10,

@@ -20,10 +20,10 @@ from buckram.cluster import connect
 from buckram.config import BookieConfig, NetConfig
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.adds import frame_add
-from buckram.disk.local import LocalDisk
 from buckram.metadata.uri import open_store
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats
 from buckram.seams import Write
 from buckram.types import NO_BIRTH, DigestType
 

@@ -27,16 +27,16 @@ from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.cluster.history import Statement, parse_statement
 from buckram.core.security.acl import Grant
 from buckram.core.security.tokens import verify
-from buckram.disk.local import LocalDisk
 from buckram.metadata.acceptance import accept
 from buckram.metadata.backup import read_file, restore
 from buckram.metadata.checkup import examine
 from buckram.metadata.layout import WITNESSES
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.uri import open_store
-from buckram.net.runtime import production_runtime
 from buckram.replication.promotion import promote
 from buckram.replication.sides import side_of
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.runtime import production_runtime
 
 HERE = Path(__file__).parent / "cluster_0_2"
 FACTS: dict[str, Any] = json.loads((HERE / "content.json").read_text())

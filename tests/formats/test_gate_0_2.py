@@ -28,11 +28,11 @@ from buckram.cli.cluster_history import open_tree
 from buckram.cluster import Client, connect
 from buckram.config import AuthConfig, BookieConfig, ClientConfig, NetConfig
 from buckram.core.streams.names import StreamName
-from buckram.disk.local import LocalDisk
 from buckram.errors import AccessRefused
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.uri import open_store
-from buckram.net.runtime import production_runtime
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.runtime import production_runtime
 from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 

@@ -19,8 +19,8 @@ from buckram.healing.copies_check import CopiesCheck
 from buckram.healing.daemon import heal
 from buckram.healing.ledger_walk import Checked
 from buckram.healing.periodic_checks import COPIES, PeriodicChecks
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import Cluster, cluster
 from buckram.types import BookieId, Versioned
 

@@ -16,8 +16,8 @@ from buckram.healing.daemon import heal
 from buckram.healing.digest_check import DigestCheck
 from buckram.healing.ledger_walk import Checked
 from buckram.healing.periodic_checks import DIGESTS, PeriodicChecks
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import cluster
 from buckram.types import DigestType, Versioned
 

@@ -13,7 +13,7 @@ from buckram.core.health.facts import Noted
 from buckram.errors import MalformedRecord, MetadataUnavailable
 from buckram.healing.doctor import Fixable, mend
 from buckram.health.gathering import Gatherer
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 
 
 async def test_a_fix_that_fails_keeps_no_other_from_being_made() -> None:

@@ -19,7 +19,7 @@ from buckram.healing.first_checks import FirstChecks
 from buckram.healing.overview import overview
 from buckram.healing.replicator import Replicator
 from buckram.metadata.behind import ledgers_behind, note_behind
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import Cluster, cluster
 
 CONFIG = HealingConfig(lost_bookie_delay_s=60.0, retry_s=0.2, copy_bytes_per_s=0)

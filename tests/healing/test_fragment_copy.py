@@ -22,8 +22,8 @@ from buckram.healing.auditor import Auditor
 from buckram.healing.fragment_copy import FragmentCopy
 from buckram.healing.pulling import CopyLimits
 from buckram.healing.replicator import Replicator
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import Cluster, cluster
 
 QUICK = HealingConfig(lost_bookie_delay_s=0.0, retry_s=0.2, copy_bytes_per_s=0)

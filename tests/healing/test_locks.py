@@ -12,7 +12,7 @@ from buckram.config import HealingConfig
 from buckram.errors import MetadataUnavailable
 from buckram.healing.replicator import Replicator
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import KeyStore
 from buckram.testing import cluster
 from buckram.types import Delete, KeyOp

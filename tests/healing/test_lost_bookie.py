@@ -21,7 +21,7 @@ from buckram.healing.board import Board
 from buckram.healing.replicator import Replicator
 from buckram.metadata.topology import change_rack_map
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import Cluster, cluster
 
 QUICK = HealingConfig(lost_bookie_delay_s=0.2, open_ledger_grace_s=0.5, retry_s=0.2, copy_bytes_per_s=0)

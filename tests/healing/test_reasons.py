@@ -11,7 +11,7 @@ from buckram.core.healing.status import Why
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.healing.auditor import Auditor
 from buckram.healing.replicator import Replicator
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import cluster
 
 

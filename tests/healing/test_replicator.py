@@ -11,7 +11,7 @@ from tests.healing.test_lost_bookie import QUICK, members, until, waiting, write
 from buckram.core.healing.status import Why
 from buckram.healing.replicator import Replicator
 from buckram.metadata.underreplication import Candidate, Underreplication
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import cluster
 from buckram.types import LedgerId
 

@@ -10,7 +10,7 @@ from buckram.cluster import Client
 from buckram.core.healing.records import Mark
 from buckram.healing.auditor import Auditor
 from buckram.healing.replicator import Replicator
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import Cluster, cluster
 
 

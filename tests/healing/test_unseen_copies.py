@@ -12,7 +12,7 @@ from buckram.client.maintain.entry_lists import lists_all
 from buckram.core.ledgers.metadata import birth_of, member_replaced
 from buckram.errors import MalformedRecord
 from buckram.healing.replicator import Replicator
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import cluster
 
 

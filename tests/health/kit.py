@@ -20,7 +20,7 @@ from buckram.cluster import Client
 from buckram.core.health.states import RUNBOOK, Severity
 from buckram.core.health.table import TABLE
 from buckram.health.gathering import Gatherer
-from buckram.net.http import Request
+from buckram.runtime.net.http import Request
 from buckram.serve.exporter.serving import Exporter, health
 
 DEADLINE_S = 30.0

@@ -17,7 +17,7 @@ from buckram.errors import Code
 from buckram.healing.decommission import forget
 from buckram.metadata.memory import MemoryTree
 from buckram.metadata.uri import open_store
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.types import BookieAddress, BookieInfo
 
 TB = 10**12

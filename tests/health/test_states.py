@@ -37,8 +37,8 @@ from buckram.metadata.store import TreeStore
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.uri import open_store
-from buckram.net.clock import SystemClock
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.clock import SystemClock
+from buckram.runtime.net.runtime import production_runtime
 from buckram.seams import Clock
 from buckram.state.db.backups import Backups, read_kept
 from buckram.streams.maintain.history import check_stream

@@ -22,7 +22,7 @@ from buckram.healing.auditor import Auditor
 from buckram.healing.replicator import Replicator
 from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 
 pytestmark = pytest.mark.share(8, "mixed clusters")
 

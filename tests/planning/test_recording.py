@@ -9,8 +9,8 @@ from tests.support.clock import DAY, SettableClock
 from buckram.cluster import connect
 from buckram.core.planning.history import NAMESPACE, STREAM
 from buckram.metadata.topology import change_rack_map
-from buckram.net.runtime import production_runtime
 from buckram.planning.recording import APPLICATION, US, history, record, sample
+from buckram.runtime.net.runtime import production_runtime
 from buckram.streams.system import RETENTION_S, append_in_one_step
 from buckram.testing import ThreadedCluster
 

@@ -57,7 +57,7 @@ def test_modules_are_named_as_tests_import_them() -> None:
 def test_imports_over_several_lines_are_found() -> None:
     text = "from buckram.core.ledgers import (\n    append,\n    quorum as q,\n)\n"
     assert "buckram.core.ledgers.append" in imported(ast.parse(text))
-    assert imported(ast.parse("import buckram.net.tcp as tcp")) == {"buckram.net.tcp"}
+    assert imported(ast.parse("import buckram.runtime.net.tcp as tcp")) == {"buckram.runtime.net.tcp"}
 
 
 def test_the_mirrored_test_and_that_of_the_row_must_run_and_those_that_import_the_module_may(

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from buckram import Client, Namespace, Record
 from buckram.core.streams.names import StreamName
-from buckram.net.pace import Pace
 from buckram.replication.run import Replication
 from buckram.replication.sides import Side, side_of
 from buckram.replication.stream_copy import StreamCopy
+from buckram.runtime.net.pace import Pace
 from buckram.testing import Cluster, cluster
 
 SPACE = "shop"

@@ -16,8 +16,8 @@ from buckram.metadata.acceptance import accept
 from buckram.metadata.backup import Backup, copy_of, restore
 from buckram.metadata.store import TreeStore
 from buckram.metadata.uri import open_store
-from buckram.net.runtime import production_runtime
 from buckram.replication.sides import Side, side_of
+from buckram.runtime.net.runtime import production_runtime
 from buckram.testing import Cluster, ThreadedCluster
 
 

@@ -12,10 +12,10 @@ from tests.streams.kit import eventually
 
 from buckram import BuckramError, HandleClosed, MirrorStream, ReplicationRefused
 from buckram.core.streams.names import StreamName
-from buckram.net.tasks import TaskScope
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side
+from buckram.runtime.net.tasks import TaskScope
 
 
 @pytest.fixture(autouse=True)

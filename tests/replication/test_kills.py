@@ -19,12 +19,12 @@ from tests.support.soak import some_of
 from buckram import MirrorStream, Record, ReplicationRefused
 from buckram.core.objects.mirroring import difference
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
-from buckram.net.pace import Pace
 from buckram.replication.object_copy import _kept, observed
 from buckram.replication.promotion import Promotion, promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side
 from buckram.replication.stream_copy import StreamCopy
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.types import LedgerId
 

@@ -11,13 +11,13 @@ from tests.streams.kit import eventually
 
 from buckram import BuckramError, MirrorStream, SqlError, StateLost
 from buckram.core.streams.names import StreamName
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
 from buckram.replication.stream_copy import StreamCopy
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 
 GOODS = StreamName(SPACE, "goods")
 

@@ -14,9 +14,6 @@ from buckram import MirrorStream, NoSuchObject, ReplicationRefused
 from buckram.core.objects.mirroring import Step, difference
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.metadata.security import SecurityStore
-from buckram.net.pace import Pace
-from buckram.net.stats import PrometheusStats
-from buckram.net.tasks import TaskScope
 from buckram.replication.gauges import show_replication
 from buckram.replication.object_copy import ObjectCopy, observed
 from buckram.replication.object_differences import missing_objects
@@ -24,6 +21,9 @@ from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, differing_objects, reconcile
 from buckram.replication.sides import Side
 from buckram.replication.status import status_of
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.stats import PrometheusStats
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.objects.mirror import MirrorObjects
 
 MIB = 1024 * 1024

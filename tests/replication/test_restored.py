@@ -16,13 +16,13 @@ from buckram import SourceWentBack, StoreWentBack
 from buckram.core.streams.changes import Step
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
-from buckram.net.pace import Pace
 from buckram.replication.lag import read_progress
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.run import Replication
 from buckram.replication.status import status_of
 from buckram.replication.stream_copy import StreamCopy
+from buckram.runtime.net.pace import Pace
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records
 from tests.streams.kit import eventually
 
 from buckram import BuckramError, InvalidArgument, NoSuchNamespace, NoSuchStream, ReplicationRefused
-from buckram.net.pace import Pace
-from buckram.net.stats import PrometheusStats
-from buckram.net.tasks import TaskScope
 from buckram.replication.gauges import show_replication
 from buckram.replication.lag import lag_of
 from buckram.replication.run import Replication
 from buckram.replication.status import replicated_namespaces, status_of
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.stats import PrometheusStats
+from buckram.runtime.net.tasks import TaskScope
 
 
 async def test_all_streams_of_a_namespace_are_copied_with_its_settings() -> None:

@@ -12,7 +12,7 @@ from tests.streams.kit import eventually
 from buckram import Client, MirrorStream, OutOfOrderSequence, ReplicationRefused
 from buckram.core.streams.changes import deleted
 from buckram.core.streams.names import StreamName
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.maintain.compaction import compact_stream
 from buckram.streams.shared.metadata import StreamStore
 
@@ -263,8 +263,8 @@ async def test_a_mirror_that_was_to_begin_anew_when_its_copy_was_stopped_does_so
 
 
 async def test_a_rate_holds_a_copy_back() -> None:
-    from buckram.net.pace import Pace
     from buckram.replication.stream_copy import StreamCopy
+    from buckram.runtime.net.pace import Pace
 
     async with pair() as both:
         await append(both.a, [b"x" * 10_000] * 10)

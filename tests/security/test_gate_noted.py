@@ -22,8 +22,8 @@ from buckram.errors import AccessRefused, LedgerIdRefused, QuotaExceeded, ValueT
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.uri import ServiceUri
 from buckram.metadata.tenants import TenantStore
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats
 from buckram.types import Create, Delete, LedgerId, SetValue
 
 AUTH = AuthConfig(logins="token", authorisation="on")

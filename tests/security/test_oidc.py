@@ -29,9 +29,9 @@ from buckram.core.security.oidc import issuer_of
 from buckram.core.wire.messages import Auth, Read
 from buckram.errors import AccessRefused, Code, ConfigError
 from buckram.metadata.security import SecurityStore
-from buckram.net.issuer import IssuerKeys
-from buckram.net.logins import TOKEN_PLUGIN, TokenLogin, login_of
-from buckram.net.secure import LoginRefused
+from buckram.runtime.net.issuer import IssuerKeys
+from buckram.runtime.net.logins import TOKEN_PLUGIN, TokenLogin, login_of
+from buckram.runtime.net.secure import LoginRefused
 from buckram.serve.hrana.access import TokenAccess
 from buckram.serve.http.origins import Origins
 from buckram.serve.http.tokens import ClusterTokens
@@ -147,7 +147,7 @@ async def test_a_login_with_a_new_key_waits_for_it_and_what_comes_behind_waits_t
 async def test_an_issuer_that_does_not_answer_holds_up_nobody_else(
     tmp_path: Path, there: FakeIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buckram.net.issuer.FETCH_S", 1.0)
+    monkeypatch.setattr("buckram.runtime.net.issuer.FETCH_S", 1.0)
     async with guarded(tmp_path, auth=settings(there), login_s=20.0) as running:
         fetched_at_once(running)
         there.rotate(Key("second"))

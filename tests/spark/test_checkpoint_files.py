@@ -26,7 +26,7 @@ from tests.serve.webhdfs.wire import Wire
 from tests.spark.reading import numbered, write
 from tests.spark.test_streaming import source, until
 
-from buckram.net.authority import Authority
+from buckram.runtime.net.authority import Authority
 from buckram.spark import configure
 from buckram.spark.files import gateways, settings
 from buckram.spark.relay import relay_to

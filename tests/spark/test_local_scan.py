@@ -14,7 +14,7 @@ from tests.spark.test_read_scan import KIB, ledger_of, sizes
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.introduction import Peer
 from buckram.core.wire.located import Located
-from buckram.disk import neighbours
+from buckram.runtime.disk import neighbours
 from buckram.spark import local_scan, stream_scan
 from buckram.spark.local_scan import LocalScan
 from buckram.spark.stream_scan import Scan

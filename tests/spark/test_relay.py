@@ -23,7 +23,7 @@ from tests.support.polling import until
 
 from buckram.cluster import Client
 from buckram.core.security.certificates import life_of
-from buckram.net.authority import Authority, alone
+from buckram.runtime.net.authority import Authority, alone
 from buckram.spark.relay import Relay, RelayTls, relay_to
 from buckram.spark.relay_link import Patience
 from buckram.spark.relay_messages import Body, Room

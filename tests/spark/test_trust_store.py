@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.net.authority import Authority
+from buckram.runtime.net.authority import Authority
 from buckram.spark.files import JAVA_OPTIONS, settings
 from buckram.spark.trust_store import PASSWORD, java_options, write_trust_store
 

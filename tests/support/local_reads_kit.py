@@ -17,9 +17,9 @@ from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.core.wire.located import Located
 from buckram.core.wire.messages import BatchRead, LocatedReply
-from buckram.disk.neighbours import NeighbourDirectory, Neighbours
-from buckram.net.pool import BookiePool
-from buckram.net.runtime import production_runtime
+from buckram.runtime.disk.neighbours import NeighbourDirectory, Neighbours
+from buckram.runtime.net.pool import BookiePool
+from buckram.runtime.net.runtime import production_runtime
 from buckram.seams import FileData, FileRange
 from buckram.testing import Cluster, cluster
 

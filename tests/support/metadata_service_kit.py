@@ -13,7 +13,7 @@ from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.store import ServiceStore
 from buckram.metadata.service.uri import ServiceUri
 from buckram.metadata.store import TreeStore
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.seams import KeyStore
 
 NET = NetConfig()

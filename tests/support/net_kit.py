@@ -30,7 +30,7 @@ from buckram.core.wire.server import (
     encode_reply,
 )
 from buckram.errors import BuckramError, Code
-from buckram.net.tcp import TcpListener, TcpNetwork
+from buckram.runtime.net.tcp import TcpListener, TcpNetwork
 from buckram.types import BookieAddress, DigestType, Slot
 
 KEY = master_key(b"")

@@ -1,4 +1,4 @@
-"""Helpers that the tests of the connection pool share. Not here: their fixtures (`tests/net/conftest.py`)."""
+"""Helpers that the tests of the connection pool share. Not here: their fixtures (`tests/runtime/net/conftest.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.support.net_kit import DIGEST, Peer
 
 from buckram.config import NetConfig
-from buckram.net.pool import BookiePool
+from buckram.runtime.net.pool import BookiePool
 
 QUICK = NetConfig(connect_timeout_s=0.3, request_timeout_s=0.2, sweep_interval_s=0.05)
 Make = Callable[..., BookiePool]

@@ -41,7 +41,7 @@ from buckram.core.wire.server import (
 from buckram.errors import Code
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.seams import Listener, MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieInfo
 

@@ -15,16 +15,16 @@ from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.door import Door
 from buckram.config import AuthConfig, NetConfig, TlsConfig
-from buckram.disk.local import LocalDisk
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.store import TreeStore
 from buckram.metadata.uri import open_store
-from buckram.net.authority import Authority
-from buckram.net.logins import TokenLogin
-from buckram.net.runtime import production_runtime
-from buckram.net.secure import SecureNetwork
-from buckram.net.tcp import TcpNetwork
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.authority import Authority
+from buckram.runtime.net.logins import TokenLogin
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.secure import SecureNetwork
+from buckram.runtime.net.tcp import TcpNetwork
+from buckram.runtime.net.tls_files import TlsFiles
 
 
 class Files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from buckram.net.tcp import TcpNetwork
+from buckram.runtime.net.tcp import TcpNetwork
 from buckram.seams import Listener, ProtocolFactory
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from buckram.bookie.storage.store import Store, StoreError
 from buckram.config import StoreConfig
 from buckram.core.entries.packed import FrameParts
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import Disk
 
 KEY = b"k" * 20

@@ -22,8 +22,8 @@ from typing import Protocol
 from buckram.bookie.audit_log import AuditLog
 from buckram.core.backoff import ROLL, Delays
 from buckram.core.tenants.audit import AuditEvent
-from buckram.disk.syncing import sync_file
 from buckram.errors import ConfigError
+from buckram.runtime.disk.syncing import sync_file
 from buckram.seams import Stats
 
 log = logging.getLogger("buckram.audit")

@@ -23,7 +23,7 @@ from buckram.core.tenants.rates import share_of
 from buckram.core.tenants.usage import Usage
 from buckram.errors import MetadataError, QuotaExceeded
 from buckram.metadata.tenants import Published, TenantStore
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieId
 

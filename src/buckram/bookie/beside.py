@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
-from buckram.net.loop import loop_factory
+from buckram.runtime.net.loop import loop_factory
 
 B = TypeVar("B")
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from itertools import groupby
 from buckram.bookie.witness_memory import WriteReserve, write_file
 from buckram.core.ledgers.deletion_file import decode_file, encode_file
 from buckram.core.ledgers.deletions import NONE_DELETED, Deleted, bucket_of
-from buckram.disk.trouble import passing
 from buckram.errors import MalformedRecord
+from buckram.runtime.disk.trouble import passing
 from buckram.seams import Disk
 from buckram.types import LedgerId
 

@@ -14,9 +14,9 @@ from buckram.bookie.notes import Note
 from buckram.bookie.storage.store import Store
 from buckram.core.healing.slow_disk import SlowDisk
 from buckram.core.wire.messages import Trouble
-from buckram.disk.trouble import passing
 from buckram.errors import MetadataError
 from buckram.metadata.slow import slow_key, speed_key, sync_speeds
+from buckram.runtime.disk.trouble import passing
 from buckram.seams import Disk, MetadataStore, Stats, Write
 from buckram.types import BookieId
 

@@ -12,7 +12,7 @@ from buckram.bookie.storage.store import Store
 from buckram.config import BookieConfig
 from buckram.core.cluster.bookie_report import Collected, Keeps, Kept
 from buckram.core.health.table import TABLE
-from buckram.net.stats import NullStats
+from buckram.runtime.net.stats import NullStats
 from buckram.seams import Stats
 from buckram.types import LedgerId
 

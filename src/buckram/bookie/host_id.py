@@ -14,7 +14,7 @@ from pathlib import Path
 from buckram.core.placement.policy import parse_location
 from buckram.core.placement.topology import HOST_PROPERTY, LOCATION_PROPERTY, Location
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.net.clock import BOOT_ID
+from buckram.runtime.net.clock import BOOT_ID
 
 _DIGITS = 12
 """So many of its hexadecimal digits tell a million hosts apart, and people can read them."""

@@ -12,7 +12,7 @@ from buckram.bookie.storage import superblock
 from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig
 from buckram.errors import CorruptStore, InvalidArgument
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.seams import Disk
 
 _SEALED_S, _PAUSE_S = 120.0, 0.01

@@ -62,10 +62,10 @@ from buckram.core.wire.introduction import (
     Introduction,
 )
 from buckram.core.wire.messages import Trouble
-from buckram.disk.descriptors import Shares
 from buckram.errors import MetadataUnavailable, WrongCookie
-from buckram.net.retry import Attempt, retry
-from buckram.net.tasks import TaskScope
+from buckram.runtime.disk.descriptors import Shares
+from buckram.runtime.net.retry import Attempt, retry
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import Disk, MetadataStore, Runtime, Space
 from buckram.types import BookieAddress, BookieId, BookieInfo
 

@@ -16,7 +16,7 @@ from buckram.bookie.trust import UNSEEN, Trust
 from buckram.core.backoff import REGISTRATION, Delays
 from buckram.core.ledgers.service_info import SESSION_PROPERTY
 from buckram.errors import AlreadyRegistered, MetadataError, MetadataUnavailable
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieInfo
 

@@ -13,7 +13,7 @@ from buckram.bookie.storage.store import Store
 from buckram.bookie.witness import Refusal, Witness
 from buckram.config import StoreConfig
 from buckram.core.cluster.bookie_report import BookieReport
-from buckram.disk.descriptors import current_limit, in_use
+from buckram.runtime.disk.descriptors import current_limit, in_use
 from buckram.seams import Clock
 
 

@@ -26,21 +26,21 @@ from buckram.bookie.service.door import Door
 from buckram.bookie.status_pages import StatusPages
 from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TelemetryConfig, TlsConfig
 from buckram.core.placement.topology import HOST_PROPERTY
-from buckram.disk.descriptors import shares_of_bookie
-from buckram.disk.local import LocalDisk
-from buckram.disk.neighbours import Neighbours
 from buckram.errors import ClusterNotInitialised, ConfigError, CorruptStore, MetadataUnavailable, WrongCookie
 from buckram.metadata.uri import open_store
-from buckram.net.http import Handler, serve_http
-from buckram.net.loop import loop_factory
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats, PrometheusStats
-from buckram.net.tcp import TcpNetwork
+from buckram.runtime.disk.descriptors import shares_of_bookie
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.disk.neighbours import Neighbours
+from buckram.runtime.net.http import Handler, serve_http
+from buckram.runtime.net.loop import loop_factory
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats, PrometheusStats
+from buckram.runtime.net.tcp import TcpNetwork
 from buckram.seams import Disk, MetadataStore
 from buckram.types import BookieInfo
 
 if TYPE_CHECKING:
-    from buckram.telemetry.telemetry import Telemetry
+    from buckram.runtime.telemetry.telemetry import Telemetry
 
 DISK_VARIABLE = "BUCKRAM_DISK"
 NO_TLS, NO_AUTH, NO_TELEMETRY = TlsConfig(), AuthConfig(), TelemetryConfig()
@@ -176,7 +176,7 @@ def _telemetry(config: TelemetryConfig, instance: str) -> Telemetry | None:
     """What sends traces and metrics of a bookie; None where nobody wants them. ConfigError without the extra."""
     if not config.endpoint:
         return None
-    from buckram.telemetry.telemetry import Telemetry
+    from buckram.runtime.telemetry.telemetry import Telemetry
 
     return Telemetry(config, "buckram-bookie", instance=instance)
 
@@ -250,14 +250,14 @@ def open_disk(directory: str, mode: str, layer: str = "") -> Disk:
         return LocalDisk(directory, mode)
     kind, _, seed = layer.partition(":")
     if kind == "faults" and seed:
-        from buckram.disk.faulty import FaultyDisk
+        from buckram.runtime.disk.faulty import FaultyDisk
 
         return FaultyDisk(directory, seed, mode)
     if kind not in ("withhold", "withhold-nosync") or not seed.isdigit():
         raise ConfigError(
             f"{DISK_VARIABLE} = {layer!r}: needs withhold:SEED, withhold-nosync:SEED or faults:FILE, or nothing"
         )
-    from buckram.disk.withholding import WithholdingDisk  # imported only by tests that name it
+    from buckram.runtime.disk.withholding import WithholdingDisk  # imported only by tests that name it
 
     return WithholdingDisk(directory, int(seed), sync_does_nothing=kind == "withhold-nosync")
 

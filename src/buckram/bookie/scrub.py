@@ -27,9 +27,9 @@ from buckram.core.entries.entry import Digest
 from buckram.core.healing.needs import places_of
 from buckram.core.ledgers.metadata import birth_of
 from buckram.core.wire.messages import Trouble
-from buckram.disk.trouble import passing
 from buckram.errors import MalformedRecord, MetadataError, NoSuchLedger
-from buckram.net.pace import Pace
+from buckram.runtime.disk.trouble import passing
+from buckram.runtime.net.pace import Pace
 from buckram.seams import Disk, MetadataStore, Runtime
 from buckram.types import BookieId, DigestType, LedgerId, LedgerMetadata
 

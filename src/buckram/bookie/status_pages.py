@@ -13,8 +13,8 @@ from buckram.bookie.report import release
 from buckram.core.entries.hot import COMPILED
 from buckram.core.security.principal import ANONYMOUS, Principal
 from buckram.core.security.tokens import TokenRefused
-from buckram.net.http import Answer, Request, json_answer, text_answer
-from buckram.net.stats import CONTENT_TYPE, PrometheusStats
+from buckram.runtime.net.http import Answer, Request, json_answer, text_answer
+from buckram.runtime.net.stats import CONTENT_TYPE, PrometheusStats
 
 NAMES = ("buckram", "apache", "both")
 SERVED = ("/metrics", "/health", "/ready", "/heartbeat", "/version")

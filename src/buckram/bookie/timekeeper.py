@@ -27,7 +27,7 @@ from buckram.core.cluster.wall_time import shown
 from buckram.core.wire.introduction import DOUBTS_TIME, GUESSES_TIME, JUDGES_TIME
 from buckram.errors import MetadataError
 from buckram.metadata.recorded_time import read_accepted, read_times, write_time
-from buckram.net.clock import boot_of, up_reading
+from buckram.runtime.net.clock import boot_of, up_reading
 from buckram.seams import Clock, MetadataStore, Stats
 from buckram.types import BookieId
 

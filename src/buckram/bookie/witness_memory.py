@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from buckram.core.cluster.history import HIGHEST_EPOCH, LONGEST_RECORD, Memory, encode_memory, parse_memory
-from buckram.disk.trouble import passing
 from buckram.errors import CorruptStore, MalformedRecord
+from buckram.runtime.disk.trouble import passing
 from buckram.seams import Disk, Stats, Write
 from buckram.types import BookieId
 

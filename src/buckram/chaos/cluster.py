@@ -17,9 +17,9 @@ from buckram.chaos.network import CONTROL, FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEAL
 from buckram.chaos.plan import Plan
 from buckram.chaos.processes import PYTHON, Child, ProcessFailed, clean_environment
 from buckram.chaos.servers import PORT, PORTS
-from buckram.disk.faulty import DiskFaults
 from buckram.metadata.default import VARIABLE as METADATA
-from buckram.net.clock import OFFSET_VARIABLE
+from buckram.runtime.disk.faulty import DiskFaults
+from buckram.runtime.net.clock import OFFSET_VARIABLE
 
 REPLICA = "replica"
 ACTORS = (

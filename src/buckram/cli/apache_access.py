@@ -31,7 +31,7 @@ from buckram.metadata.security import SecurityStore
 from buckram.metadata.uri import open_store, parse
 from buckram.metadata.zookeeper.shared_tree import may_enter, share_tree
 from buckram.metadata.zookeeper.uri import ZkUri
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 
 PREFIX = "apache-"
 """Before the name, of the certificate's subject and of the login: nobody else's grants, and not the cluster's user."""
@@ -116,7 +116,7 @@ class ApacheAccess:
     async def issue(self, name: str, lasts_s: float) -> dict[str, Any]:
         """Make the files, and let whoever has them in. InvalidArgument for a name that is in use; ChildFailed where
         `up` does not start ZooKeeper again."""
-        from buckram.net.authority import Authority, write_private
+        from buckram.runtime.net.authority import Authority, write_private
 
         user, folder = PREFIX + _checked(name), self.folder(name)
         security = await self._opened()

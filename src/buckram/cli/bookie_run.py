@@ -23,13 +23,13 @@ from buckram.cli.notify import notify_ready
 from buckram.cli.options import cluster_uri, json_option, read_toml, run_async, server_metadata_option, yes_option
 from buckram.cli.output import emit
 from buckram.config import BookieConfig, Sourced, StoreConfig, load
-from buckram.disk.local import LOCK_NAME
-from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import ConfigError, InvalidArgument
+from buckram.runtime.disk.local import LOCK_NAME
+from buckram.runtime.disk.new_directory import removed_on_failure
 from buckram.types import BookieAddress, BookieInfo
 
 if TYPE_CHECKING:
-    from buckram.logs.running import Log
+    from buckram.runtime.logs.running import Log
 
 SECTIONS = ("bookie", "store", "net", "tls", "auth", "log", "telemetry")
 
@@ -178,7 +178,7 @@ async def _check_start(directory: Path, config: BookieConfig, store: StoreConfig
     """Raise what a start would raise for its directory and its addresses, before a cluster is made in vain."""
     from buckram.addresses import parse_address
     from buckram.bookie.run import open_disk
-    from buckram.net.tcp import TcpNetwork
+    from buckram.runtime.net.tcp import TcpNetwork
 
     open_disk(str(directory), store.disk_mode).close()
     pages = (("metrics", config.metrics), ("http", config.http))

@@ -208,7 +208,7 @@ async def _find(
 ) -> tuple[list[Found], dict[BookieId, str]]:
     from buckram.client.maintain.salvage import opened
     from buckram.config import NetConfig
-    from buckram.net.runtime import production_runtime
+    from buckram.runtime.net.runtime import production_runtime
 
     async with opened(production_runtime(), NetConfig(), store, addresses) as asked:
         found = await (asked.look(list(ledgers)) if ledgers else asked.find())
@@ -321,7 +321,7 @@ async def _bring_back(
     from buckram.client.maintain.salvage import opened
     from buckram.client.shared.arguments import digest_type
     from buckram.config import NetConfig
-    from buckram.net.runtime import production_runtime
+    from buckram.runtime.net.runtime import production_runtime
 
     runtime, back = production_runtime(), []
     kind = None if digest is None else digest_type(digest)

@@ -26,7 +26,7 @@ def accept_time(uri: str | None, yes: bool, as_json: bool) -> None:
       buckram cluster accept-time --yes
     """
     from buckram.core.cluster.wall_time import shown
-    from buckram.net.runtime import production_runtime
+    from buckram.runtime.net.runtime import production_runtime
 
     where = cluster_uri(uri)
     now = production_runtime().clock.wall_us()

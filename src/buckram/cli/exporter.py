@@ -38,8 +38,8 @@ def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bo
 
     async def main() -> None:
         from buckram.health.gathering import Gatherer
-        from buckram.net.http import serve_http
-        from buckram.net.tcp import TcpNetwork
+        from buckram.runtime.net.http import serve_http
+        from buckram.runtime.net.tcp import TcpNetwork
         from buckram.serve.exporter.serving import Exporter, cluster, health
 
         async with connected(uri) as client:

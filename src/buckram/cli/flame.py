@@ -42,7 +42,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "room and futures",
         ("client/write/append_room.py", "client/write/completions.py", "client/write/engine.py", "asyncio/futures.py"),
     ),
-    ("sending", ("net/", "client/write/outbox.py", "client/shared/send_batcher.py")),
+    ("sending", ("runtime/net/", "client/write/outbox.py", "client/shared/send_batcher.py")),
     ("reading", ("client/", "core/ledgers/reading.py", "core/entries/packed.py")),
     (
         "admission and dispatch",
@@ -54,7 +54,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("connections", ("bookie/service/session.py", "bookie/service/server.py")),
-    ("commit: copy, write, sync", ("bookie/storage/commit.py", "bookie/storage/block_assembly.py", "disk/")),
+    ("commit: copy, write, sync", ("bookie/storage/commit.py", "bookie/storage/block_assembly.py", "runtime/disk/")),
     (
         "index and store",
         (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from buckram.disk.syncing import sync_data, sync_file
+from buckram.runtime.disk.syncing import sync_data, sync_file
 
 CHUNK = 64 * 1024
 """Bytes of one send; what a loop turn under load has for a connection."""

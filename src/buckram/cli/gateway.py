@@ -14,9 +14,9 @@ from buckram.cli.options import connected, json_option, metadata_option, oidc_is
 from buckram.cli.output import emit
 from buckram.cli.serving import Reach, serving_options, stop_event
 from buckram.cli.stream_janitor import janitor_places
-from buckram.disk.descriptors import raise_limit
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs
+from buckram.runtime.disk.descriptors import raise_limit
 from buckram.serve.gateway.limits import HTTP_LIMITS, GatewayLimits
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.http.limits import HttpLimits

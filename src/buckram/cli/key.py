@@ -11,7 +11,7 @@ from buckram.cli.options import json_option
 from buckram.cli.output import emit, table
 from buckram.core.security.encryption import KEY_BYTES, Key, parse_keys
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.net.tls_files import check_key_file
+from buckram.runtime.net.tls_files import check_key_file
 
 _HEAD = "# Keys of Buckram, the one for new ledgers first. Whoever has this file can read what was written with them.\n"
 
@@ -35,7 +35,7 @@ def create(file: Path, as_json: bool) -> None:
       buckram key create /etc/buckram/keys/shop.keys
       export BUCKRAM_ENCRYPTION_KEYS='/etc/buckram/keys/{namespace}.keys'
     """
-    from buckram.net.authority import write_private
+    from buckram.runtime.net.authority import write_private
 
     before = _read(file) if file.exists() else ()
     made = Key.of(secrets.token_bytes(KEY_BYTES))

@@ -20,7 +20,7 @@ from buckram.core.cluster.problem import Problem
 from buckram.core.healing.status import named_rows
 from buckram.core.streams.names import owner_of
 from buckram.errors import BuckramError, InvalidArgument, MetadataUnavailable, NoSuchLedger
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 
 if TYPE_CHECKING:
     from buckram.client.maintain.check import CheckReport

@@ -20,7 +20,7 @@ from buckram.cli.options import (
 from buckram.cli.output import Bar, Degraded, emit, input_size, remark, transfer
 from buckram.cli.stdin import Lines
 from buckram.errors import EntryTooLarge, LedgerError
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 
 if TYPE_CHECKING:
     from buckram.client.write.writer import Writer

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.errors import BuckramError, BufferFull, InvalidArgument
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 
 if TYPE_CHECKING:
     from buckram.client.read.reader import Reader

@@ -20,7 +20,7 @@ from buckram.config import load
 from buckram.errors import BuckramError, ConfigError, InvalidArgument
 
 if TYPE_CHECKING:
-    from buckram.logs.running import Log
+    from buckram.runtime.logs.running import Log
 
 LEVEL = "log.level"
 """The setting's name at the HTTP API."""
@@ -32,7 +32,7 @@ log = logging.getLogger("buckram.log")
 
 def service_log(default: str = "info", config_file: str | None = None) -> AbstractContextManager[Log]:
     """Lines on standard error while the context lasts, as [log] says. ConfigError for a level that is none."""
-    from buckram.logs.running import logging_to
+    from buckram.runtime.logs.running import logging_to
 
     config, _ = load("log", read_toml(config_file), os.environ)
     return logging_to(sys.stderr, config, os.environ, default)
@@ -67,7 +67,7 @@ def log_level(address: str, level: str | None, as_json: bool) -> None:
       buckram bookie log-level 127.0.0.1:8080
       buckram bookie log-level 127.0.0.1:8080 "info buckram.store=debug"
     """
-    from buckram.core.logs.levels import parse_levels
+    from buckram.runtime.logs.format.levels import parse_levels
 
     host_port(address, f"HOST:PORT {address!r}")
     if level is not None:

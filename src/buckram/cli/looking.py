@@ -27,7 +27,7 @@ async def gathering(uri: str) -> AsyncIterator[tuple[TreeStore, Gatherer]]:
     from buckram.client.ledger_client import secured_world
     from buckram.config import load
     from buckram.health.gathering import Gatherer, opened
-    from buckram.net.runtime import production_runtime
+    from buckram.runtime.net.runtime import production_runtime
 
     store = await opened(open_tree(uri))
     try:

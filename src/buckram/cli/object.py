@@ -25,7 +25,7 @@ from buckram.cli.stdout import Payload
 from buckram.core.objects.rows import check_object_name
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, NoSuchNamespace
-from buckram.net.blocking import read_beside
+from buckram.runtime.net.blocking import read_beside
 from buckram.serve.views.objects import object_json
 from buckram.state.objects.objects import ObjectInfo, Objects
 

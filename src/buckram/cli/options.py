@@ -188,7 +188,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where it is installed; BUCKRAM_LOOP=asyncio switches it off."""
     import asyncio
 
-    from buckram.net.loop import loop_factory
+    from buckram.runtime.net.loop import loop_factory
 
     try:
         with asyncio.Runner(loop_factory=loop_factory(os.environ)) as runner, interruptible():

@@ -194,12 +194,12 @@ async def _follow(
     as_json: bool,
 ) -> None:
     from buckram.addresses import parse_address
-    from buckram.net.http import serve_http
-    from buckram.net.stats import PrometheusStats
-    from buckram.net.tcp import TcpNetwork
     from buckram.replication.gauges import show_replication
     from buckram.replication.run import Replication
     from buckram.replication.sides import side_of
+    from buckram.runtime.net.http import serve_http
+    from buckram.runtime.net.stats import PrometheusStats
+    from buckram.runtime.net.tcp import TcpNetwork
     from buckram.serve.exporter.serving import Exporter
 
     address = None if listen is None else parse_address(listen, "--listen")

@@ -112,7 +112,7 @@ class Certificates:
 
     def _make(self, names: Sequence[str]) -> None:
         """The authority is needed for this alone: its key may be elsewhere until then."""
-        from buckram.net.authority import Authority, write_private
+        from buckram.runtime.net.authority import Authority, write_private
 
         authority, hosts = Authority(self.folder), ["127.0.0.1", "::1", "localhost", socket.gethostname()]
         for name in names:

@@ -50,7 +50,7 @@ class SecureDirectory:
         """Make what is missing, and certificates and tokens anew that end soon. ConfigError without the extra
         `security`."""
         need_extra("--secure")
-        from buckram.net.authority import write_private
+        from buckram.runtime.net.authority import write_private
 
         self.certificates.keep("bookie", "gateway")
         security = SecurityStore(store)

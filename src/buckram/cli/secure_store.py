@@ -20,12 +20,12 @@ from buckram.cli.secure_certificates import BOTH
 from buckram.cli.secure_directory import SecureDirectory
 from buckram.config import TlsConfig
 from buckram.core.security.tokens import need_extra
-from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import CorruptStore
 from buckram.etcd_server import EtcdServer, start_etcd
 from buckram.etcd_server.users import USER, require_password
 from buckram.metadata.default import VARIABLE as METADATA
 from buckram.metadata.uri import ETCD_AUTH, ETCD_CA, ZOOKEEPER_AUTH, ZOOKEEPER_CA, ZOOKEEPER_SHARED
+from buckram.runtime.disk.new_directory import removed_on_failure
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 SETTINGS = "store.env"
@@ -93,7 +93,7 @@ class SecureStore:
 
     def write_settings(self, uri: str) -> Path:
         """Write them, with the URI, into a file for a shell of the same user, and return it."""
-        from buckram.net.authority import write_private
+        from buckram.runtime.net.authority import write_private
 
         path = self.guard.path / SETTINGS
         known = {METADATA: uri, **self.settings(), **self.guard.admin_settings()}
@@ -110,7 +110,7 @@ class SecureStore:
     def prepare(self) -> None:
         """Make the files that are missing. ConfigError without the extra `security`."""
         need_extra("--secure")
-        from buckram.net.authority import write_private
+        from buckram.runtime.net.authority import write_private
 
         self.guard.certificates.keep(self.kind)
         if not self._file("password").exists():
@@ -134,7 +134,7 @@ class SecureStore:
 
     def change_login(self, user: str, password: str | None) -> None:
         """Give a user a password, or take the login away. It counts when ZooKeeper has been started again."""
-        from buckram.net.authority import write_private
+        from buckram.runtime.net.authority import write_private
 
         with (self.guard.path / "zookeeper.lock").open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -145,7 +145,7 @@ class SecureStore:
             self._write_users(logins)
 
     def _write_users(self, logins: dict[str, str]) -> None:
-        from buckram.net.authority import write_private
+        from buckram.runtime.net.authority import write_private
 
         known = {ZOOKEEPER_USER: self.password, **logins}
         users = " ".join(f'user_{user}="{secret}"' for user, secret in known.items())

@@ -15,7 +15,7 @@ import click
 from buckram.addresses import check_announced, check_reachable, parse_host
 from buckram.config import TlsConfig
 from buckram.errors import InvalidArgument
-from buckram.net.secure import tls_of_environment
+from buckram.runtime.net.secure import tls_of_environment
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILE = click.Path(exists=True, dir_okay=False)

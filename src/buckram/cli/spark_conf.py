@@ -10,8 +10,8 @@ import click
 from buckram.cli.options import json_option
 from buckram.cli.output import emit
 from buckram.errors import InvalidArgument
-from buckram.net.logins import TOKEN_VARIABLE
-from buckram.net.secure import tls_of_environment
+from buckram.runtime.net.logins import TOKEN_VARIABLE
+from buckram.runtime.net.secure import tls_of_environment
 
 
 @click.command("spark-conf")

@@ -16,7 +16,7 @@ from buckram.cli.output import Bar, Degraded, emit, input_size, remark, transfer
 from buckram.cli.stdin import Lines
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, WriterExists, WriterLost
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 
 if TYPE_CHECKING:
     from buckram.cluster import Client

@@ -20,7 +20,7 @@ from buckram.types import MAX_TIME, MIN_TIME
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
-    from buckram.net.pace import Pace
+    from buckram.runtime.net.pace import Pace
 
 US = 1_000_000
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -82,7 +82,7 @@ def size(what: str, text: str) -> int:
 
 def pace(rate: str | None) -> Pace:
     """Return what holds to the option --rate, bytes a second; no limit without it. Raises as `size`."""
-    from buckram.net.pace import Pace
+    from buckram.runtime.net.pace import Pace
 
     return Pace(None if rate is None else size("--rate", rate))
 

@@ -31,7 +31,6 @@ from buckram.core.ledgers.metadata import birth_of, created
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PLACEMENT_KEY, PlacementPolicy
 from buckram.core.streams.names import owner_of
-from buckram.disk.neighbours import Neighbours
 from buckram.errors import (
     ForkedClient,
     HandleClosed,
@@ -41,13 +40,14 @@ from buckram.errors import (
 from buckram.metadata.default import default_uri
 from buckram.metadata.recorded_time import read_times
 from buckram.metadata.uri import open_store
-from buckram.net.forks import generation
-from buckram.net.introductions import Introductions
-from buckram.net.logins import secured_by
-from buckram.net.pool import BookiePool
-from buckram.net.runtime import production_runtime
-from buckram.net.secure import tls_of_environment
-from buckram.net.stats import PrometheusStats
+from buckram.runtime.disk.neighbours import Neighbours
+from buckram.runtime.net.forks import generation
+from buckram.runtime.net.introductions import Introductions
+from buckram.runtime.net.logins import secured_by
+from buckram.runtime.net.pool import BookiePool
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.secure import tls_of_environment
+from buckram.runtime.net.stats import PrometheusStats
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from buckram.client.read.reader import Reader
     from buckram.client.write.engine import LedgerAppender
     from buckram.client.write.writer import Writer
-    from buckram.telemetry.telemetry import Telemetry
+    from buckram.runtime.telemetry.telemetry import Telemetry
 
 C = TypeVar("C", bound="LedgerClient")
 
@@ -122,7 +122,7 @@ def _telemetry(config: TelemetryConfig, world: Runtime) -> Telemetry | None:
     """What sends traces and metrics of a client; None where nobody wants them. ConfigError without the extra `otel`."""
     if not config.endpoint:
         return None
-    from buckram.telemetry.telemetry import Telemetry
+    from buckram.runtime.telemetry.telemetry import Telemetry
 
     return Telemetry(config, "buckram-client", stats=world.stats if isinstance(world.stats, PrometheusStats) else None)
 

@@ -1,6 +1,6 @@
 """How long to wait before a failed attempt is made again: delays that double, and every policy of Buckram in one table.
 
-Not here: waiting (`net/retry.py`), and the deadline of all attempts, which each caller sets.
+Not here: waiting (`runtime/net/retry.py`), and the deadline of all attempts, which each caller sets.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from buckram.core.wire.messages import ListEntries, ListEntriesReply
 from buckram.errors import BuckramError, Code, ReadFailed
 from buckram.healing.ledger_walk import MemberCheck
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 log = logging.getLogger("buckram.healing")

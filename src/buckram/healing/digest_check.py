@@ -14,7 +14,7 @@ from buckram.core.wire.introduction import Peer
 from buckram.healing.copies_check import PIECE_BYTES
 from buckram.healing.ledger_walk import MemberCheck
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.types import BookieId, DigestType, LedgerId, LedgerMetadata
 
 

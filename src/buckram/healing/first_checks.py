@@ -36,7 +36,7 @@ from buckram.healing.ledger_walk import Checked
 from buckram.healing.noted import NoteQueue
 from buckram.metadata.behind import Behind, forget_behind, read_behind
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.types import MAX_LEDGER_ID, BookieId, BookieSet, LedgerId, LedgerMetadata, LedgerState, Versioned
 
 log = logging.getLogger("buckram.healing")

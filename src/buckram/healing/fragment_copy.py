@@ -25,8 +25,8 @@ from buckram.core.ledgers.reading import Span
 from buckram.core.wire.adds import ack_frames, frame_copies
 from buckram.errors import BookieError, BuckramError, HandleClosed
 from buckram.healing.pulling import AHEAD_BYTES, PACED_AHEAD_BYTES, CopyLimits, Pulls
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
 
 _BATCH_ENTRIES = 20_000

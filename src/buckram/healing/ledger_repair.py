@@ -44,8 +44,8 @@ from buckram.healing.open_ledger import OpenLedgers
 from buckram.healing.pulling import CopyLimits
 from buckram.healing.spare import next_spare, spare_members
 from buckram.metadata.wishes import read_wish
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, Position, Versioned
 
 _WITHIN_S = 10.0

@@ -14,7 +14,7 @@ from buckram.core.healing.status import Reason, Row, Why, add_to_rows, named_row
 from buckram.core.ledgers.answers import Negative, Unknown
 from buckram.core.ledgers.metadata import fragment_of
 from buckram.core.ledgers.recovery import quorum_of
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 _MOST = 10_000

@@ -22,7 +22,7 @@ from buckram.healing.ledger_walk import Checked
 from buckram.healing.overview import COPIES, PLACEMENT
 from buckram.healing.placement_check import PlacementCheck
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 
 log = logging.getLogger("buckram.healing")
 _LOOK_S = 60.0

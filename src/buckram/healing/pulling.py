@@ -20,8 +20,8 @@ from buckram.core.wire.located import Located
 from buckram.core.wire.messages import Pull, PullReply
 from buckram.core.wire.pulls import MAX_PULL_BYTES
 from buckram.errors import Code, ProtocolError
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
 APART_S = 60.0

@@ -33,8 +33,8 @@ from buckram.healing.open_ledger import OpenLedgers
 from buckram.healing.room import spaces
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.wishes import read_wishes
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
 
 _AT_ONCE = 4

@@ -34,8 +34,8 @@ from buckram.healing.ledger_repair import LedgerRepair, Outcome
 from buckram.healing.open_ledger import OpenLedgers
 from buckram.metadata.underreplication import Candidate, Underreplication
 from buckram.metadata.wishes import read_wishes
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
 
 log = logging.getLogger("buckram.healing")

@@ -31,8 +31,8 @@ from buckram.core.wire.messages import (
 )
 from buckram.errors import BuckramError, Code, MalformedRecord
 from buckram.metadata.store import TreeStore
-from buckram.net.introductions import Introductions
-from buckram.net.pool import BookiePool
+from buckram.runtime.net.introductions import Introductions
+from buckram.runtime.net.pool import BookiePool
 from buckram.seams import Clock, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
 

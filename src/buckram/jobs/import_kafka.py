@@ -45,7 +45,7 @@ from buckram.errors import (
 )
 from buckram.jobs.kafka_topic import KafkaTopic
 from buckram.jobs.spreading import Driver, Progress, driver, parallelism
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.spark.session import register
 from buckram.streams.shared.metadata import StreamStore
 

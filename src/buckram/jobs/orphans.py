@@ -115,7 +115,7 @@ async def _judge(client: Client, marked: Sequence[Marked], pending: Mapping[Ledg
 
 
 async def _delete(client: Client, found: OrphansReport, per_s: float | None) -> None:
-    from buckram.net.pace import Pace
+    from buckram.runtime.net.pace import Pace
 
     pace = Pace(per_s)
     for one in found.orphans:

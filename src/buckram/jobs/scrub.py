@@ -26,7 +26,7 @@ from buckram.jobs.reports import RUN, Report, open_report, run_name
 from buckram.jobs.scrub_report import BadReplica, ScrubReport, merge_replicas
 from buckram.jobs.spreading import Driver, Progress, Row, driver, executor_runtime, in_task, spread
 from buckram.metadata.accused import accuse
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:

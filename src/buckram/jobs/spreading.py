@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from buckram.net.logins import secured_by
-from buckram.net.loop import loop_factory
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.logins import secured_by
+from buckram.runtime.net.loop import loop_factory
+from buckram.runtime.net.runtime import production_runtime
 from buckram.spark.access import ClusterUri, cluster_uri, encryption_of, way_in
 from buckram.spark.clients import prepare_process
 from buckram.sync.thread import LoopThread

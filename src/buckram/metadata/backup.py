@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from buckram.core.cluster.history import encode_history, parse_history, why_not_accepted
-from buckram.disk.syncing import sync_file
 from buckram.errors import (
     ClusterNotInitialised,
     InvalidArgument,
@@ -46,6 +45,7 @@ from buckram.metadata.memory import MemoryKeys
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.store import ZooKeeperStore
+from buckram.runtime.disk.syncing import sync_file
 from buckram.types import Create, History, KeyOp, LedgerId, SetValue
 
 FORMAT, VERSION = "buckram-backup", 1

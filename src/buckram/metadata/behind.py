@@ -23,7 +23,7 @@ from buckram.errors import (
 )
 from buckram.metadata.listing import all_names
 from buckram.metadata.removals import is_gone
-from buckram.net.retry import retry
+from buckram.runtime.net.retry import retry
 from buckram.seams import MetadataStore, Notify
 from buckram.types import BookieId, LedgerId
 

@@ -16,8 +16,8 @@ from buckram.core.security.oidc import Issuer
 from buckram.core.security.tokens import Token, audience, sign, verify
 from buckram.errors import MetadataError
 from buckram.metadata.security import SecurityState, SecurityStore
-from buckram.net.issuer import IssuerKeys
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.issuer import IssuerKeys
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 
 _log = logging.getLogger("buckram.security")

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-from buckram.disk.syncing import sync_data, sync_directory
 from buckram.errors import ClusterNotInitialised, MetadataError, StoreReplaced
 from buckram.metadata import sqlite_commit
+from buckram.runtime.disk.syncing import sync_data, sync_directory
 
 FORMAT_VERSION = 1
 LONG_LOG_BYTES = 8 << 20

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from buckram.disk.new_directory import removed_on_failure
 from buckram.errors import BuckramError, MetadataError, MetadataUnavailable
 from buckram.metadata import session_lock, sqlite_commit, sqlite_file
 from buckram.metadata.keys import split
@@ -22,6 +21,7 @@ from buckram.metadata.quick_turns import quick_turns
 from buckram.metadata.session_lock import SessionLock
 from buckram.metadata.sqlite_changes import NEW_SESSION, Changes, Place, Row, WatchKey, watch_keys
 from buckram.metadata.sqlite_connection import SqliteConnection
+from buckram.runtime.disk.new_directory import removed_on_failure
 from buckram.seams import MAX_PAGE_BYTES
 from buckram.types import KeyOp, KeyValue, SetValue
 

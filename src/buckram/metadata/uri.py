@@ -18,7 +18,7 @@ from buckram.metadata.service.uri import ServiceUri, parse_service
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.uri import ZkUri, parse_zookeeper
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.seams import KeyStore, MetadataStore, Network, Runtime
 
 ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
@@ -99,9 +99,9 @@ async def open_store(uri: str, runtime: Runtime | None = None) -> TreeStore:
 async def _open_service(uri: ServiceUri, runtime: Runtime | None, rng: random.Random) -> TreeStore:
     from buckram.metadata.service.keys import ServiceKeys
     from buckram.metadata.service.store import ServiceStore
-    from buckram.net.logins import secured_by
-    from buckram.net.secure import SecureNetwork, tls_of_environment
-    from buckram.net.tcp import TcpNetwork
+    from buckram.runtime.net.logins import secured_by
+    from buckram.runtime.net.secure import SecureNetwork, tls_of_environment
+    from buckram.runtime.net.tcp import TcpNetwork
 
     network: Network = TcpNetwork() if runtime is None else runtime.network
     if not isinstance(network, SecureNetwork) and (uri.tls or runtime is None):

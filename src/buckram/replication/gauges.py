@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from buckram.errors import BuckramError, NoSuchStream
-from buckram.net.stats import PrometheusStats
 from buckram.replication.lag import lag_of
 from buckram.replication.run import Replication
 from buckram.replication.sides import Side
+from buckram.runtime.net.stats import PrometheusStats
 
 
 async def show_replication(work: Replication, source: Side, target: Side, stats: PrometheusStats) -> None:

@@ -14,13 +14,13 @@ from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
 from buckram.core.streams.positions import mark_of
 from buckram.core.streams.purposes import purpose_of
 from buckram.errors import NoSuchStream, ReplicationRefused, SourceWentBack
-from buckram.net.pace import Pace
 from buckram.replication.fencing import hand_over
 from buckram.replication.object_copy import observed
 from buckram.replication.object_differences import keep, only_there
 from buckram.replication.positions import Looked, write_mark
 from buckram.replication.sides import Side
 from buckram.replication.stream_copy import StreamCopy
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.shared.metadata import retry_metadata
 

@@ -18,10 +18,10 @@ from buckram.core.streams.mirrors import mirrored_settings
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.positions import Mark
 from buckram.errors import BuckramError, CursorMoved, NoSuchCursor
-from buckram.net.pace import Pace
 from buckram.replication.lag import Progress, write_progress
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
+from buckram.runtime.net.pace import Pace
 from buckram.streams.read.cursors import Cursor, cursor_positions
 from buckram.streams.read.locate import known_end
 

@@ -18,10 +18,10 @@ from buckram.core.streams.mirrors import check_counterpart, mirror_of, mirrored_
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.core.streams.positions import Mark, Verdict
 from buckram.errors import NoSuchStream, ObjectDamaged, SourceWentBack, StreamExists
-from buckram.net.pace import Pace
 from buckram.replication.lag import Progress, write_progress
 from buckram.replication.positions import Looked, choices, in_history, judged, source_mark, write_mark
 from buckram.replication.sides import Side
+from buckram.runtime.net.pace import Pace
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.objects.data import Stored
 from buckram.state.objects.mirror import MirrorObjects, ObservedObjects, Reusable

@@ -17,10 +17,10 @@ from buckram.core.streams.mirrors import SUPERSEDED
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
 from buckram.core.streams.purposes import Purpose
 from buckram.errors import NamespaceExists, NoSuchStream
-from buckram.net.pace import Pace
 from buckram.replication.lag import read_progress
 from buckram.replication.object_copy import compared, observed
 from buckram.replication.sides import Side
+from buckram.runtime.net.pace import Pace
 from buckram.state.objects.mirror import ObservedObjects
 from buckram.streams.maintain.delete import delete_stream
 

@@ -23,12 +23,12 @@ from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
 from buckram.core.streams.positions import seen
 from buckram.core.streams.purposes import purpose_of
 from buckram.errors import NoSuchStream, ReplicationRefused
-from buckram.net.pace import Pace
 from buckram.replication.fencing import supersede
 from buckram.replication.keeping import keep_records
 from buckram.replication.object_differences import KeptObjects, keep_objects, kept_objects
 from buckram.replication.positions import Looked, first_difference, record_at
 from buckram.replication.sides import Side, put_link, read_link, stream_names
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.delete import delete_stream
 
 _KEPT = ".kept-"

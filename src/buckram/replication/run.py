@@ -34,8 +34,6 @@ from buckram.errors import (
     StoreWentBack,
     Unauthorized,
 )
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
 from buckram.replication.fencing import supersede
 from buckram.replication.grants import mirror_grants
 from buckram.replication.keeping import begin_anew, go_on_with_objects
@@ -43,6 +41,8 @@ from buckram.replication.lag import note_trouble
 from buckram.replication.object_copy import ObjectCopy
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.replication.stream_copy import StreamCopy
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 
 _AT_ONCE = 8
 """How many streams are copied at the same time by `once`."""

@@ -21,8 +21,8 @@ from buckram.core.streams.policy import merged
 from buckram.core.streams.positions import Mark
 from buckram.core.streams.snapshots import is_published, leapt, published
 from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, SnapshotDamaged, WriterLost
-from buckram.net.pace import Pace
 from buckram.replication.sides import Side
+from buckram.runtime.net.pace import Pace
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.machine.snapshots import Place, free_space
 from buckram.streams.shared.ledgers import SNAPSHOT, Intent, discard, discard_after_error, make_ledger, present_op

@@ -35,12 +35,12 @@ from buckram.core.streams.producers import ProducerTable
 from buckram.core.streams.purposes import purpose_of
 from buckram.core.streams.record_format import NO_SNAPSHOT
 from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
 from buckram.replication.mirroring import Mirroring
 from buckram.replication.positions import Looked, in_history, judged, mark_at, source_mark, went_back, write_mark
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.read.history import open_segment
 from buckram.streams.read.locate import known_end

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from buckram.config import EncryptionConfig, TlsConfig, load
-from buckram.net.logins import TOKEN_VARIABLE, read_secret
-from buckram.net.secure import tls_of_environment
+from buckram.runtime.net.logins import TOKEN_VARIABLE, read_secret
+from buckram.runtime.net.secure import tls_of_environment
 
 SECRET_OPTIONS = ("token", "tokenFile", "tls.ca", "tls.certificate", "tls.key")
 

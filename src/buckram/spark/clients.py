@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
-from buckram.net.allocator import keep_freed_memory
+from buckram.runtime.net.allocator import keep_freed_memory
 from buckram.spark.access import encryption_of, way_in
 from buckram.types import BookieInfo, BookieSet, History, LedgerId, Versioned
 
@@ -210,8 +210,8 @@ class PinnedStore:
 
     async def _open(self) -> MetadataStore:
         from buckram.metadata.uri import open_store
-        from buckram.net.logins import secured_by
-        from buckram.net.runtime import production_runtime
+        from buckram.runtime.net.logins import secured_by
+        from buckram.runtime.net.runtime import production_runtime
 
         world = production_runtime()
         world = replace(world, network=secured_by(os.environ, world.network, **way_in(self.uri)))

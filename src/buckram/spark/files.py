@@ -14,8 +14,8 @@ from typing import Any
 
 from buckram.addresses import host_port
 from buckram.errors import InvalidArgument
-from buckram.net.logins import TOKEN_VARIABLE
-from buckram.net.secure import tls_of_environment
+from buckram.runtime.net.logins import TOKEN_VARIABLE
+from buckram.runtime.net.secure import tls_of_environment
 from buckram.serve.webhdfs.limits import SCHEMES, TOKEN_PATH
 from buckram.spark.relay_place import RelayPlace
 from buckram.spark.trust_store import certificate_in, java_options, relay_identity, write_trust_store

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from buckram.errors import BuckramError, InvalidArgument
-from buckram.net.stats import PrometheusStats
+from buckram.runtime.net.stats import PrometheusStats
 from buckram.seams import Stats
 from buckram.spark.access import cluster_uri
 from buckram.spark.clients import connection

@@ -1,8 +1,9 @@
 """LocalScan: reads many entries from the log files of a bookie that runs on the executor's machine as the same user.
 
-The bookie is asked only where the entries are, and the executor reads its log files (`disk/neighbours.py`), so no entry
-passes through the bookie and a socket. The files may be deleted or reused at any time, so an entry with a wrong digest
-does not mean that the bookie's copy is bad. After any failure the scan ends early and `stream_scan.py` continues there.
+The bookie is asked only where the entries are, and the executor reads its log files (`runtime/disk/neighbours.py`), so
+no entry passes through the bookie and a socket. The files may be deleted or reused at any time, so an entry with a
+wrong digest does not mean that the bookie's copy is bad. After any failure the scan ends early and `stream_scan.py`
+continues there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from buckram.core.wire.introduction import Peer
 from buckram.core.wire.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
 from buckram.core.wire.messages import ask_for_places
 from buckram.core.wire.v2 import LOCATED, encode_request
-from buckram.disk.neighbours import NeighbourDirectory, Neighbours
+from buckram.runtime.disk.neighbours import NeighbourDirectory, Neighbours
 from buckram.seams import FileRange
 from buckram.spark.stream_scan import (
     ANSWER,

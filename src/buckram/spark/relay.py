@@ -22,8 +22,8 @@ from urllib.parse import parse_qsl
 
 from buckram.addresses import join
 from buckram.config import TlsConfig
-from buckram.net.forks import generation
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.forks import generation
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.webhdfs.java_classes import ILLEGAL, INPUT_OUTPUT, remote_exception
 from buckram.spark.relay_gateways import Answer, AskerGone, Gateways, NoAnswer
 from buckram.spark.relay_link import Patience, Request

@@ -22,9 +22,9 @@ from buckram.spark.transactions import Attempt, Part
 from buckram.types import TRACE_SIZE
 
 if TYPE_CHECKING:
+    from buckram.runtime.telemetry.telemetry import Telemetry
     from buckram.seams import Span
     from buckram.spark.stream_partition import Slice
-    from buckram.telemetry.telemetry import Telemetry
 
 T = TypeVar("T")
 _sending: dict[int, Telemetry | None] = {}
@@ -138,7 +138,7 @@ def _started() -> Telemetry | None:
     config = load("telemetry", environment=os.environ)[0]
     if not config.endpoint:
         return None
-    from buckram.telemetry.telemetry import Telemetry
+    from buckram.runtime.telemetry.telemetry import Telemetry
 
     telemetry = Telemetry(config, "buckram-spark")
     telemetry.start(metrics=False)

@@ -1,7 +1,7 @@
 """Whom Java trusts: a trust store of certificate authorities, for gateways with TLS (swebhdfs://).
 
 Java reads no PEM files. Hadoop's client and the client that it gets access tokens with are two, and both take the
-trust store that the JVM was started with. Not here: the gateway's own certificate (`net/tls_files.py`).
+trust store that the JVM was started with. Not here: the gateway's own certificate (`runtime/net/tls_files.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from buckram.core.security.certificates import life_of
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs
-from buckram.net.tls_files import check_key_file
+from buckram.runtime.net.tls_files import check_key_file
 
 PASSWORD = "buckram"
 """Java asks for one. It hides nothing: certificates are public, and who may write the file is the file's mode."""
@@ -67,7 +67,7 @@ def relay_identity() -> Path:
     if _still_good(place):
         return place
     try:
-        from buckram.net.authority import alone
+        from buckram.runtime.net.authority import alone
     except ImportError:
         raise ConfigError(needs("a relay with TLS", "security")) from None
     _write(place, alone("relay of Buckram", ("localhost", "127.0.0.1")), 0o600, replace=place.exists())

@@ -17,7 +17,7 @@ from buckram.core.sql.own_functions import OwnCall, argument_of, own_call
 from buckram.core.sql.statements import Kind, Statement, classify, is_single
 from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
 from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
-from buckram.net.retry import Retries
+from buckram.runtime.net.retry import Retries
 from buckram.state.db.database import Database
 from buckram.state.db.statements import after_comments, first_word
 from buckram.state.db.transactions import OpenTransaction, only_reads

@@ -21,7 +21,7 @@ from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import StoreWentBack
 from buckram.metadata.default import default_uri
-from buckram.net.retry import Retries
+from buckram.runtime.net.retry import Retries
 from buckram.state.db.database import Database
 from buckram.state.db.shelf import Shelf
 from buckram.state.machine.machine import process_name

@@ -25,7 +25,7 @@ from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig
 from buckram.errors import BuckramError
 from buckram.metadata.default import default_uri
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.state.machine.settings import MachineSettings
 from buckram.sync.bulk import Bulk, BulkLedger

@@ -14,7 +14,7 @@ from buckram.client.shared.opening import NotAsync
 from buckram.config import ClientConfig
 from buckram.core.streams.batch import Batch, Record
 from buckram.core.streams.record_format import HeadersInput
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.read.reader import StreamReader as _StreamReader
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
 from buckram.sync.handover import Handover

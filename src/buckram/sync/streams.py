@@ -12,7 +12,7 @@ from buckram.core.streams.batch import Record
 from buckram.core.streams.head import Segment
 from buckram.core.tenants.quotas import Quotas
 from buckram.namespace import Namespace as _Namespace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.machine.machine import M
 from buckram.state.machine.settings import MachineSettings
 from buckram.streams.info import StreamInfo

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from buckram.client.shared.opening import NotCopied
 from buckram.errors import ConfigError, ForkedClient, HandleClosed
-from buckram.net.loop import loop_factory
+from buckram.runtime.net.loop import loop_factory
 
 T = TypeVar("T")
 

@@ -40,7 +40,7 @@ from buckram.core.wire.context import (
 from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
 from buckram.core.wire.server import Incoming, Item, ServerProtocol
 from buckram.errors import AccessRefused, BuckramError, Code
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.types import Create, SetValue
 
 AUTH = AuthConfig(logins="token", authorisation="on")

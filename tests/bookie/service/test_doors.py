@@ -41,9 +41,9 @@ from buckram.core.wire.messages import (
 from buckram.errors import BuckramError, Code
 from buckram.metadata.service import packets
 from buckram.metadata.service.packets import KeyRequest, Kind, Refusal
-from buckram.net.logins import TOKEN_PLUGIN
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats
+from buckram.runtime.net.logins import TOKEN_PLUGIN
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats
 from buckram.types import Create, Delete, DigestType, SetValue
 
 SUBSETS = [set(some) for size in range(5) for some in combinations(("read", "append", "delete", "create"), size)]

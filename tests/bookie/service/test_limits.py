@@ -19,8 +19,8 @@ from buckram.bookie.service.server import BadFrames
 from buckram.bookie.storage import commit, maintenance
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire.messages import Read
-from buckram.disk.local import LocalDisk
 from buckram.errors import Code
+from buckram.runtime.disk.local import LocalDisk
 
 MB = 1 << 20
 

@@ -21,11 +21,11 @@ from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import Auth, AuthReply, GetBookieInfo, Read, Reply, StartTls, StartTlsReply
 from buckram.errors import AccessRefused, BuckramError, Code, ConfigError
 from buckram.metadata.uri import open_store
-from buckram.net import local_sockets
-from buckram.net.logins import SaslLogin, TokenLogin, login_of
-from buckram.net.secure import LoginRefused, SecureNetwork
-from buckram.net.tcp import TcpNetwork
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net import local_sockets
+from buckram.runtime.net.logins import SaslLogin, TokenLogin, login_of
+from buckram.runtime.net.secure import LoginRefused, SecureNetwork
+from buckram.runtime.net.tcp import TcpNetwork
+from buckram.runtime.net.tls_files import TlsFiles
 
 TOKENS = AuthConfig(logins="token")
 

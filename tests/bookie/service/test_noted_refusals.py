@@ -24,12 +24,12 @@ from buckram.core.wire.messages import Add, Auth, GetBookieInfo, Read, WriteLac
 from buckram.errors import Code
 from buckram.metadata.service.packets import KeyRequest, Kind, encode_request
 from buckram.metadata.tenants import TenantStore
-from buckram.net import local_sockets
-from buckram.net.runtime import production_runtime
-from buckram.net.secure import LoginRefused, SecureNetwork
-from buckram.net.stats import NullStats
-from buckram.net.tcp import TcpNetwork
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net import local_sockets
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.secure import LoginRefused, SecureNetwork
+from buckram.runtime.net.stats import NullStats
+from buckram.runtime.net.tcp import TcpNetwork
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.types import DigestType
 
 SOURCES = Path(buckram.__file__).parent

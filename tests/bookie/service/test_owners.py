@@ -25,7 +25,7 @@ from buckram.core.wire.context import (
 from buckram.core.wire.messages import LAST_ENTRY, Read
 from buckram.core.wire.server import Incoming, Item, ServerProtocol
 from buckram.errors import MetadataUnavailable
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.types import LedgerId
 
 NET, KEY = NetConfig(), b"k" * 20

@@ -42,8 +42,8 @@ from buckram.core.wire.messages import (
     ask_for_places,
 )
 from buckram.core.wire.v2 import name_ledger
-from buckram.disk.neighbours import Neighbours
 from buckram.errors import Code
+from buckram.runtime.disk.neighbours import Neighbours
 from buckram.seams import FileData, FileRange, LocalDirectory
 from buckram.types import DigestType, EntryId
 

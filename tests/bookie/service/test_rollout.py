@@ -22,12 +22,12 @@ from buckram.bookie.service.door import Door
 from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig, TlsConfig
 from buckram.core.security.acl import LOGIN_PROPERTY
-from buckram.disk.local import LocalDisk
 from buckram.errors import BuckramError, ConfigError
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.store import TreeStore
 from buckram.metadata.uri import open_store
-from buckram.net.runtime import production_runtime
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.runtime import production_runtime
 from buckram.types import BookieInfo
 
 NO_TLS, NO_AUTH = TlsConfig(), AuthConfig()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from tests.support.store_kit import add, open_store, read, settle, small_config
 
 from buckram.bookie.storage.store import Store
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import Write
 
 Done = Callable[[OSError | None], None]

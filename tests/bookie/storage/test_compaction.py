@@ -9,7 +9,7 @@ import pytest
 from tests.support.store_kit import KEY, add, durable, open_store, read, reopened, settle, small_config, stored
 
 from buckram.bookie.storage.store import Store
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 
 Content = dict[tuple[int, int], bytes]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.store_kit import add, durable, open_store, read, reopened, settle, stored
 
 from buckram.bookie.storage.store import Store
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 
 DEAD, LONE, TWICE = 1, 50, 60
 

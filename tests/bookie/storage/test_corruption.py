@@ -23,7 +23,7 @@ from tests.support.store_kit import (
 
 from buckram.bookie.storage.store import Store, StoreError
 from buckram.bookie.storage.tail_page import NAME as TAIL
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import PAGE_BYTES
 
 

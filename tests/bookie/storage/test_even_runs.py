@@ -11,7 +11,7 @@ from tests.support.store_kit import add, durable, open_store, read, reopened, se
 
 from buckram.bookie.storage.segments import Footer
 from buckram.bookie.storage.store import Store
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import Read
 
 LEDGERS, RUN, RUNS = 3, 20, 12

@@ -13,7 +13,7 @@ from buckram.bookie.storage.page_cache import PageCache
 from buckram.bookie.storage.segments import DirEntry, Footer, Segment, load_footer
 from buckram.core.storage.ledger_state import LedgerState
 from buckram.core.storage.segment_format import RUN_RECORD
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import Write
 
 LEDGERS, LOG_END, FILE_BYTES = (3, 8, 9), 1 << 20, 8 << 20

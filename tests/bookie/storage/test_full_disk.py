@@ -14,7 +14,7 @@ from tests.support.store_kit import add, durable, open_store, read, settle, smal
 from buckram.bookie.storage.reserve import NAME, Reserve
 from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 
 PAYLOAD = bytes(2000)
 LEDGERS = 4

@@ -18,8 +18,8 @@ from tests.support.store_kit import NullStats, add, durable, open_store, read, s
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.superblock import read_superblock
 from buckram.config import StoreConfig
-from buckram.disk.local import LocalDisk
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.disk.memory import MemoryDisk
 
 T = TypeVar("T")
 FIRST = 8192

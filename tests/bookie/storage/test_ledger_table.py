@@ -16,7 +16,7 @@ from buckram.bookie.storage.page_cache import PageCache
 from buckram.bookie.storage.segments import Footer, Segment
 from buckram.core.storage.ledger_state import LedgerState
 from buckram.core.storage.segment_format import PAGE, open_trailer
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 
 
 class NoSegments:

@@ -18,10 +18,10 @@ from buckram.bookie.storage.store import Store
 from buckram.core.entries.packed import PackedBodies
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire.located import Extent, Located, extended
-from buckram.disk.local import LocalDisk
-from buckram.disk.neighbours import identity_of
-from buckram.disk.withholding import WithholdingDisk
 from buckram.errors import Code
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.disk.neighbours import identity_of
+from buckram.runtime.disk.withholding import WithholdingDisk
 
 
 def in_files(located: Located) -> list[bytes]:

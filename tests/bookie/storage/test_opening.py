@@ -17,8 +17,8 @@ from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.superblock import NAME, Superblock, read_superblock
 from buckram.bookie.storage.tail_page import NAME as TAIL
 from buckram.core.storage.segment_format import crc
-from buckram.disk.memory import MemoryDisk
 from buckram.errors import CorruptStore
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import Write
 
 # -- opening

@@ -9,7 +9,7 @@ import pytest
 from tests.support.store_kit import add, durable, open_store, read, small_config
 
 from buckram.bookie.storage.store import Store
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 
 
 class Died(BaseException):

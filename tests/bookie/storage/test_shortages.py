@@ -12,11 +12,11 @@ from tests.support.store_kit import add, durable, open_store, read, settle, stor
 
 from buckram.bookie.registration import Registration
 from buckram.bookie.storage.store import Store, StoreError
-from buckram.disk import descriptors
-from buckram.disk.local import LocalDisk
-from buckram.disk.memory import MemoryDisk, MemoryFile
-from buckram.disk.trouble import explained, passing
 from buckram.errors import AlreadyRegistered
+from buckram.runtime.disk import descriptors
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.disk.memory import MemoryDisk, MemoryFile
+from buckram.runtime.disk.trouble import explained, passing
 from buckram.types import BookieInfo
 
 

@@ -21,8 +21,8 @@ from tests.support.store_kit import (
 )
 
 from buckram.bookie.storage.store import Store
-from buckram.disk.memory import MemoryDisk
 from buckram.errors import InvalidArgument
+from buckram.runtime.disk.memory import MemoryDisk
 
 
 async def test_an_add_is_readable_at_once_and_durable_later() -> None:

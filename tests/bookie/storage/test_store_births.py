@@ -6,8 +6,8 @@ import pytest
 from tests.support.store_kit import KEY, add, durable, open_store, read, reopened, settle, stored
 
 from buckram.bookie.storage.store import Store
-from buckram.disk.memory import MemoryDisk
 from buckram.errors import InvalidArgument
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.types import NO_BIRTH
 
 A, B = b"a" * 16, b"b" * 16

@@ -31,8 +31,8 @@ from buckram.bookie.storage.store import Store, StoreError
 from buckram.bookie.storage.tail_page import NAME as TAIL
 from buckram.bookie.storage.tail_page import TailPage, new_page, read_mark
 from buckram.core.storage.segment_format import SECTOR
-from buckram.disk.memory import MemoryDisk
 from buckram.errors import InvalidArgument
+from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import PAGE_BYTES
 
 

@@ -19,8 +19,8 @@ from tests.support.store_kit import (
 )
 
 from buckram.bookie.storage.store import StoreError
-from buckram.disk.memory import MemoryDisk
 from buckram.errors import InvalidArgument, InvariantViolation
+from buckram.runtime.disk.memory import MemoryDisk
 
 
 async def test_a_failed_sync_ends_the_store() -> None:

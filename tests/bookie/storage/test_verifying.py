@@ -11,7 +11,7 @@ from tests.support.store_kit import add, durable, open_store, read, read_frames,
 from buckram.bookie.storage.position import Position
 from buckram.bookie.storage.store import Store, StoreError
 from buckram.bookie.storage.verifying import BadExtent
-from buckram.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import MemoryDisk
 
 
 async def passed(store: Store) -> list[BadExtent]:

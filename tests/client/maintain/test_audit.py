@@ -19,8 +19,8 @@ from buckram.core.entries.packed import PackedBodies
 from buckram.core.ledgers.audit import BlockSums, Piece, PieceReport, plan_pieces
 from buckram.core.ledgers.metadata import created
 from buckram.core.wire.introduction import Expected, Introduction, Peer
-from buckram.net.pace import Pace
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.runtime import production_runtime
 from buckram.testing import Cluster, cluster
 from buckram.types import BookieAddress, DigestType, LedgerMetadata
 

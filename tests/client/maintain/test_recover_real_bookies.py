@@ -14,7 +14,7 @@ from buckram.client.read.reader import Reader
 from buckram.config import ClientConfig
 from buckram.core.ledgers.audit import plan_pieces
 from buckram.errors import LedgerFenced, RecoveryFailed
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.testing import cluster
 from buckram.types import LedgerState
 

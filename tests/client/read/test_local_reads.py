@@ -24,9 +24,9 @@ from tests.support.local_reads_kit import (
 from tests.support.scripted_bookie import eventually
 
 from buckram.core.wire.messages import BatchRead
-from buckram.disk.neighbours import NeighbourDirectory
 from buckram.errors import HandleClosed
-from buckram.net.pool import BookiePool
+from buckram.runtime.disk.neighbours import NeighbourDirectory
+from buckram.runtime.net.pool import BookiePool
 from buckram.seams import FileData, FileRange
 from buckram.testing import cluster
 

@@ -25,7 +25,7 @@ from buckram.core.wire.located import Extent, Located
 from buckram.core.wire.messages import BatchRead
 from buckram.core.wire.server import Incoming
 from buckram.core.wire.v2 import located_reply
-from buckram.disk.neighbours import identity_of
+from buckram.runtime.disk.neighbours import identity_of
 
 asked = pytest.fixture(recording)
 nothing_is_left = pytest.fixture(autouse=True)(leaving_nothing)

@@ -20,7 +20,7 @@ from buckram.core.placement.topology import LOCATION_PROPERTY
 from buckram.errors import MetadataUnavailable, NotEnoughBookies
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.seams import KeyStore
 from buckram.types import BookieAddress, BookieInfo
 

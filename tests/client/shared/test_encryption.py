@@ -17,11 +17,11 @@ from buckram.client.shared.encryption import EncryptionKeys
 from buckram.cluster import Client
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig
 from buckram.core.security.encryption import ENCRYPTION, OVERHEAD, Cipher, Key
-from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, EncryptionKeyMissing, EntryTooLarge
 from buckram.metadata.backup import copy_of, write_file
 from buckram.metadata.store import TreeStore
-from buckram.net.runtime import production_runtime
+from buckram.runtime.disk.local import LocalDisk
+from buckram.runtime.net.runtime import production_runtime
 
 PLAIN = b"a text that nobody may find on a disk"
 SHOP = {"buckram.namespace": b"shop"}

@@ -17,7 +17,7 @@ from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement import latency
 from buckram.core.placement.choose import slow_ones
 from buckram.core.placement.policy import ANYWHERE
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.testing import Cluster, cluster
 
 LATE_S = 0.06

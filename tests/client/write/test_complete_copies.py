@@ -12,7 +12,7 @@ from buckram.client.write.writer import engine_of
 from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.metadata.behind import ledgers_behind
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.testing import cluster
 
 BODIES = [b"%d" % i for i in range(50)]

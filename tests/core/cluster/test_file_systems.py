@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from buckram.core.cluster.file_systems import number_of, space
-from buckram.disk.neighbours import identity_of
+from buckram.runtime.disk.neighbours import identity_of
 
 
 def test_directories_of_one_file_system_have_one_number(tmp_path: Path) -> None:

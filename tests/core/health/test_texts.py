@@ -14,14 +14,14 @@ PACKAGES = (
     "bookie",
     "client",
     "core",
-    "disk",
+    "runtime/disk",
     "errors",
     "serve/exporter",
     "serve/gateway",
     "healing",
     "health",
     "metadata",
-    "net",
+    "runtime/net",
     "streams",
 )
 _REMOVING = re.compile(

@@ -15,7 +15,7 @@ from buckram.config import ClientConfig
 from buckram.errors import AccessRefused, ConfigError, MetadataError, MetadataUnavailable
 from buckram.metadata.uri import ZOOKEEPER_AUTH, ZOOKEEPER_CA, ZOOKEEPER_CERT, ZOOKEEPER_SHARED, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.testing import cluster
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 

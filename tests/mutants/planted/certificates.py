@@ -24,7 +24,7 @@ MUTANTS = (
         "the authority gets a new key with its new certificate, so that what it signed counts no more",
         edited(
             (
-                "buckram.net.authority:Authority.renew",
+                "buckram.runtime.net.authority:Authority.renew",
                 "self._certify(self._key, days)",
                 "self._key = ec.generate_private_key(ec.SECP256R1())\n"
                 "    write_private(self._key_file, _pem(self._key))\n"
@@ -42,7 +42,7 @@ MUTANTS = (
     TestMutant(
         "certificate-in-use-stays",
         "a server goes on with the certificate that it began with",
-        edited(("buckram.net.tls_files:TlsFiles.context", "if state != self._state:", "if False:")),
+        edited(("buckram.runtime.net.tls_files:TlsFiles.context", "if state != self._state:", "if False:")),
         ("tests/serve/hrana/test_access.py::test_it_speaks_tls_with_the_certificate_of_the_moment",),
     ),
 )

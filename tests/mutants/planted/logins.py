@@ -42,10 +42,10 @@ MUTANTS = (
         "clear-answer-counts",
         "a client takes what came in clear behind the answer to START_TLS for an answer through TLS",
         edited(
-            ("buckram.net.secure:_Preface.begin_tls", "self._packets or self._chunks.pending_bytes", "False"),
+            ("buckram.runtime.net.secure:_Preface.begin_tls", "self._packets or self._chunks.pending_bytes", "False"),
         ),
         (
-            "tests/net/test_secure.py::"
+            "tests/runtime/net/test_secure.py::"
             "test_what_is_said_in_clear_behind_the_answer_to_start_tls_is_not_taken_for_the_bookies",
         ),
     ),
@@ -93,8 +93,8 @@ MUTANTS = (
     TestMutant(
         "sockets-anybody-may-enter",
         "Unix sockets are used in a directory that others may enter",
-        edited(("buckram.net.local_sockets:_is_ours", "and not found.st_mode & 0o077", "")),
-        ("tests/net/test_local_sockets.py::test_a_directory_that_others_may_enter_leaves_tcp",),
+        edited(("buckram.runtime.net.local_sockets:_is_ours", "and not found.st_mode & 0o077", "")),
+        ("tests/runtime/net/test_local_sockets.py::test_a_directory_that_others_may_enter_leaves_tcp",),
     ),
     TestMutant(
         "group-is-a-role",
@@ -111,13 +111,17 @@ MUTANTS = (
     TestMutant(
         "keys-asked-for-by-each-token",
         "whoever shows tokens with keys that do not exist has the issuer asked for each of them",
-        edited(("buckram.net.issuer:IssuerKeys._ask_again", "_now() - self._began_at >= self._again_s", "True")),
-        ("tests/net/test_issuer.py::test_keys_that_do_not_exist_have_them_fetched_once_in_some_seconds",),
+        edited(
+            ("buckram.runtime.net.issuer:IssuerKeys._ask_again", "_now() - self._began_at >= self._again_s", "True")
+        ),
+        ("tests/runtime/net/test_issuer.py::test_keys_that_do_not_exist_have_them_fetched_once_in_some_seconds",),
     ),
     TestMutant(
         "keys-of-an-issuer-for-ever",
         "keys count however long their issuer is away",
-        edited(("buckram.net.issuer:IssuerKeys.keys", "_now() - self._fetched_at < self.issuer.known_s", "True")),
-        ("tests/net/test_issuer.py::test_known_keys_count_while_the_issuer_is_away_and_not_for_ever",),
+        edited(
+            ("buckram.runtime.net.issuer:IssuerKeys.keys", "_now() - self._fetched_at < self.issuer.known_s", "True")
+        ),
+        ("tests/runtime/net/test_issuer.py::test_known_keys_count_while_the_issuer_is_away_and_not_for_ever",),
     ),
 )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 ENDPOINT, POOL, CONNECTION = (
-    "buckram.net.pool:_Endpoint",
-    "buckram.net.pool:BookiePool",
-    "buckram.net.connection:Connection",
+    "buckram.runtime.net.pool:_Endpoint",
+    "buckram.runtime.net.pool:BookiePool",
+    "buckram.runtime.net.connection:Connection",
 )
-TROUBLE = "tests/net/test_pool_trouble.py"
-IDENTITY = "tests/net/test_introductions.py"
+TROUBLE = "tests/runtime/net/test_pool_trouble.py"
+IDENTITY = "tests/runtime/net/test_introductions.py"
 AGAIN = f"{IDENTITY}::test_what_waits_for_a_bookie_does_not_go_to_one_that_was_born_again"
 MET = f"{IDENTITY}::test_waiting_adds_go_to_the_last_incarnation_if_none_is_registered"
-WAITING = "tests/net/test_pool_waiting.py"
+WAITING = "tests/runtime/net/test_pool_waiting.py"
 MOVED = f"{TROUBLE}::test_a_bookie_that_moved"
 GONE = f"{IDENTITY}::test_an_open_connection_of_who_is_no_longer_there_acknowledges_nothing"
 
@@ -34,7 +34,7 @@ MUTANTS = (
         "pool-bytes-stay",
         "bytes that waited for a connection count as waiting for ever",
         edited((f"{ENDPOINT}.connected", "self._waiting, [], 0", "self._waiting, [], self._waiting_bytes")),
-        ("tests/net/test_pool.py::test_adds_of_a_lane_are_acknowledged",),
+        ("tests/runtime/net/test_pool.py::test_adds_of_a_lane_are_acknowledged",),
     ),
     TestMutant(
         "connection-left-cuts",
@@ -87,13 +87,13 @@ MUTANTS = (
     TestMutant(
         "follower-ends-for-good",
         "who follows something ends with the first error that nobody expected",
-        edited(("buckram.net.tasks:TaskScope.keep", 'self._report(f"{self._name}:{name}", error)', "raise")),
-        ("tests/net/test_parts.py::test_what_follows_something_begins_anew_when_it_failed",),
+        edited(("buckram.runtime.net.tasks:TaskScope.keep", 'self._report(f"{self._name}:{name}", error)', "raise")),
+        ("tests/runtime/net/test_parts.py::test_what_follows_something_begins_anew_when_it_failed",),
     ),
     TestMutant(
         "shelf-keeps-failures",
         "what could not be opened once is never opened again while it is asked for",
-        edited(("buckram.net.shelf:Shelf._taken", "if place.failed:", "if False:")),
+        edited(("buckram.runtime.net.shelf:Shelf._taken", "if place.failed:", "if False:")),
         ("tests/state/db/test_shelf.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
     ),
 )

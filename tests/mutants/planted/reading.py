@@ -61,55 +61,55 @@ MUTANTS = (
         "a directory of another machine is read",
         edited(
             (
-                "buckram.disk.neighbours:Neighbours.open",
+                "buckram.runtime.disk.neighbours:Neighbours.open",
                 "identity_of(directory) == identity and ",
                 "",
             )
         ),
-        ("tests/disk/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
+        ("tests/runtime/disk/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
     ),
     TestMutant(
         "neighbour-empty-identity",
         "a bookie without an identity is read",
         edited(
             (
-                "buckram.disk.neighbours:Neighbours.open",
+                "buckram.runtime.disk.neighbours:Neighbours.open",
                 'identity != "" and ',
                 "",
             )
         ),
-        ("tests/disk/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
+        ("tests/runtime/disk/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
     ),
     TestMutant(
         "neighbour-path",
         "a name may lead out of the directory",
         edited(
             (
-                "buckram.disk.neighbours:NeighbourDirectory._open",
+                "buckram.runtime.disk.neighbours:NeighbourDirectory._open",
                 "if os.sep in name:",
                 "if False:",
             )
         ),
-        ("tests/disk/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
+        ("tests/runtime/disk/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
     ),
     TestMutant(
         "neighbour-fd-leak",
         "open files are not closed after an error",
         edited(
             (
-                "buckram.disk.neighbours:NeighbourDirectory._open",
+                "buckram.runtime.disk.neighbours:NeighbourDirectory._open",
                 "os.close(file)\n",
                 "",
             )
         ),
-        ("tests/disk/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
+        ("tests/runtime/disk/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
     ),
     TestMutant(
         "neighbour-align",
         "direct reads give the bytes of the unit's beginning",
         edited(
             (
-                "buckram.disk.neighbours:NeighbourDirectory._piece",
+                "buckram.runtime.disk.neighbours:NeighbourDirectory._piece",
                 "return FileData(data, at + before)",
                 "return FileData(data, at)",
             )

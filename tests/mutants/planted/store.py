@@ -11,8 +11,8 @@ MUTANTS = (
     TestMutant(
         "sync-ends-in-the-devices-cache",
         "on macOS a sync hands the data to the device, and does not wait until they are there",
-        edited(("buckram.disk.syncing:sync_file", "if FULL is not None:", "if False:")),
-        ("tests/disk/test_syncing.py::test_on_macos_every_sync_waits_for_the_device",),
+        edited(("buckram.runtime.disk.syncing:sync_file", "if FULL is not None:", "if False:")),
+        ("tests/runtime/disk/test_syncing.py::test_on_macos_every_sync_waits_for_the_device",),
     ),
     TestMutant(
         "growth-asked-in-vain",

@@ -158,7 +158,7 @@ MUTANTS = (
         "ledgers that one principal creates close the writers of others' ledgers",
         edited(
             (
-                "buckram.net.shelf:Shelf._close_surplus",
+                "buckram.runtime.net.shelf:Shelf._close_surplus",
                 "max(idle, key=lambda holder: open_now[holder])",
                 "next(iter(idle))",
             )
@@ -171,8 +171,8 @@ MUTANTS = (
     TestMutant(
         "probe-kept-out",
         "idle connections keep a bookie's probes out",
-        edited(("buckram.net.http:_Server._exchange", " and not self._make_room(writer)", "")),
-        ("tests/net/test_http.py::test_idle_connections_keep_no_probe_out",),
+        edited(("buckram.runtime.net.http:_Server._exchange", " and not self._make_room(writer)", "")),
+        ("tests/runtime/net/test_http.py::test_idle_connections_keep_no_probe_out",),
     ),
     TestMutant(
         "metrics-for-all",

@@ -9,7 +9,7 @@ from tests.support.exporter_kit import furnished
 from tests.support.polling import eventually
 
 from buckram.cluster import connect
-from buckram.net.http import Request
+from buckram.runtime.net.http import Request
 from buckram.serve.exporter.looking import look
 from buckram.serve.exporter.serving import Exporter
 from buckram.serve.exporter.serving import cluster as cluster_of

@@ -20,7 +20,7 @@ from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.offload_places import parse_offload_places
 from buckram.metadata.security import SecurityStore
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.gateway.access import is_local
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.server import Gateway

@@ -17,8 +17,8 @@ from tests.support.polling import eventually
 from buckram.audit.writing import AuditWriter
 from buckram.bookie.audit_log import AuditLog
 from buckram.cluster import Client
-from buckram.net.runtime import production_runtime
-from buckram.net.stats import NullStats
+from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.stats import NullStats
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.testing import Cluster
 

@@ -13,7 +13,7 @@ from tests.support.polling import until
 from tests.support.secure_kit import Files
 
 from buckram.cluster import Client
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.openapi import document
 from buckram.serve.gateway.server import Gateway

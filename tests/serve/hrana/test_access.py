@@ -23,7 +23,7 @@ from buckram.core.security.principal import Principal
 from buckram.errors import AccessRefused, ConfigError
 from buckram.metadata.layout import DATABASE_SERVERS
 from buckram.metadata.security import SecurityStore
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.hrana.access import TokenAccess
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.others import Others

@@ -20,7 +20,7 @@ from buckram.core.tenants.audit import REFUSALS, REFUSED
 from buckram.core.tenants.refusals import OTHERS
 from buckram.errors import MetadataUnavailable
 from buckram.metadata.audit_notes import notes, turn_on
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.serve.http.refusals import MOST_PRINCIPALS, Refusals
 from buckram.testing import Cluster
 

@@ -13,7 +13,7 @@ from buckram.cluster import Client
 from buckram.core.machine.proof import Freshness
 from buckram.errors import CommandUnknown, NotLeader, ReplicaDiverged, ReplicaStopped, TooStale
 from buckram.namespace import Namespace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.machine.freshness import FreshnessQuestion
 from buckram.state.machine.settings import MachineSettings
 from buckram.testing import Cluster

@@ -25,7 +25,7 @@ from buckram.core.streams.head import HISTORY
 from buckram.core.streams.history import copy_of
 from buckram.errors import InvalidArgument, MachineLog, StreamError
 from buckram.namespace import Namespace
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain import segment_copy
 from buckram.streams.maintain.compaction import compact_stream
 from buckram.streams.maintain.export import ExportReport, export_stream, plan_export

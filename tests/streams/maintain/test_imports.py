@@ -20,7 +20,7 @@ from buckram.core.streams.imports import Columns, Position, position_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument, MalformedSource, OpenSegment, StreamError
 from buckram.namespace import Namespace
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain import imports
 from buckram.streams.maintain.imports import ImportReport, import_files, plan_import
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings

@@ -17,7 +17,7 @@ from buckram.core.streams.changes import deleted
 from buckram.core.streams.names import owner_of, stream_name
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchNamespace, StreamError
 from buckram.namespace import Namespace
-from buckram.net.retry import Retries
+from buckram.runtime.net.retry import Retries
 from buckram.seams import KeyStore, Notify
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport

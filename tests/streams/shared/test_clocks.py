@@ -23,7 +23,7 @@ from buckram.core.streams.names import StreamName
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.security_follow import FollowedSecurity
 from buckram.namespace import Namespace
-from buckram.net.runtime import production_runtime
+from buckram.runtime.net.runtime import production_runtime
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.shared.metadata import StreamStore

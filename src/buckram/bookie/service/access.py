@@ -29,7 +29,7 @@ from buckram.core.wire.context import OP_ADD
 from buckram.core.wire.messages import Auth, BatchRead, GetBookieInfo, Pull, Read, StartTls
 from buckram.core.wire.server import Incoming, Item, Named, encode_error
 from buckram.errors import BuckramError, Code, MalformedRecord, NoSuchLedger
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import LedgerId
 
 log = logging.getLogger("buckram.bookie")

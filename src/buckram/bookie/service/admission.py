@@ -40,7 +40,7 @@ from buckram.core.backoff import ADMISSION, Delays
 from buckram.core.entries.entry import master_key
 from buckram.core.ledgers.metadata import birth_of, is_certain
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey, NoSuchLedger
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import NO_BIRTH, NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState
 

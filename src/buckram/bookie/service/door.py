@@ -1,7 +1,8 @@
 """What a connection has to pass before its requests count: TLS and a login, within a time and a number of bytes.
 
-A bookie without security has no door. Not here: TLS (`net/tls.py`), logins (`bookie/service/login.py`), how many may
-wait for theirs (`bookie/service/unknown.py`), what is known of those that have passed (`bookie/service/guard.py`).
+A bookie without security has no door. Not here: TLS (`runtime/net/tls.py`), logins (`bookie/service/login.py`), how
+many may wait for theirs (`bookie/service/unknown.py`), what is known of those that have passed
+(`bookie/service/guard.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, need_extra
 from buckram.core.wire.server import AuthProvider, ServerProtocol
 from buckram.errors import ConfigError
-from buckram.net.tls import Inner, TlsLink
-from buckram.net.tls_files import TlsFiles, check_key_file
+from buckram.runtime.net.tls import Inner, TlsLink
+from buckram.runtime.net.tls_files import TlsFiles, check_key_file
 
 BEGIN_S = 0.5
 """So long a login that was begun in clear waits for START_TLS, which Apache's client sends beside it."""

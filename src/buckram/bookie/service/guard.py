@@ -21,7 +21,7 @@ from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenExpired
 from buckram.metadata.security import SecurityState
 from buckram.metadata.security_follow import FollowedSecurity
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 
 SWEEP_S = 1.0

@@ -16,7 +16,7 @@ from buckram.core.security.oidc import UnknownKey
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenRefused
 from buckram.core.wire.server import AuthStep
-from buckram.net.logins import TOKEN_PLUGIN
+from buckram.runtime.net.logins import TOKEN_PLUGIN
 
 log = logging.getLogger("buckram.bookie")
 OnKnown = Callable[[Principal, Token | None], None]

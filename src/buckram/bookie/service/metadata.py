@@ -29,7 +29,7 @@ from buckram.errors import (
 from buckram.metadata.service.failures import encode_error
 from buckram.metadata.service.packets import KeyRequest, Kind, Welcome, decode_request, encode_refusal, encode_reply
 from buckram.metadata.store import TreeStore
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import Notify
 
 log = logging.getLogger("buckram.bookie")

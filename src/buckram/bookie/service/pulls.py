@@ -26,7 +26,7 @@ from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.located import Extent, Located, bodies_of
 from buckram.core.wire.messages import MemoryUse, Pull, PullReply
 from buckram.errors import Code, MetadataError
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import FileData, FileRange, LocalDirectory, Stats
 from buckram.types import BookieId, DigestType, EntryId, LedgerId
 

@@ -46,8 +46,8 @@ from buckram.core.wire.server import (
     Traced,
     encode_error,
 )
-from buckram.disk.descriptors import OPERATORS, Shares
 from buckram.metadata.service.failures import stranger_refused
+from buckram.runtime.disk.descriptors import OPERATORS, Shares
 from buckram.seams import Listener, MetadataStore, Runtime
 from buckram.types import NO_BIRTH, LedgerId
 

@@ -23,7 +23,7 @@ from buckram.core.wire.introduction import Introduction
 from buckram.core.wire.messages import Reply
 from buckram.core.wire.server import Item, ServerProtocol, encode_add_replies, encode_reply
 from buckram.errors import Code
-from buckram.net.tls import TlsLink
+from buckram.runtime.net.tls import TlsLink
 from buckram.types import Buffer
 
 log = logging.getLogger("buckram.bookie")

@@ -19,7 +19,7 @@ from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock import TABLE_PREFIX
 from buckram.bookie.storage.superblock_writer import SuperblockWriter
 from buckram.core.storage.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer
-from buckram.disk.trouble import harmless, no_space, passing
+from buckram.runtime.disk.trouble import harmless, no_space, passing
 from buckram.seams import File, Write
 from buckram.types import LedgerId
 

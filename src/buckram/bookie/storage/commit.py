@@ -27,7 +27,7 @@ from buckram.bookie.storage.segments import Segment
 from buckram.bookie.storage.tail_page import TailPage
 from buckram.bookie.storage.tail_ring import TailRing
 from buckram.core.storage.segment_format import BLOCK_HEADER, padded
-from buckram.disk.trouble import passing
+from buckram.runtime.disk.trouble import passing
 from buckram.seams import Disk, Write
 from buckram.types import Buffer
 

@@ -19,7 +19,7 @@ from buckram.bookie.storage.maintenance import Maintenance
 from buckram.bookie.storage.segments import DirEntry, Segment
 from buckram.bookie.storage.store_state import StoreState
 from buckram.core.storage.segment_format import CorruptBytes, open_block
-from buckram.disk.trouble import no_space
+from buckram.runtime.disk.trouble import no_space
 from buckram.seams import File
 
 log = logging.getLogger("buckram.store")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buckram.disk.trouble import harmless
 from buckram.errors import BuckramError
+from buckram.runtime.disk.trouble import harmless
 
 
 class StoreError(BuckramError):

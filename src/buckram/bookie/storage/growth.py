@@ -15,8 +15,8 @@ from buckram.bookie.storage.segments import Segment
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock_writer import SuperblockWriter
 from buckram.core.storage.segment_format import PAGE
-from buckram.disk.trouble import NO_DESCRIPTOR, passing
-from buckram.net.tasks import TaskScope
+from buckram.runtime.disk.trouble import NO_DESCRIPTOR, passing
+from buckram.runtime.net.tasks import TaskScope
 
 log = logging.getLogger("buckram.store")
 RETRY_S = 0.25

@@ -13,7 +13,7 @@ from itertools import islice
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.ledger_table import LedgerTable
 from buckram.bookie.storage.slices import Slices
-from buckram.disk.trouble import harmless
+from buckram.runtime.disk.trouble import harmless
 from buckram.types import LedgerId
 
 PAGE_IDS = 64

@@ -23,7 +23,7 @@ from buckram.core.storage.segment_format import (
     open_block,
     parse_frames,
 )
-from buckram.disk.trouble import harmless
+from buckram.runtime.disk.trouble import harmless
 from buckram.seams import File
 
 _CHUNK = 4 << 20

@@ -24,8 +24,8 @@ from buckram.bookie.storage.sealing import Sealing
 from buckram.bookie.storage.segments import Segment
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock_writer import SuperblockChange, SuperblockWriter, no_change
-from buckram.disk.trouble import NO_DESCRIPTOR, passing
-from buckram.net.tasks import TaskScope
+from buckram.runtime.disk.trouble import NO_DESCRIPTOR, passing
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import Stats
 
 log = logging.getLogger("buckram.store")

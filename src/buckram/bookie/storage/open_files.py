@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from buckram.disk.trouble import NO_DESCRIPTOR
+from buckram.runtime.disk.trouble import NO_DESCRIPTOR
 from buckram.seams import Disk, File
 
 

@@ -35,8 +35,8 @@ from buckram.bookie.storage.tail_page import NAME as TAIL
 from buckram.bookie.storage.tail_page import Mark, TailPage, new_page, read_mark
 from buckram.config import StoreConfig
 from buckram.core.storage.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer, pack_block_header
-from buckram.disk.trouble import harmless, no_space
 from buckram.errors import ConfigError
+from buckram.runtime.disk.trouble import harmless, no_space
 from buckram.seams import PAGE_BYTES, Disk, File, Write
 
 log = logging.getLogger("buckram.store")

@@ -21,7 +21,7 @@ from buckram.bookie.storage.segments import Footer, Segment
 from buckram.bookie.storage.store_state import StoreState
 from buckram.core.storage.segment_format import BLOCK_HEADER, CorruptBytes, block_span, open_block, open_page
 from buckram.core.storage.segment_format import PAGE as PAGE_BYTES
-from buckram.disk.trouble import harmless
+from buckram.runtime.disk.trouble import harmless
 from buckram.seams import File, Read
 from buckram.types import LedgerId
 

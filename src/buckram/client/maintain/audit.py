@@ -30,10 +30,10 @@ from buckram.errors import (
     RequestTimeout,
     UnknownLedgerState,
 )
-from buckram.net.introductions import FixedIdentities, Introductions
-from buckram.net.pace import Pace
-from buckram.net.pool import BookiePool
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.introductions import FixedIdentities, Introductions
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.pool import BookiePool
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId, Entry, EntryId
 

@@ -19,7 +19,7 @@ from buckram.core.wire.availability import BadAvailability, EntryList
 from buckram.core.wire.introduction import Peer
 from buckram.core.wire.messages import ListEntries, ListEntriesReply
 from buckram.errors import BuckramError, Code
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 NAMED_ROWS = 100

@@ -11,7 +11,7 @@ from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.append import AppendWindow
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
 
 

@@ -2,8 +2,8 @@
 
 The decisions are in core/ledgers/recovery and promises.
 
-Fencing reads and recovery adds travel on the v3 wire (net/pool sees to that): on v2 their answers could not be told
-from those to a plain read or add of the same entry by this client's own reader or writer.
+Fencing reads and recovery adds travel on the v3 wire (runtime/net/pool sees to that): on v2 their answers could not be
+told from those to a plain read or add of the same entry by this client's own reader or writer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from buckram.errors import (
     Unauthorized,
     check,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import (
     BookieId,
     DigestType,

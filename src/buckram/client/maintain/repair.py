@@ -46,8 +46,8 @@ from buckram.errors import (
     MetadataError,
     UnknownLedgerState,
 )
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import (
     BookieId,
     DigestType,

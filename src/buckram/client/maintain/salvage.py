@@ -34,7 +34,7 @@ from buckram.errors import (
 )
 from buckram.metadata.removals import all_recorded
 from buckram.metadata.store import TreeStore
-from buckram.net.pool import BookiePool
+from buckram.runtime.net.pool import BookiePool
 from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId, DigestType, EntryId, LedgerId
 

@@ -25,7 +25,7 @@ from buckram.errors import (
     ProtocolError,
     ReadFailed,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata
 
 T = TypeVar("T")

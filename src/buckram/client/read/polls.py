@@ -30,8 +30,8 @@ from buckram.errors import (
     ProtocolError,
     UnknownLedgerState,
 )
-from buckram.net.connection import PendingRequest
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.connection import PendingRequest
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerMetadata
 
 _AT_ONCE = 2

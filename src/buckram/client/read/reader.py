@@ -30,7 +30,7 @@ from buckram.core.ledgers.answers import Answer, Failure, Negative, Positive, Un
 from buckram.core.ledgers.reading import Race, Span, ensemble_of, readable_until, span_of
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.errors import BuckramError, HandleClosed, InvalidArgument, MetadataUnavailable, NoSuchEntry, ReadFailed
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")

@@ -25,9 +25,9 @@ from buckram.errors import (
     HandleClosed,
     ProtocolError,
 )
-from buckram.net.connection import OnReply, PendingRequest
-from buckram.net.pool import BookiePool
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.connection import OnReply, PendingRequest
+from buckram.runtime.net.pool import BookiePool
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import Notify
 from buckram.types import BookieId, Entry, EntryId, LedgerId
 

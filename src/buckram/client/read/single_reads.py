@@ -16,8 +16,8 @@ from buckram.core.ledgers.answers import Answer, Positive
 from buckram.core.ledgers.reading import Race
 from buckram.core.wire.messages import Reply
 from buckram.errors import BuckramError
-from buckram.net.connection import OnReply, PendingRequest
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.connection import OnReply, PendingRequest
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId
 
 

@@ -27,7 +27,7 @@ from buckram.errors import (
     NoSuchLedger,
     ReadFailed,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import Entry, EntryId, LedgerMetadata
 
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0

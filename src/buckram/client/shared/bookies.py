@@ -2,7 +2,7 @@
 
 Follows the registrations through a watch and keeps the last good set while the metadata store is away.
 Failures are only ever a preference (quarantine, L9): where there is no other choice a failed bookie is
-used. The choice itself is core/placement; connections are net/pool, which asks `resolve`.
+used. The choice itself is core/placement; connections are runtime/net/pool, which asks `resolve`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from buckram.metadata.accused import convicted_bookies
 from buckram.metadata.default import how_to_start
 from buckram.metadata.slow import slow_bookies
 from buckram.metadata.topology import read_topology
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
 

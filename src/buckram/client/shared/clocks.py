@@ -27,9 +27,9 @@ from buckram.core.wire.introduction import (
 )
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo
 from buckram.errors import AccessRefused, BuckramError, InvariantViolation, MetadataError
-from buckram.net.clock import up_reading
-from buckram.net.pool import BookiePool
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.clock import up_reading
+from buckram.runtime.net.pool import BookiePool
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import Runtime
 from buckram.types import BookieId
 

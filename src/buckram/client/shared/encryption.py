@@ -29,7 +29,7 @@ from buckram.core.security.encryption import (
 )
 from buckram.core.security.namespaces import namespace_of_ledger
 from buckram.errors import ConfigError, EncryptionKeyMissing
-from buckram.net.tls_files import check_key_file
+from buckram.runtime.net.tls_files import check_key_file
 from buckram.types import LedgerId, LedgerMetadata
 
 COMMAND_S = 30.0

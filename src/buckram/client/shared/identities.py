@@ -2,7 +2,7 @@
 
 A registration says with IDENTITY_PROPERTY that its bookie answers introductions. A bookie without it (Apache's, older
 ones) is used without an answer, unless the cluster requires one. Not here: the exchange itself
-(`net/introductions.py`) and the list of bookies (`client/shared/bookies.py`).
+(`runtime/net/introductions.py`) and the list of bookies (`client/shared/bookies.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.streams.transactions import history_mark
 from buckram.core.wire.introduction import Expected, Identity, expected_of
 from buckram.errors import MetadataError
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, BookieInfo
 
@@ -58,7 +58,7 @@ class Identities:
     async def close(self) -> None:
         await self._scope.close()
 
-    # -- ExpectedIdentities (net/introductions.py)
+    # -- ExpectedIdentities (runtime/net/introductions.py)
 
     def expected(self, bookie_id: BookieId) -> Expected:
         """The identity that the bookie must have. One that is not registered now is expected as it was registered last:

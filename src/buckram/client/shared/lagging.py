@@ -16,7 +16,7 @@ from buckram.client.shared.bookie_change import BookieChange
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.core.backoff import LAGGING_MEMBER, Delays
 from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuchLedger
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
 
 CopyMissing = Callable[[Collection[BookieId]], Awaitable[bool]]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from buckram.core.wire.acks import SentRun
 from buckram.errors import BuckramError
-from buckram.net.pool import AddLane
+from buckram.runtime.net.pool import AddLane
 from buckram.seams import Counter
 
 _STALL_CHECK_S = 0.005

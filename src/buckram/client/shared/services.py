@@ -17,7 +17,7 @@ from buckram.client.shared.send_batcher import SendBatcher
 from buckram.client.shared.slow import SlowMembers
 from buckram.client.shared.weights import Weights
 from buckram.config import ClientConfig, NetConfig
-from buckram.net.pool import BookiePool
+from buckram.runtime.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
 

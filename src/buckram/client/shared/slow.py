@@ -14,7 +14,7 @@ from buckram.config import ClientConfig
 from buckram.core.placement.slowness import Slowness
 from buckram.errors import MetadataError
 from buckram.metadata.degraded import say_degraded
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
 

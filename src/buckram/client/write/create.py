@@ -27,7 +27,7 @@ from buckram.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
-from buckram.net.retry import Attempt, retry
+from buckram.runtime.net.retry import Attempt, retry
 from buckram.types import LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")

@@ -47,7 +47,7 @@ from buckram.errors import (
     Unauthorized,
     WriteFailed,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, Slot, Versioned
 
 FRAME_RESERVE_BYTES = 256

@@ -37,8 +37,8 @@ from buckram.errors import (
     NotEnoughBookies,
     WriteFailed,
 )
-from buckram.net.pool import BookiePool
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pool import BookiePool
+from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, LedgerMetadata, LedgerState, Slot
 
 _WITHIN_S = 30.0

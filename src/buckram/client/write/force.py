@@ -10,7 +10,7 @@ import asyncio
 from buckram.core.ledgers.append import AppendWindow
 from buckram.core.wire.messages import Force
 from buckram.errors import BookieError, BookieIOError, BuckramError, Code, WriteFailed
-from buckram.net.pool import BookiePool
+from buckram.runtime.net.pool import BookiePool
 from buckram.types import BookieId, EntryId
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from buckram.core.wire.messages import QUOTAS, BookieInfoReply, GetBookieInfo
 from buckram.errors import BuckramError, QuotaExceeded
-from buckram.net.pool import BookiePool
+from buckram.runtime.net.pool import BookiePool
 from buckram.types import BookieId
 
 _WITHIN_S = 2.0

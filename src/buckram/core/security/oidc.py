@@ -1,7 +1,7 @@
 """Logins by OIDC: what a token of an issuer says, who that is in this cluster, and the keys that an issuer publishes.
 
 Pure: documents, keys, revocations and the time are given. Needs the extra `security`. Not here: how keys are fetched
-(`net/issuer.py`), the cluster's own tokens (`core/security/tokens.py`).
+(`runtime/net/issuer.py`), the cluster's own tokens (`core/security/tokens.py`).
 """
 
 from __future__ import annotations

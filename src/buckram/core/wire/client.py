@@ -4,7 +4,7 @@ v3 replies carry the transaction id of their request. v2 replies only repeat led
 requests with the same key must be interchangeable, including those that the caller has abandoned: a late reply to a
 plain read must never count as the reply to a fencing read. The introductions at the start are v3 on either wire.
 
-Not here: the socket (`net/connection.py`).
+Not here: the socket (`runtime/net/connection.py`).
 """
 
 from __future__ import annotations

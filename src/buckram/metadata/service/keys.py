@@ -18,8 +18,8 @@ from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.service.connection import ConnectionEnded, ServiceConnection
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, Names, Welcome
 from buckram.metadata.service.uri import ServiceUri
-from buckram.net.secure import LoginRefused
-from buckram.net.tls import CertificateRefused
+from buckram.runtime.net.secure import LoginRefused
+from buckram.runtime.net.tls import CertificateRefused
 from buckram.seams import Network, Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 

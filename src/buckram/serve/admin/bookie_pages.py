@@ -15,8 +15,8 @@ from buckram.bookie.run import Site
 from buckram.errors import BuckramError, ConfigError
 from buckram.healing.asking import ask_readonly
 from buckram.healing.depending import Refused
-from buckram.logs.levels import levels, set_levels
-from buckram.net.http import Answer, Handler, Request, json_answer, text_answer
+from buckram.runtime.logs.levels import levels, set_levels
+from buckram.runtime.net.http import Answer, Handler, Request, json_answer, text_answer
 from buckram.seams import Space
 from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.jobs import Job, Jobs, started

@@ -15,7 +15,7 @@ from buckram.healing.room import spaces
 from buckram.health.removing import check_removable
 from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.http import Answer, Handler, Request, json_answer, text_answer
+from buckram.runtime.net.http import Answer, Handler, Request, json_answer, text_answer
 from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.jobs import Job, Jobs, started
 from buckram.serve.admin.routing import Wrong, body_object, flag

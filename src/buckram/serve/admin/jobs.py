@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.core.security.fair_share import FairShare, Owned, holder_of
-from buckram.net.http import Answer, Handler, Request, json_answer
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.http import Answer, Handler, Request, json_answer
+from buckram.runtime.net.tasks import TaskScope
 from buckram.serve.admin.routing import Wrong
 
 log = logging.getLogger("buckram.admin")

@@ -14,7 +14,7 @@ from buckram.bookie.status_pages import SERVED, bearer_of
 from buckram.core.security.principal import ANONYMOUS, Principal
 from buckram.core.security.tokens import TokenRefused
 from buckram.errors import MetadataError
-from buckram.net.http import Answer, Handler, Request, text_answer
+from buckram.runtime.net.http import Answer, Handler, Request, text_answer
 from buckram.serve.admin.bookie_pages import BookiePages
 from buckram.serve.admin.cluster_link import TOKEN, ClusterLink
 from buckram.serve.admin.cluster_pages import ClusterPages

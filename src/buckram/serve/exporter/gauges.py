@@ -7,7 +7,7 @@ from collections import Counter
 from buckram.core.health.table import TABLE
 from buckram.core.tenants.usage import NOTHING, Counts
 from buckram.health.gathering import Health
-from buckram.net.stats import PrometheusStats
+from buckram.runtime.net.stats import PrometheusStats
 from buckram.serve.exporter.looking import Look, StreamLook
 from buckram.state.db.logs import is_database
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.health.gathering import Gatherer
-from buckram.net.http import Answer, Request, text_answer
-from buckram.net.stats import CONTENT_TYPE, PrometheusStats
+from buckram.runtime.net.http import Answer, Request, text_answer
+from buckram.runtime.net.stats import CONTENT_TYPE, PrometheusStats
 from buckram.serve.exporter.gauges import show, show_health
 from buckram.serve.exporter.looking import look
 

@@ -12,7 +12,7 @@ from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.underreplication import Underreplication
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 
 EVERY_S, KEPT = 10.0, 360
 _MOST_MARKS = 1000

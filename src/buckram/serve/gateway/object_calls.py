@@ -13,7 +13,7 @@ from typing import TypeVar
 from buckram.core.security.effects import Effect, lacking
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
-from buckram.net.shelf import Use
+from buckram.runtime.net.shelf import Use
 from buckram.serve.gateway import schema
 from buckram.serve.gateway.failures import code_of
 from buckram.serve.gateway.limits import GatewayLimits

@@ -10,7 +10,7 @@ from contextlib import suppress
 from buckram.cluster import Client
 from buckram.core.objects.rows import LOG
 from buckram.errors import NoSuchStream
-from buckram.net.shelf import Shelf, Use
+from buckram.runtime.net.shelf import Shelf, Use
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.state.objects.objects import Objects
 

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.responses import Response
 
 from buckram.core.security.fair_share import Owned
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.serve.gateway.failures import OUTCOME, bad_request
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.http.problems import HttpProblem

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from buckram.cluster import Client
 from buckram.config import TlsConfig
 from buckram.core.streams.offload_places import OffloadPlaces
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.gateway.access import Access, is_local
 from buckram.serve.gateway.cluster_pages import ClusterPages
 from buckram.serve.gateway.console_pages import ConsolePages

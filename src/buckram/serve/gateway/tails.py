@@ -18,7 +18,7 @@ from buckram.core.security.fair_share import FairShare
 from buckram.core.streams.batch import Batch
 from buckram.core.streams.names import StreamName
 from buckram.errors import BuckramError, HandleClosed
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.serve.gateway.event_ids import suffix_of
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.http.problems import HttpProblem, full

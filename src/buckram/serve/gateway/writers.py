@@ -15,8 +15,8 @@ from buckram.cluster import Client
 from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, LedgerClosed, WriterExists
-from buckram.net.retry import Retries
-from buckram.net.shelf import Shelf
+from buckram.runtime.net.retry import Retries
+from buckram.runtime.net.shelf import Shelf
 from buckram.serve.gateway.failures import IN_DOUBT, problem_of, with_unknown_outcome
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.peers import Peers, is_gateway

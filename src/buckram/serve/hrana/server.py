@@ -20,7 +20,7 @@ from starlette.routing import Route, WebSocketRoute
 from buckram.cluster import Client
 from buckram.config import TlsConfig
 from buckram.core.security.effects import NEEDS, Effect
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.hrana.access import DatabaseAccess, Everybody, lacks_permission, may_change, watch
 from buckram.serve.hrana.databases import IDLE_S, Databases, Sees
 from buckram.serve.hrana.exchange import BACKUP, LOAD

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from buckram.config import TlsConfig
 from buckram.core.security.principal import Principal
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.hrana.access import DatabaseAccess
 from buckram.serve.hrana.databases import Databases
 from buckram.serve.hrana.exchange import Exchange

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.serve.hrana.access import DatabaseAccess, may_change
 from buckram.serve.hrana.failures import EXPECTED, StreamRefusal, error_of
 from buckram.serve.hrana.lanes import Lane, Places, Rights

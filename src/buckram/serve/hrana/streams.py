@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 
 from buckram.core.security.fair_share import FairShare, holder_of
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.serve.hrana.failures import StreamRefusal
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.protocol.batons import decode_baton, encode_baton

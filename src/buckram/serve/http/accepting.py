@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.serve.http.heads import Heads
 
 PAUSE_S = 1.0

@@ -19,7 +19,7 @@ from buckram.core.tenants.refusals import OTHERS
 from buckram.core.tenants.refusals import Refusals as Interval
 from buckram.errors import BuckramError
 from buckram.metadata.audit_notes import leave_note
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import Clock, MetadataStore
 from buckram.serve.http.problems import HttpProblem
 

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 
 from buckram.addresses import join
 from buckram.errors import ConfigError
-from buckram.net.listening import listening_now
-from buckram.net.tasks import TaskScope
-from buckram.net.tls_files import TlsFiles
+from buckram.runtime.net.listening import listening_now
+from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.http.accepting import TlsAcceptor
 from buckram.serve.http.connection import limited
 from buckram.serve.http.heads import Heads

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from buckram.core.security.acl import ACL_PROPERTY, ACL_VERSION
 from buckram.errors import BuckramError, NoSuchKey
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 
 _LOOK_S = 2.0

@@ -21,7 +21,7 @@ from buckram.errors import (
     ReplicaStopped,
 )
 from buckram.errors.streams import StreamError
-from buckram.net.shelf import Shelf, Use
+from buckram.runtime.net.shelf import Shelf, Use
 from buckram.serve.webhdfs.java_classes import ABSENT, ACCESS, EXISTS, FILLED, INPUT_OUTPUT, NO_DIRECTORY
 from buckram.serve.webhdfs.limits import FileLimits
 from buckram.serve.webhdfs.paths import FilePath

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from buckram.cluster import Client
 from buckram.core.security.effects import Effect
 from buckram.errors import BuckramError, InvariantViolation, ObjectExists
-from buckram.net.shelf import Shelf
+from buckram.runtime.net.shelf import Shelf
 from buckram.serve.http.body import body_pieces
 from buckram.serve.http.headers import SAFE, UNKEPT
 from buckram.serve.http.limits import HttpLimits

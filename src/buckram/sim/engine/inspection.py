@@ -13,8 +13,8 @@ from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.read_results import Outcome
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.superblock import NAME as SUPERBLOCK
-from buckram.disk.memory import MemoryDisk
-from buckram.net.stats import NullStats
+from buckram.runtime.disk.memory import MemoryDisk
+from buckram.runtime.net.stats import NullStats
 from buckram.sim.engine.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from buckram.errors import InvariantViolation
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.sim.engine.checkers.report import Violation
 from buckram.sim.engine.loop import Crashed
 from buckram.sim.engine.world import World

@@ -29,7 +29,7 @@ from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.core.placement.topology import HOST_PROPERTY, LOCATION_PROPERTY
 from buckram.errors import BuckramError
 from buckram.metadata.store import TreeStore
-from buckram.net.stats import NullStats
+from buckram.runtime.net.stats import NullStats
 from buckram.seams import Network, Runtime
 from buckram.sim.engine.checkers.introductions import Introductions
 from buckram.sim.engine.checkers.judge import Judge

@@ -22,8 +22,8 @@ from buckram.metadata.layout import SECURITY
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.store import TreeStore
 from buckram.metadata.tenants import TenantStore
-from buckram.net.logins import TokenLogin
-from buckram.net.secure import SecureNetwork
+from buckram.runtime.net.logins import TokenLogin
+from buckram.runtime.net.secure import SecureNetwork
 from buckram.seams import Network
 from buckram.sim.engine.checkers.facts import LedgerFacts
 from buckram.sim.engine.checkers.judge import describe

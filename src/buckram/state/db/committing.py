@@ -25,7 +25,7 @@ from buckram.errors import (
     ReplicaStopped,
 )
 from buckram.errors.databases import limit_named
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.db.execution import Pending
 from buckram.state.db.state import DatabaseState
 from buckram.state.machine.leader import Leader, Result

@@ -19,7 +19,7 @@ from buckram.core.db.changes import Change
 from buckram.core.db.outcomes import check_token, parse_own
 from buckram.core.db.sql import Described, Parameters, SqlResult
 from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError, StatementRefused, TooStale
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import THREADS, Threads
 from buckram.state.db.changes import read_changes
 from buckram.state.db.committing import Committing

@@ -21,7 +21,7 @@ import apsw
 from buckram.core.db.digest import EMPTY_DIGEST, page_hash, patched, replaced
 from buckram.core.db.group import Group
 from buckram.errors import BuckramError, DatabaseBusy, DatabaseFailed, HandleClosed
-from buckram.net.tasks import thread_ended
+from buckram.runtime.net.tasks import thread_ended
 from buckram.seams import THREADS, StartedThread, Threads
 from buckram.state.db.directories import Directory
 from buckram.state.db.execution import Execution, Pending

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from buckram.core.db.wal_format import PAGE_BYTES
-from buckram.disk.syncing import sync_file
+from buckram.runtime.disk.syncing import sync_file
 from buckram.state.db.wal_files import Image
 
 

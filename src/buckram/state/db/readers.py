@@ -17,7 +17,7 @@ import apsw
 
 from buckram.core.db.sql import SqlResult, Statement
 from buckram.errors import BuckramError, DatabaseBusy, HandleClosed, SqlError
-from buckram.net.tasks import thread_ended
+from buckram.runtime.net.tasks import thread_ended
 from buckram.seams import StartedThread
 from buckram.state.db.engine import Engine
 from buckram.state.db.statements import Executor, outcome_function

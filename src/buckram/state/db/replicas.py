@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from buckram.errors import BuckramError, NoSuchKey
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.db.changes import change_fold, ends, folded
 from buckram.streams.shared.metadata import retry_metadata
 

@@ -1,13 +1,13 @@
 """Shelf: many databases of which few are open, each with its thread and its local files. A namespace holds its own.
 
-Not here: when one is opened and closed (`net/shelf.py`), opening one (`state/db/opening.py`).
+Not here: when one is opened and closed (`runtime/net/shelf.py`), opening one (`state/db/opening.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from buckram.net import shelf
+from buckram.runtime.net import shelf
 from buckram.state.db.database import Database
 
 Open = Callable[[str], Awaitable[Database]]

@@ -18,7 +18,7 @@ from buckram.core.db.sql import SqlResult, Statement, decode_counts
 from buckram.core.db.turns import Turns
 from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed, NotLeader
 from buckram.errors.databases import limit_named
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.db.committing import Committing
 from buckram.state.db.engine import Engine
 from buckram.state.db.execution import Unit

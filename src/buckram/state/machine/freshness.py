@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from buckram.core.machine.proof import Freshness
 from buckram.errors import BuckramError, HandleClosed, NoSuchStream, ReplicaStopped, TooStale
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.machine.snapshots import Place
 from buckram.streams.read.locate import end_of_acknowledged, known_end
 

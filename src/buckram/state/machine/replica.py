@@ -44,7 +44,7 @@ from buckram.errors import (
     StateLost,
     StreamEnded,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.machine.attempts import Attempts
 from buckram.state.machine.following import load, tail
 from buckram.state.machine.freshness import FreshnessQuestion

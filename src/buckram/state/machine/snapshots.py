@@ -21,7 +21,7 @@ from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.snapshots import published
 from buckram.errors import BuckramError, MetadataUnavailable, ReadFailed, SnapshotDamaged, StateLost
-from buckram.net.retry import retry
+from buckram.runtime.net.retry import retry
 from buckram.streams.maintain.truncate import trim
 from buckram.streams.shared.ledgers import SNAPSHOT, discard, make_ledger, present_op, read_intent
 from buckram.streams.shared.metadata import StreamStore

@@ -14,7 +14,7 @@ from buckram.core.machine.fold import Fold, Prepared
 from buckram.core.machine.snapshot_format import SnapshotHeader
 from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, SnapshotFailed
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.machine.snapshots import Place, free_space, write_snapshot
 from buckram.types import LedgerId

@@ -20,7 +20,7 @@ from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, CommandRefused, DataLost
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.objects.index_client import IndexClient
 from buckram.state.objects.presence import Presence
 from buckram.streams.shared.ledgers import OBJECT, make_ledger, read_intent

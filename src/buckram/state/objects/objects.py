@@ -31,7 +31,7 @@ from buckram.errors import (
     ObjectChanged,
     ObjectDamaged,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.state.machine.opening import open_machine
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.objects.data import SMALL_BYTES, LedgerMaker, Packs, Stored, write_large

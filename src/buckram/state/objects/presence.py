@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from buckram.core.backoff import STREAM_HEAD, Delays
 from buckram.errors import KeyExists, MetadataError, NoSuchKey
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 
 _PAGE = 1000

@@ -11,7 +11,7 @@ from buckram.core.objects.rows import NEVER, ObjectRow, check_metadata, row_of
 from buckram.core.objects.tree import Directory
 from buckram.core.objects.uploads import Upload
 from buckram.errors import InvalidArgument
-from buckram.net.blocking import read_beside
+from buckram.runtime.net.blocking import read_beside
 from buckram.state.objects.data import SMALL_BYTES
 from buckram.types import Buffer
 

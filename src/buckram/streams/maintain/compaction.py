@@ -46,7 +46,7 @@ from buckram.errors import (
     NoSuchStream,
     VersionConflict,
 )
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.streams.shared.ledgers import (
     COMPACT,
     RETIRED,

@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.errors import BuckramError
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.maintain.compaction import Progress
 from buckram.streams.maintain.segment_copy import PARTS_AT_ONCE, SegmentCopy
 from buckram.streams.shared.ledgers import drop_files

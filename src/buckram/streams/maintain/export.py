@@ -33,7 +33,7 @@ from buckram.errors import (
     StreamError,
     VersionConflict,
 )
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import Progress
 from buckram.streams.maintain.copies_ahead import Attempt, CopiesAhead
 from buckram.streams.maintain.segment_copy import SegmentCopy, check_software

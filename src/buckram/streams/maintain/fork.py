@@ -61,7 +61,7 @@ from buckram.errors import (
     StreamError,
     VersionConflict,
 )
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import Progress
 from buckram.streams.maintain.delete import delete_incomplete
 from buckram.streams.maintain.segment_copy import SegmentCopy

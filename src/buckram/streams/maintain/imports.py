@@ -53,8 +53,8 @@ from buckram.errors import (
     StreamError,
     VersionConflict,
 )
-from buckram.net.pace import Pace
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.pace import Pace
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.maintain.compaction import Progress
 from buckram.streams.maintain.import_rows import RowsAhead
 from buckram.streams.maintain.segment_copy import check_software

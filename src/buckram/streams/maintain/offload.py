@@ -27,7 +27,7 @@ from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
 from buckram.core.streams.purposes import Act, check_act
 from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import Compactable, Copied, Progress, replace_run
 from buckram.streams.maintain.copies_ahead import Attempt, CopiesAhead
 from buckram.streams.maintain.export import replace_exported

@@ -42,7 +42,7 @@ from buckram.errors import (
     WriteFailed,
 )
 from buckram.extras import needs
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import Progress
 from buckram.streams.read.history import HistoryReader, SegmentReader, open_segment
 from buckram.streams.read.locate import entry_of_offset

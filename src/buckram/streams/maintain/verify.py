@@ -20,7 +20,7 @@ from buckram.core.streams.changes import check_usable
 from buckram.core.streams.history import Manifest, check_location, copy_of, decode_manifest, directory_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import CorruptEntry, InvalidArgument, MalformedBatch, MalformedRecord, NoSuchEntry
-from buckram.net.pace import Pace
+from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import Progress
 from buckram.streams.maintain.segment_copy import check_software
 from buckram.streams.maintain.table import base_of, table_copies

@@ -14,7 +14,7 @@ from buckram.core.streams.head import Head, Segment
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.record_format import EntryHeader
 from buckram.errors import CorruptEntry, MalformedBatch, NoSuchLedger, OffsetNotReadable
-from buckram.net.retry import Retries
+from buckram.runtime.net.retry import Retries
 from buckram.streams.read.history import HistoryReader, Reached, SegmentReader, open_segment
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.owned import opened

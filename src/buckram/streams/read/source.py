@@ -33,7 +33,7 @@ from buckram.errors import (
     OffsetTruncated,
     ReadFailed,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.read.history import HistoryReader, SegmentReader, open_segment
 from buckram.streams.read.locate import decode_entry, entry_of_offset, in_bounds
 from buckram.streams.shared.follow import HeadFollower

@@ -11,7 +11,7 @@ from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import MetadataError, NoSuchStream
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.shared.metadata import HeadAt, StreamStore
 
 

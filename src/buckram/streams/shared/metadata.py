@@ -28,7 +28,7 @@ from buckram.core.streams.head import (
 from buckram.core.streams.links import Link, decode_link
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, NoSuchStream, StreamExists, VersionConflict
-from buckram.net.retry import Attempt, Retries, retry
+from buckram.runtime.net.retry import Attempt, Retries, retry
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.streams.shared.layout import Layout
 from buckram.types import CheckVersion, Create, Delete, KeyOp, Offset, SetValue

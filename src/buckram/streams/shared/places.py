@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, TypeVar
 from uuid import uuid4
 
 from buckram.core.streams.history import UNFINISHED, copy_of
-from buckram.disk.syncing import sync_directory, sync_file
 from buckram.errors import BuckramError, ConfigError, NoSuchEntry, ReadFailed, WriteFailed
 from buckram.extras import needs
+from buckram.runtime.disk.syncing import sync_directory, sync_file
 from buckram.types import Buffer, LedgerId
 
 T = TypeVar("T")

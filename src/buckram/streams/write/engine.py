@@ -30,7 +30,7 @@ from buckram.errors import (
     WriterLost,
     check,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.shared import records
 from buckram.streams.shared.claim import AppendClock, Claim
 from buckram.streams.write.append_queue import PendingAppend

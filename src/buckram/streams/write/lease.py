@@ -24,7 +24,7 @@ from buckram.errors import (
     VersionConflict,
     WriterExists,
 )
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.types import CheckVersion, Create, Delete
 

@@ -13,7 +13,7 @@ from buckram.core.streams.changes import check_epoch
 from buckram.core.streams.head import Summary
 from buckram.core.streams.producers import ProducerTable
 from buckram.errors import MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed
-from buckram.net.retry import Attempt
+from buckram.runtime.net.retry import Attempt
 from buckram.streams.shared.claim import Claim
 from buckram.streams.shared.ledgers import discard
 from buckram.streams.shared.metadata import head_retries

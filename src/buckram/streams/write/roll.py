@@ -28,8 +28,8 @@ from buckram.errors import (
     WriteFailed,
     WriterLost,
 )
-from buckram.net.retry import Retries
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.retry import Retries
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.shared.claim import Claim
 from buckram.streams.shared.ledgers import discard, make_ledger
 from buckram.streams.shared.metadata import head_retries

@@ -33,7 +33,7 @@ from buckram.core.streams.record_format import (
 )
 from buckram.core.streams.window import SegmentProgress
 from buckram.errors import BuckramError, BufferFull
-from buckram.net.tasks import TaskScope
+from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.shared.ledgers import Intent
 from buckram.types import Offset
 

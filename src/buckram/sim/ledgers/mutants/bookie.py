@@ -21,8 +21,8 @@ from buckram.client.write import engine
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.core.cluster.history import encode_statement
 from buckram.errors import Code
-from buckram.net import introductions
-from buckram.net.connection import Connection
+from buckram.runtime.net import introductions
+from buckram.runtime.net.connection import Connection
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import nothing, plant
 from buckram.sim.ledgers.mutants.base import Mutant

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from buckram.bookie.service.session import Session
-from buckram.net.connection import Connection
-from buckram.net.introductions import Introductions
+from buckram.runtime.net.connection import Connection
+from buckram.runtime.net.introductions import Introductions
 from buckram.sim.engine.planting import nothing, plant
 from buckram.sim.ledgers.mutants.base import Mutant
 

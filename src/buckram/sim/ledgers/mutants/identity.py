@@ -11,8 +11,8 @@ from buckram.bookie.service.admission import Admission
 from buckram.client.read import open as opening
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.core.cluster.incarnations import decide
-from buckram.net import introductions
-from buckram.net.connection import Connection
+from buckram.runtime.net import introductions
+from buckram.runtime.net.connection import Connection
 from buckram.sim.engine.planting import nothing, plant
 from buckram.sim.ledgers.mutants.base import Mutant
 

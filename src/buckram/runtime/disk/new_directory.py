@@ -1,0 +1,72 @@
+"""A directory that a start makes: when the start fails, what was made in vain is removed again.
+
+A directory that was there before stays, with all that is in it. Not here: what a bookie does in its directory
+(`runtime/disk/local.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def removed_on_failure(
+    directory: Path | str, *, lock: str = "", whole: bool = False, unless: str = ""
+) -> Iterator[None]:
+    """Remove `directory`, and those above it, after an error, if they were not there before the block.
+
+    `lock` names the lock's file, which goes, too, unless somebody holds it. Any other file keeps its directory, because
+    it may be the only trace of what was begun. `whole`: nothing in it is of use if the block fails, so all of it goes,
+    `unless` a file of this name is in it.
+    """
+    path = Path(directory).absolute()
+    missing = _missing(path)
+    try:
+        yield
+    except BaseException:
+        if missing and not (unless and (path / unless).exists()):
+            with contextlib.suppress(OSError):
+                _remove(missing, lock, whole)
+        raise
+
+
+def _missing(path: Path) -> list[Path]:
+    """The directories that are not there, from the innermost on."""
+    found = []
+    while not path.exists() and path != path.parent:
+        found.append(path)
+        path = path.parent
+    return found
+
+
+def _remove(made: list[Path], lock: str, whole: bool) -> None:
+    """Raises OSError for the first one that has to stay."""
+    if made[0].is_dir():
+        if lock and (made[0] / lock).exists():
+            _remove_with_lock(made[0], lock, whole)
+        elif whole:
+            shutil.rmtree(made[0])
+        else:
+            made[0].rmdir()
+    for path in made[1:]:
+        if path.exists():
+            path.rmdir()
+
+
+def _remove_with_lock(directory: Path, lock: str, whole: bool) -> None:
+    """Raises BlockingIOError where another process holds the lock: the directory is its own by now."""
+    descriptor = os.open(directory / lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if whole:
+            shutil.rmtree(directory)
+        elif os.listdir(directory) == [lock]:
+            (directory / lock).unlink()
+            directory.rmdir()
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,29 @@
+"""Levels in force in this process, and their change while it runs."""
+
+from __future__ import annotations
+
+import logging
+
+from buckram.runtime.logs.format.levels import Levels, parse_levels
+
+_rooms: dict[str, int] = {}
+"""The loggers that were given levels of their own."""
+
+
+def set_levels(text: str, what: str = "level") -> Levels:
+    """Put levels such as `info buckram.net=debug` into force, for all threads. ConfigError changes nothing."""
+    wanted = parse_levels(text, what)
+    logging.getLogger().setLevel(wanted.base)
+    for name in _rooms.keys() - wanted.rooms.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, level in wanted.rooms.items():
+        logging.getLogger(name).setLevel(level)
+    _rooms.clear()
+    _rooms.update(wanted.rooms)
+    return wanted
+
+
+def levels() -> Levels:
+    """What is in force: the nearest level with a name, where a program chose one between two."""
+    base = logging.getLogger().level
+    return Levels(max(10, min(40, base // 10 * 10)), dict(_rooms))
