@@ -18,8 +18,8 @@ from typing import Any
 from bench.machine import Watch
 from bench.machines import bookie_place, helpers, zookeeper
 from buckram import Client, connect
+from buckram.launch.processes import BookieProcess, stop_all
 from buckram.metadata.uri import open_store
-from buckram.processes import BookieProcess, stop_all
 from buckram.runtime.net.loop import loop_factory
 
 DATA_VARIABLE = "BENCH_DIR"

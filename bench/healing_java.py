@@ -24,7 +24,7 @@ from bench.java.loads import JVM, classes
 from bench.java.sides import OURS, ApacheBookie, ApacheSide, OurSide
 from bench.machine import Watch
 from bench.machines import bookie_place, helpers, zookeeper
-from buckram.processes import BookieProcess
+from buckram.launch.processes import BookieProcess
 
 LEDGER_MB = float(os.environ.get("BENCH_HEAL_JAVA_MB", "1"))
 MAIN = "org.apache.bookkeeper.replication.AutoRecoveryMain"

@@ -16,9 +16,9 @@ from buckram import connect
 from buckram.cluster import Client
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
+from buckram.launch.processes import BookieProcess, stop_all
 from buckram.metadata.uri import open_store
 from buckram.metadata.zookeeper.store import ZooKeeperStore
-from buckram.processes import BookieProcess, stop_all
 from buckram.types import Create, KeyOp
 
 CREATES = int(os.environ.get("BENCH_ZK_CREATES", "5000"))

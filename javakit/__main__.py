@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from buckram.errors import ConfigError
-from buckram.java import find_java
+from buckram.launch.java import find_java
 from javakit.hashes import FILE, WrongJar
 from javakit.programs import CONNECTOR, KAFKA, NEWEST, OLDER, NoJava, jars, missing_tools
 

@@ -22,7 +22,7 @@ NEEDED = (
     "pyspark_buckram/__init__.py",
     "pyspark_buckram_db/__init__.py",
     "buckram/spark/log4j2.properties",
-    "buckram/zookeeper_server/log4j2.properties",
+    "buckram/launch/zookeeper_server/log4j2.properties",
 )
 NOT_FOR_USERS = re.compile(r"^(buckram/(sim|chaos)/|tests/|bench/|scripts/|examples/|javakit/)|\.(c|o|pyc)$")
 RELATIVE_LINK = re.compile(r"\]\((?!https?://)([^)]+)\)")

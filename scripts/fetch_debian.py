@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from buckram.errors import ConfigError
-from buckram.etcd_server import find_etcd
+from buckram.launch.etcd_server import find_etcd
 
 RELEASE = "trixie"
 """The first release of Debian that has etcd 3.5."""

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from buckram.errors import ConfigError
-from buckram.java import find_java
+from buckram.launch.java import find_java
 from scripts.make_venv import install
 
 

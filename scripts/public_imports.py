@@ -16,7 +16,7 @@ MODULES: dict[str, str] = {
     "buckram": CORE,
     "buckram.db": CORE,
     "buckram.errors": CORE,
-    "buckram.etcd_server": CORE,
+    "buckram.launch.etcd_server": CORE,
     "buckram.files.filesystem": "fsspec",
     "buckram.jobs": "spark",
     "buckram.runtime.net.pace": CORE,
@@ -29,7 +29,7 @@ MODULES: dict[str, str] = {
     "buckram.streams.maintain.offload": CORE,
     "buckram.sync": CORE,
     "buckram.testing": CORE,
-    "buckram.zookeeper_server": CORE,
+    "buckram.launch.zookeeper_server": CORE,
     "pyspark_buckram": "spark",
     "pyspark_buckram_db": "spark",
 }

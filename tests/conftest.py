@@ -14,10 +14,10 @@ from tests.support import soak
 
 from buckram.cluster import Client
 from buckram.errors import ConfigError
-from buckram.etcd_server import EtcdServer, start_etcd
+from buckram.launch.etcd_server import EtcdServer, start_etcd
+from buckram.launch.zookeeper_server import ZooKeeperServer, start_zookeeper
 from buckram.namespace import Namespace
 from buckram.testing import Cluster, cluster
-from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 # A busy machine makes an example slow, not wrong: what tests may cost is counted in CPU (tests/budget.toml).
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

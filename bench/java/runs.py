@@ -16,7 +16,7 @@ from bench.java.once import ONCE
 from bench.java.sides import ApacheSide, OurSide, Side
 from bench.machine import between, snapshot
 from bench.machines import helpers, here
-from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
+from buckram.launch.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 LOGS = Path(".bench/java/logs")
 WARM_UP_S = 30.0

@@ -29,10 +29,10 @@ from buckram import connect
 from buckram.cli.secure_directory import SecureDirectory
 from buckram.cli.secure_store import SecureStore
 from buckram.errors import ConfigError, NoSuchStream
-from buckram.etcd_server import start_etcd
+from buckram.launch.etcd_server import start_etcd
+from buckram.launch.processes import BookieProcess, stop_all
+from buckram.launch.zookeeper_server import start_zookeeper
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.processes import BookieProcess, stop_all
-from buckram.zookeeper_server import start_zookeeper
 from examples.debian import inputs, load, maintainers, plots
 from examples.debian.driver import Driver, Work
 from examples.debian.files import Files, checkpoint

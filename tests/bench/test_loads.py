@@ -12,7 +12,7 @@ from bench.java.sides import OurSide, answers
 from bench.ledgers import add_entry, holds
 from javakit.programs import missing_tools
 
-from buckram.zookeeper_server import ZooKeeperServer
+from buckram.launch.zookeeper_server import ZooKeeperServer
 
 SHORT = {"seconds": 0.6, "warm": 1.0, "outstanding": 400, "size": 1024}
 

@@ -30,7 +30,7 @@ from tests.support.polling import until
 
 from buckram.chaos.processes import PYTHON, clean_environment
 from buckram.cluster import Client, connect
-from buckram.processes import BookieProcess, stop_all
+from buckram.launch.processes import BookieProcess, stop_all
 
 BOOKIES = 3
 ENTRY_BYTES = 1024

@@ -22,7 +22,7 @@ from tests.chaos.churn import BOOKIES, MIB, bytes_used
 
 from buckram.chaos.processes import PYTHON, clean_environment
 from buckram.cluster import connect
-from buckram.processes import BookieProcess, stop_all
+from buckram.launch.processes import BookieProcess, stop_all
 
 SPACE = "dropped"
 SEGMENTS = 1000

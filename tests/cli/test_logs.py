@@ -13,7 +13,7 @@ from tests.support.http_kit import ask
 from tests.support.polling import wait_until
 
 from buckram.cli.app import run
-from buckram.processes import BookieProcess
+from buckram.launch.processes import BookieProcess
 
 CONFIG = "/api/v1/config/server_config"
 

@@ -13,7 +13,8 @@ import pytest
 from kazoo.client import KazooClient
 from tests.support.metadata_service_kit import ServedMetadata, service_store
 
-from buckram.etcd_server import EtcdServer
+from buckram.launch.etcd_server import EtcdServer
+from buckram.launch.zookeeper_server import ZooKeeperServer
 from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.etcd.store import EtcdStore
 from buckram.metadata.memory import MemoryKeys, MemoryTree
@@ -25,7 +26,6 @@ from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import KeyStore
 from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
-from buckram.zookeeper_server import ZooKeeperServer
 
 DEADLINE_S = 20.0
 

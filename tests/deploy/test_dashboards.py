@@ -22,9 +22,9 @@ from tests.support.polling import wait_until
 from tests.support.prometheus_kit import ROOT, RULES, Prometheus, program, prometheus
 
 from buckram.cluster import Client
+from buckram.launch.processes import BookieProcess, stop_all
 from buckram.metadata.tenants import TenantStore
 from buckram.metadata.underreplication import Underreplication
-from buckram.processes import BookieProcess, stop_all
 
 NAME = re.compile(r"\bbuckram_\w+")
 RULE = re.compile(

@@ -19,7 +19,7 @@ from tests.support.polling import wait_until
 
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
-from buckram.processes import BookieProcess, stop_all
+from buckram.launch.processes import BookieProcess, stop_all
 
 INCOMPLETE = {"unverified", "not-asked"}
 """The warnings with which `status` says that nobody knows whether all copies are there."""

@@ -19,10 +19,10 @@ from tests.e2e.conftest import environment
 
 from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
+from buckram.launch.processes import BookieProcess
 from buckram.metadata.default import sqlite_uri
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.processes import BookieProcess
 from buckram.runtime.net.clock import OFFSET_VARIABLE, ShiftedClock, SystemClock
 from buckram.runtime.net.runtime import production_runtime
 

@@ -25,13 +25,13 @@ from buckram.config import TlsConfig
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import GetBookieInfo
 from buckram.errors import AccessRefused, ConfigError, InvalidArgument
+from buckram.launch.zookeeper_server.settings import Settings, java_command
 from buckram.metadata.zookeeper.kazoo_link import ThreadingHandler, sasl_options
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.metadata.zookeeper.shared_tree import may_enter
 from buckram.runtime.net.secure import SecureNetwork
 from buckram.runtime.net.tcp import TcpNetwork
 from buckram.runtime.net.tls_files import TlsFiles
-from buckram.zookeeper_server.settings import Settings, java_command
 
 clusters = pytest.mark.share(6, "clusters")
 LEDGER = "/ledgers/00/0000/L0000"

@@ -11,9 +11,9 @@ from tests.e2e.conftest import buckram
 
 from buckram.core.ledgers.metadata import created
 from buckram.errors import AccessRefused
+from buckram.launch.zookeeper_server import ZooKeeperServer
 from buckram.metadata.uri import ZOOKEEPER_AUTH, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
-from buckram.zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.share(10, "clusters")
 

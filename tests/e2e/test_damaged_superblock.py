@@ -9,7 +9,7 @@ from tests.e2e.conftest import buckram
 
 from buckram import connect
 from buckram.errors import ChildFailed
-from buckram.processes import BookieProcess
+from buckram.launch.processes import BookieProcess
 
 pytestmark = pytest.mark.share(10, "clusters")
 

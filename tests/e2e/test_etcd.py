@@ -16,8 +16,8 @@ import pytest
 from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone
 
 from buckram.errors import ConfigError, ForeignDirectory, PortInUse
-from buckram.etcd_server import find_etcd, start_etcd
-from buckram.etcd_server.server import VARIABLE
+from buckram.launch.etcd_server import find_etcd, start_etcd
+from buckram.launch.etcd_server.server import VARIABLE
 
 pytestmark = pytest.mark.share(10, "stores")
 

@@ -9,7 +9,7 @@ from tests.e2e.conftest import buckram, environment
 from tests.support.polling import wait_until
 
 from buckram.cli.exits import Exit
-from buckram.processes import BookieProcess
+from buckram.launch.processes import BookieProcess
 from buckram.runtime.disk.faulty import DiskFaults
 
 

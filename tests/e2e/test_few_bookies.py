@@ -12,7 +12,7 @@ from tests.streams.kit import eventually
 from tests.support.polling import wait_until
 
 from buckram import connect
-from buckram.processes import BookieProcess
+from buckram.launch.processes import BookieProcess
 
 pytestmark = pytest.mark.share(10, "clusters")
 

@@ -12,10 +12,10 @@ from buckram.cluster import Client, connect
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.cluster.conviction import Deed, Evidence
 from buckram.errors import BuckramError, RecoveryFailed
+from buckram.launch.processes import BookieProcess
 from buckram.metadata.accused import accuse
 from buckram.metadata.default import sqlite_uri
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.processes import BookieProcess
 from buckram.types import LedgerState
 
 pytestmark = pytest.mark.share(10, "stores")

@@ -17,9 +17,9 @@ from buckram import connect
 from buckram.cli.exits import Exit
 from buckram.core.healing.needs import members_of
 from buckram.errors import ConfigError
-from buckram.etcd_server import find_etcd, start_etcd
+from buckram.launch.etcd_server import find_etcd, start_etcd
+from buckram.launch.processes import BookieProcess, stop_all
 from buckram.metadata.uri import open_store
-from buckram.processes import BookieProcess, stop_all
 
 pytestmark = pytest.mark.share(10, "stores")
 

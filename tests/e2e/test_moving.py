@@ -9,8 +9,8 @@ import pytest
 from tests.e2e.conftest import Up, buckram
 
 from buckram.errors import ConfigError
-from buckram.etcd_server import start_etcd
-from buckram.processes import BookieProcess, stop_all
+from buckram.launch.etcd_server import start_etcd
+from buckram.launch.processes import BookieProcess, stop_all
 
 pytestmark = pytest.mark.share(10, "stores")
 

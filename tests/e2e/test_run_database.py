@@ -12,7 +12,7 @@ from examples.debian.load import NAMESPACE
 from examples.debian.maintainers import Outcome, Row
 
 from buckram.errors import ConfigError
-from buckram.etcd_server import find_etcd, start_etcd
+from buckram.launch.etcd_server import find_etcd, start_etcd
 from buckram.testing import cluster
 
 pytestmark = pytest.mark.share(10, "clusters")

@@ -16,11 +16,11 @@ from tests.support.polling import eventually
 from buckram.cli.secure_directory import FOLDER, SecureDirectory
 from buckram.cli.secure_store import SETTINGS, SecureStore
 from buckram.errors import ConfigError, MetadataError
-from buckram.etcd_server import find_etcd
+from buckram.launch.etcd_server import find_etcd
+from buckram.launch.zookeeper_server.settings import Settings as ZooKeeperSettings
+from buckram.launch.zookeeper_server.settings import java_command
 from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
-from buckram.zookeeper_server.settings import Settings as ZooKeeperSettings
-from buckram.zookeeper_server.settings import java_command
 
 pytestmark = pytest.mark.share(10, "stores")
 

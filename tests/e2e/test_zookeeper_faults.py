@@ -19,8 +19,8 @@ from tests.e2e.zookeeper_kit import need_zookeeper
 
 from buckram import Client, Writer, connect
 from buckram.errors import MetadataUnavailable, NotEnoughBookies
-from buckram.processes import BookieProcess, stop_all
-from buckram.zookeeper_server import Ensemble, start_ensemble
+from buckram.launch.processes import BookieProcess, stop_all
+from buckram.launch.zookeeper_server import Ensemble, start_ensemble
 
 pytestmark = pytest.mark.share(10, "stores")
 

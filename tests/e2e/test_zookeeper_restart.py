@@ -11,8 +11,8 @@ from tests.e2e.conftest import buckram
 from tests.e2e.zookeeper_kit import need_zookeeper
 
 from buckram.errors import ChildFailed
-from buckram.processes import BookieProcess, stop_all
-from buckram.zookeeper_server import start_zookeeper
+from buckram.launch.processes import BookieProcess, stop_all
+from buckram.launch.zookeeper_server import start_zookeeper
 
 pytestmark = pytest.mark.share(10, "stores")
 

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from buckram.errors import ConfigError
-from buckram.java import find_java
-from buckram.zookeeper_server.settings import find_jars
+from buckram.launch.java import find_java
+from buckram.launch.zookeeper_server.settings import find_jars
 
 
 def need_zookeeper() -> None:

@@ -26,8 +26,9 @@ from buckram.core.cluster.believed_time import UNSTEADY_AFTER
 from buckram.core.cluster.history import GONE
 from buckram.core.health.states import removes
 from buckram.errors import ConfigError
-from buckram.etcd_server import EtcdServer, start_etcd
 from buckram.health import gathering
+from buckram.launch.etcd_server import EtcdServer, start_etcd
+from buckram.launch.zookeeper_server import ZooKeeperServer
 from buckram.metadata.acceptance import accept, suspects
 from buckram.metadata.backup import set_history
 from buckram.metadata.overwriting import overwrite
@@ -35,7 +36,6 @@ from buckram.metadata.store import TreeStore
 from buckram.metadata.uri import open_store
 from buckram.testing import Cluster, cluster
 from buckram.types import BookieAddress, BookieInfo
-from buckram.zookeeper_server import ZooKeeperServer
 
 QUIET = ("auditor-missing",)
 """Nobody audits these clusters."""

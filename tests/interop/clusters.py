@@ -18,7 +18,7 @@ from tests.chaos.processes import environment, last_json, run
 from tests.interop.apache import ApacheBookie, Java
 from tests.support.polling import wait_until
 
-from buckram.processes import BookieProcess
+from buckram.launch.processes import BookieProcess
 
 PASSWORD = b"secret"
 HOUR = {"BUCKRAM_HEALING_LOST_BOOKIE_DELAY_S": "3600", "BUCKRAM_HEALING_RETRY_S": "0.5"}

@@ -15,7 +15,7 @@ from tests.interop.words import JAVA_DIGEST, Ask
 
 from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
-from buckram.zookeeper_server import start_zookeeper
+from buckram.launch.zookeeper_server import start_zookeeper
 
 _DIRECTIONS = {
     "test_java_on_ours": "Java clients and tools on our bookies",

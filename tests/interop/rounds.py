@@ -31,7 +31,7 @@ from buckram.client.write.writer import Writer
 from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.errors import BuckramError
-from buckram.zookeeper_server import Ensemble, start_ensemble
+from buckram.launch.zookeeper_server import Ensemble, start_ensemble
 
 SHAPES = ((3, 3, 2), (4, 3, 2), (3, 2, 2), (4, 4, 3))
 KINDS = ("ours", "theirs", "zookeeper")

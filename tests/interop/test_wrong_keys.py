@@ -22,7 +22,7 @@ from tests.support.bookie_kit import OTHER_KEY, Wire
 from buckram import connect
 from buckram.core.wire.messages import Read
 from buckram.errors import Code
-from buckram.zookeeper_server import start_zookeeper
+from buckram.launch.zookeeper_server import start_zookeeper
 
 pytestmark = pytest.mark.share(5)
 

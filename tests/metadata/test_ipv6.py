@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from buckram.etcd_server import start_etcd
+from buckram.launch.etcd_server import start_etcd
+from buckram.launch.zookeeper_server import start_zookeeper
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.zookeeper_server import start_zookeeper
 
 
 def _has_ipv6() -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from buckram import java
 from buckram.errors import ConfigError
+from buckram.launch import java
 
 
 def fake_java(home: Path, version: str) -> Path:

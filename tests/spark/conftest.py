@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from buckram.errors import ConfigError
-from buckram.java import find_java
+from buckram.launch.java import find_java
+from buckram.launch.zookeeper_server import ZooKeeperServer
 from buckram.spark.clients import close_connections
 from buckram.spark.session import QUIET, class_archive, local_session
 from buckram.testing import ThreadedCluster
-from buckram.zookeeper_server import ZooKeeperServer
 
 # One compiler tier and one collector thread make the JVM start quickly; its speed does not matter here.
 JAVA_OPTIONS = f"-Dlog4j2.configurationFile={QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -15,7 +15,7 @@ from tests.support.polling import wait_until
 
 from buckram import sync
 from buckram.errors import ConfigError
-from buckram.java import find_java
+from buckram.launch.java import find_java
 from buckram.testing import ThreadedCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.share(10, "drivers")]

@@ -23,8 +23,8 @@ from tests.spark.test_sink_parts import (
 from buckram import sync
 from buckram.core.streams.names import stream_name
 from buckram.errors import InvalidArgument, OpenSegment, StreamError
+from buckram.launch.processes import BookieProcess, stop_all
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.processes import BookieProcess, stop_all
 from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer
 from buckram.spark.small_parts import SmallPart

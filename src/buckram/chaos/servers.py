@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 
 from buckram.addresses import join
-from buckram.etcd_server.server import EtcdSettings, etcd_command, find_etcd
-from buckram.zookeeper_server.directory import ServerDirectory
-from buckram.zookeeper_server.server import FOREIGN_VARIABLES
-from buckram.zookeeper_server.settings import Member, Settings, java_command, zoo_cfg
+from buckram.launch.etcd_server.server import EtcdSettings, etcd_command, find_etcd
+from buckram.launch.zookeeper_server.directory import ServerDirectory
+from buckram.launch.zookeeper_server.server import FOREIGN_VARIABLES
+from buckram.launch.zookeeper_server.settings import Member, Settings, java_command, zoo_cfg
 
 PORT, PEER_PORT, ELECTION_PORT = PORTS = 2181, 2182, 2183
 _ETCD_TIMES = ("--heartbeat-interval=100", "--election-timeout=1000")

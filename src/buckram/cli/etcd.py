@@ -43,8 +43,8 @@ def run(directory: str, port: int | None, host: str, as_json: bool) -> None:
       buckram etcd run --data ./etcd
     """
     from buckram.errors import EtcdFailed
-    from buckram.etcd_server import start_etcd
-    from buckram.etcd_server.server import known_port
+    from buckram.launch.etcd_server import start_etcd
+    from buckram.launch.etcd_server.server import known_port
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -21,12 +21,12 @@ from buckram.cli.secure_directory import SecureDirectory
 from buckram.config import TlsConfig
 from buckram.core.security.tokens import need_extra
 from buckram.errors import CorruptStore
-from buckram.etcd_server import EtcdServer, start_etcd
-from buckram.etcd_server.users import USER, require_password
+from buckram.launch.etcd_server import EtcdServer, start_etcd
+from buckram.launch.etcd_server.users import USER, require_password
+from buckram.launch.zookeeper_server import ZooKeeperServer, start_zookeeper
 from buckram.metadata.default import VARIABLE as METADATA
 from buckram.metadata.uri import ETCD_AUTH, ETCD_CA, ZOOKEEPER_AUTH, ZOOKEEPER_CA, ZOOKEEPER_SHARED
 from buckram.runtime.disk.new_directory import removed_on_failure
-from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 SETTINGS = "store.env"
 ZOOKEEPER_USER = "buckram"

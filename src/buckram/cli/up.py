@@ -24,12 +24,12 @@ from buckram.cli.secure_store import SecureStore
 from buckram.cli.up_gateway import running_gateway
 from buckram.cli.up_threads import BEGUN_S, healing_thread, janitor_thread
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
-from buckram.etcd_server import EtcdServer, start_etcd
+from buckram.launch.etcd_server import EtcdServer, start_etcd
+from buckram.launch.processes import BookieProcess, ReadyLine, stop_all
+from buckram.launch.zookeeper_server import ZooKeeperServer, start_zookeeper
 from buckram.metadata.default import DATA_DIR, DATABASE, DESCRIPTION, sqlite_uri
-from buckram.processes import BookieProcess, ReadyLine, stop_all
 from buckram.runtime.disk.new_directory import removed_on_failure
 from buckram.serve.webhdfs.limits import files_url
-from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 MAX_BOOKIES = 100
 SERVER_SECONDS = 120.0

@@ -44,8 +44,8 @@ def run(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool
       buckram zookeeper run --data ./zookeeper
     """
     from buckram.errors import ZooKeeperFailed
-    from buckram.zookeeper_server import start_zookeeper
-    from buckram.zookeeper_server.directory import known_port
+    from buckram.launch.zookeeper_server import start_zookeeper
+    from buckram.launch.zookeeper_server.directory import known_port
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

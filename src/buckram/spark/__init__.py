@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from buckram.java import Java, find_java
+    from buckram.launch.java import Java, find_java
     from buckram.spark.files import configure
     from buckram.spark.lags import lag
     from buckram.spark.session import local_session, register
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
             return source.BuckramDataSource
         if name in ("Java", "find_java"):
-            from buckram import java
+            from buckram.launch import java
 
             return getattr(java, name)
         if name == "configure":

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buckram.java import find_java
+from buckram.launch.java import find_java
 from buckram.spark.versions import need_pyspark
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """A cluster in this process and on this loop: real bookies, real TCP on loopback, real files in a temporary folder.
 
 Bookies are numbered from 0. A kill -9 in the middle of a disk write is not possible in one process; for that run
-bookies as processes (`buckram.processes`).
+bookies as processes (`buckram.launch.processes`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.contracts.conftest import Watch
 from tests.support.etcd_kit import new_root, opened
 
 from buckram.errors import ConfigError, MetadataUnavailable, VersionConflict
-from buckram.etcd_server import EtcdCluster, start_etcd_cluster
+from buckram.launch.etcd_server import EtcdCluster, start_etcd_cluster
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
-from buckram.etcd_server import EtcdServer, EtcdSettings, start_etcd
+from buckram.launch.etcd_server import EtcdServer, EtcdSettings, start_etcd
 from buckram.metadata.etcd.places import coded
 from buckram.metadata.uri import ETCD_AUTH, open_store
 from buckram.seams import MAX_MULTI_BYTES

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from buckram.errors import ConfigError, MetadataUnavailable
-from buckram.etcd_server import EtcdServer
+from buckram.launch.etcd_server import EtcdServer
 from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.uri import ETCD_CA, ETCD_CERT, open_store
 

@@ -17,8 +17,8 @@ from tests.support.polling import until
 from tests.support.zk_kit import folder, proxied, session
 
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchKey
+from buckram.launch.zookeeper_server import ZooKeeperServer
 from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler
-from buckram.zookeeper_server import ZooKeeperServer
 
 
 @contextlib.contextmanager

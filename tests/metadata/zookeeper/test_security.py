@@ -13,11 +13,11 @@ from tests.support.secure_kit import Files
 from buckram import connect
 from buckram.config import ClientConfig
 from buckram.errors import AccessRefused, ConfigError, MetadataError, MetadataUnavailable
+from buckram.launch.zookeeper_server import ZooKeeperServer, start_zookeeper
 from buckram.metadata.uri import ZOOKEEPER_AUTH, ZOOKEEPER_CA, ZOOKEEPER_CERT, ZOOKEEPER_SHARED, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.runtime.net.tls_files import TlsFiles
 from buckram.testing import cluster
-from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 NETTY = (
     "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",

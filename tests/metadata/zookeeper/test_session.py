@@ -24,10 +24,10 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
+from buckram.launch.zookeeper_server import ZooKeeperServer
 from buckram.metadata.zookeeper import kazoo_link
 from buckram.metadata.zookeeper.session import ANY_VERSION, create_with_parents
 from buckram.types import CheckVersion, Create, Delete, SetValue
-from buckram.zookeeper_server import ZooKeeperServer
 
 
 async def test_nodes_from_birth_to_death(zookeeper_server: ZooKeeperServer) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from buckram.core.ledgers.metadata import created
 from buckram.errors import AccessRefused, ConfigError
+from buckram.launch.zookeeper_server import start_zookeeper
 from buckram.metadata.uri import ZOOKEEPER_AUTH, open_store
 from buckram.metadata.zookeeper.cluster import nuke_cluster
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import MetadataStore
 from buckram.types import BookieAddress, BookieInfo, Create
-from buckram.zookeeper_server import start_zookeeper
 
 
 @pytest.fixture

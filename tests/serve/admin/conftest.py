@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.http_kit import Said, ask
 
-from buckram.processes import BookieProcess, stop_all
+from buckram.launch.processes import BookieProcess, stop_all
 
 
 @dataclass

@@ -23,8 +23,8 @@ from pathlib import Path
 from tests.spark.faults.driver import WAIT_S, Driver
 from tests.spark.faults.kit import Lines, leftovers, values
 
+from buckram.launch.zookeeper_server import start_zookeeper
 from buckram.testing import ThreadedCluster
-from buckram.zookeeper_server import start_zookeeper
 
 OF_TASKS = ("raise-early", "raise-late", "kill-early", "kill-late")
 OF_COMMITS = ("commit-before", "commit-after", "lost-reply", "die-before", "die-after")

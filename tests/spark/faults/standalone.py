@@ -11,7 +11,7 @@ from types import TracebackType
 
 import pyspark
 
-from buckram.java import find_java
+from buckram.launch.java import find_java
 
 READY_S = 90.0
 FOREIGN = ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")

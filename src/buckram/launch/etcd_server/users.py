@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from buckram.errors import EtcdFailed
-from buckram.etcd_server.server import EtcdServer
+from buckram.launch.etcd_server.server import EtcdServer
 
 USER = "root"
 """etcd asks for passwords only once there is a user of this name."""

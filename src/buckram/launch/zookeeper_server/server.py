@@ -21,10 +21,10 @@ from types import TracebackType
 from buckram.addresses import join, loopback
 from buckram.config import TlsConfig
 from buckram.errors import ConfigError, InvalidArgument, PortInUse, ZooKeeperFailed
+from buckram.launch.zookeeper_server.directory import LOCK, POLL_SECONDS, ServerDirectory
+from buckram.launch.zookeeper_server.probe import begin_session, is_logged
+from buckram.launch.zookeeper_server.settings import Settings, java_command, zoo_cfg
 from buckram.runtime.disk.new_directory import removed_on_failure
-from buckram.zookeeper_server.directory import LOCK, POLL_SECONDS, ServerDirectory
-from buckram.zookeeper_server.probe import begin_session, is_logged
-from buckram.zookeeper_server.settings import Settings, java_command, zoo_cfg
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0

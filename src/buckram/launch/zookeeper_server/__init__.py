@@ -8,8 +8,8 @@ whether it serves, ensemble.py a few of them. Not here: clients (metadata/zookee
 from __future__ import annotations
 
 from buckram.errors import ForeignDirectory, PortInUse, ZooKeeperFailed
-from buckram.zookeeper_server.ensemble import Ensemble, start_ensemble
-from buckram.zookeeper_server.server import ZooKeeperServer, start_zookeeper
+from buckram.launch.zookeeper_server.ensemble import Ensemble, start_ensemble
+from buckram.launch.zookeeper_server.server import ZooKeeperServer, start_zookeeper
 
 __all__ = [
     "Ensemble",

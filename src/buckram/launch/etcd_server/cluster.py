@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 
 from buckram.errors import EtcdFailed, InvalidArgument
-from buckram.etcd_server.server import POLL_SECONDS, READY_SECONDS, EtcdServer, EtcdSettings
-from buckram.zookeeper_server.server import free_port
+from buckram.launch.etcd_server.server import POLL_SECONDS, READY_SECONDS, EtcdServer, EtcdSettings
+from buckram.launch.zookeeper_server.server import free_port
 
 MAX_SERVERS = 9
 _FAST = ("--heartbeat-interval=50", "--election-timeout=500")

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 
 from buckram.errors import CorruptStore, InvalidArgument, ZooKeeperFailed
+from buckram.launch.zookeeper_server.directory import POLL_SECONDS, read_description, write_description
+from buckram.launch.zookeeper_server.server import READY_SECONDS, ZooKeeperServer, free_port
+from buckram.launch.zookeeper_server.settings import Member, Settings
 from buckram.runtime.disk.new_directory import removed_on_failure
-from buckram.zookeeper_server.directory import POLL_SECONDS, read_description, write_description
-from buckram.zookeeper_server.server import READY_SECONDS, ZooKeeperServer, free_port
-from buckram.zookeeper_server.settings import Member, Settings
 
 FORMAT_VERSION = 1
 DESCRIPTION = "ensemble.json"
