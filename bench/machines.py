@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from buckram.chaos import wire
+from chaos import wire
 
 VARIABLE, DELAY_VARIABLE = "NET", "NET_DELAY_US"
 CLIENT, ZOOKEEPER, FIRST_BOOKIE = 1, 9, 10

@@ -31,7 +31,7 @@ SECONDS = 18.0
 """For the tests, by the clock."""
 STEPS: dict[str, list[str]] = {
     "types": [str(BIN / "mypy"), "--strict"],
-    "types of tools": [str(BIN / "mypy"), "--strict", "bench", "examples", "javakit", "scripts"],
+    "types of tools": [str(BIN / "mypy"), "--strict", "bench", "chaos", "examples", "javakit", "scripts", "simulator"],
     "lint": [str(BIN / "ruff"), "check", "--quiet", "."],
     "format": [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
     "layers": [str(BIN / "lint-imports"), "--no-cache"],

@@ -24,7 +24,9 @@ NEEDED = (
     "buckram/spark/log4j2.properties",
     "buckram/launch/zookeeper_server/log4j2.properties",
 )
-NOT_FOR_USERS = re.compile(r"^(buckram/(sim|chaos)/|tests/|bench/|scripts/|examples/|javakit/)|\.(c|o|pyc)$")
+NOT_FOR_USERS = re.compile(
+    r"^(buckram/(sim|chaos)/|tests/|bench/|chaos/|simulator/|scripts/|examples/|javakit/)|\.(c|o|pyc)$"
+)
 RELATIVE_LINK = re.compile(r"\]\((?!https?://)([^)]+)\)")
 RESERVED = re.compile(r"^https?://[^/]*\bexample(\.(com|net|org))?(/|$)")
 """Addresses that are reserved for examples lead nowhere."""

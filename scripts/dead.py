@@ -20,8 +20,8 @@ from typing import Any
 
 ALLOWED = Path(__file__).with_name("dead_allowed.toml")
 CACHE = Path(".test-times/dead.json")
-SOURCE = Path("src/buckram")
-USERS = (SOURCE, Path("bench"), Path("examples"), Path("javakit"), Path("scripts"))
+SOURCES = (Path("src/buckram"), Path("chaos"), Path("simulator"))
+USERS = (*SOURCES, Path("bench"), Path("examples"), Path("javakit"), Path("scripts"))
 OWN_BASES = {"builtins", "typing", "enum", "abc", "collections", "buckram"}
 """A class whose bases come from these has no method that only a library calls."""
 REGISTERING = {"command", "group", "fixture", "callback", "register", "hookimpl", "result_callback"}
@@ -118,13 +118,13 @@ def _is_all(node: ast.Assign) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
 
 
-def dead(files: Mapping[str, Facts], source: Path = SOURCE) -> dict[str, int]:
-    """Definitions below `source` that nothing uses, as path:Class.name, each with its line."""
+def dead(files: Mapping[str, Facts], sources: Iterable[Path] = SOURCES) -> dict[str, int]:
+    """Definitions below `sources` that nothing uses, as path:Class.name, each with its line."""
     outside = {name for facts in files.values() for name in facts.outside}
     found: dict[str, int] = {}
     for path, facts in files.items():
         plain = set(facts.plain)
-        for qualified, line in facts.defined if Path(path).is_relative_to(source) else ():
+        for qualified, line in facts.defined if any(Path(path).is_relative_to(source) for source in sources) else ():
             owner, _, name = qualified.rpartition(".")
             if name not in outside and (owner or name not in plain):
                 found[f"{path}:{qualified}"] = line

@@ -18,10 +18,12 @@ ENTRANCES = {"__init__.py", "__main__.py"}
 LONG = {"slow", "spark", "soak", "share"}
 """Marks of tests that `make check` leaves out, at least in some runs."""
 SOURCE, TESTS = "src/buckram/", "tests/"
+BESIDE = ("chaos/", "simulator/")
+"""Folders beside src whose modules have tests in the mirrored place as well."""
 
 
 def row_of(module: str, rows: Collection[str]) -> str | None:
-    """The row for a module: its own, else that of the nearest folder (`sim/ledgers/`) above it; None without any."""
+    """The row for a module: its own, else that of the nearest folder (`simulator/`) above it; None without any."""
     if module in rows:
         return module
     folders = [row for row in rows if row.endswith("/") and module.startswith(row)]
@@ -54,7 +56,7 @@ def nearest(path: str, table: Table, tests: Collection[str]) -> list[str]:
     """Return the test files that are about a changed file: itself, the mirrored one, and the one of its row."""
     if path in tests:
         return [path]
-    if not path.startswith(SOURCE) or not path.endswith(".py"):
+    if not path.startswith((SOURCE, *BESIDE)) or not path.endswith(".py"):
         return []
     module = path.removeprefix(SOURCE).removesuffix(".py")
     row = row_of(module, table.covered)

@@ -114,7 +114,7 @@ CHECKS: dict[str, list[str]] = {
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],
     "spark": [*PYTEST, "tests/spark", "tests/jobs"],
-    "simulator": [*PYTEST, "tests/sim", "tests/scenarios", "tests/mutants"],
+    "simulator": [*PYTEST, "tests/simulator", "tests/scenarios", "tests/mutants"],
 }
 
 

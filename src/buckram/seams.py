@@ -1,6 +1,6 @@
 """What can be swapped or simulated: network, disk, clock, randomness, metadata, statistics.
 
-Production implementations live in runtime/ and metadata/; simulated ones in sim/. Code above this
+Production implementations live in runtime/ and metadata/; simulated ones in simulator/. Code above this
 layer sees these protocols only. Monotonic time is the running event loop's `time()`, so a simulated
 loop gives virtual time; only wall time needs a clock.
 """
@@ -365,7 +365,7 @@ class Traces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The outside world as one value; production builds it in runtime/net/runtime, the simulator in sim/."""
+    """The outside world as one value; production builds it in runtime/net/runtime, the simulator in simulator/."""
 
     network: Network
     clock: Clock

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 
 from tests.support.polling import until
 
-from buckram.chaos.processes import PYTHON, clean_environment
 from buckram.cluster import Client, connect
 from buckram.launch.processes import BookieProcess, stop_all
+from chaos.processes import PYTHON, clean_environment
 
 BOOKIES = 3
 ENTRY_BYTES = 1024

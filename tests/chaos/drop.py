@@ -20,9 +20,9 @@ from typing import Any
 
 from tests.chaos.churn import BOOKIES, MIB, bytes_used
 
-from buckram.chaos.processes import PYTHON, clean_environment
 from buckram.cluster import connect
 from buckram.launch.processes import BookieProcess, stop_all
+from chaos.processes import PYTHON, clean_environment
 
 SPACE = "dropped"
 SEGMENTS = 1000

@@ -3,7 +3,7 @@
 `python -m tests.chaos.http_bank --seconds N --seed S` runs three bookies and some `buckram db serve` of one database:
 one leads, the others send requests on. Faults: kill -9 of the leader, of those that send on, of all servers and of a
 bookie; SIGSTOP of each, of the leader also for longer than its lease, which wakes when another one leads. The last line
-is the verdict of `buckram.chaos.verdict` as JSON; exit code 0 only if no rule is broken.
+is the verdict of `chaos.verdict` as JSON; exit code 0 only if no rule is broken.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from urllib.parse import urlsplit
 from tests.chaos.http_customers import NAME, Customer, History, Reader
 from tests.support.polling import until
 
-from buckram.chaos.actors.bank import DATABASE
-from buckram.chaos.actors.replicas import digest_of_copy
-from buckram.chaos.processes import PYTHON, Child
-from buckram.chaos.verdict.bank import judge_bank
-from buckram.chaos.verdict.database import read_database
-from buckram.chaos.verdict.report import RULES, Report
 from buckram.cluster import Client, connect
+from chaos.actors.bank import DATABASE
+from chaos.actors.replicas import digest_of_copy
+from chaos.processes import PYTHON, Child
+from chaos.verdict.bank import judge_bank
+from chaos.verdict.database import read_database
+from chaos.verdict.report import RULES, Report
 
 _CUSTOMERS = 6
 _LEASE_S = 10.0

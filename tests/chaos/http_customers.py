@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from buckram.chaos.actors.bank import (
+from buckram.errors import BuckramError
+from buckram.metadata.etcd.http import HttpConnection
+from buckram.state.db.database import Database
+from chaos.actors.bank import (
     DATABASE,
     LOOK,
     QUICK,
@@ -28,10 +31,7 @@ from buckram.chaos.actors.bank import (
     looks,
     statements,
 )
-from buckram.chaos.history import Event
-from buckram.errors import BuckramError
-from buckram.metadata.etcd.http import HttpConnection
-from buckram.state.db.database import Database
+from chaos.history import Event
 
 NAME = f"default/{DATABASE}"
 _PAUSE_S = 0.3

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from buckram.chaos.actors.bank import ACCOUNTS, BALANCE, SUM, looks, statements
-from buckram.chaos.history import Event
-from buckram.chaos.verdict.bank import DatabaseEnd, judge_bank
-from buckram.chaos.verdict.report import Report
+from chaos.actors.bank import ACCOUNTS, BALANCE, SUM, looks, statements
+from chaos.history import Event
+from chaos.verdict.bank import DatabaseEnd, judge_bank
+from chaos.verdict.report import Report
 
 Change = Callable[[list[Event], DatabaseEnd], None]
 

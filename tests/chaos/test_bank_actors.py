@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from tests.support.polling import until
 
-from buckram.chaos.actors import customers
-from buckram.chaos.actors.bank import ask
-from buckram.chaos.actors.customers import use_bank
-from buckram.chaos.actors.replicas import hold_replica
-from buckram.chaos.actors.stage import Role, Stage
-from buckram.chaos.history import Recorder, read_history, read_own
-from buckram.chaos.verdict.bank import judge_bank
-from buckram.chaos.verdict.database import read_database
-from buckram.chaos.verdict.report import Report
 from buckram.state.db.committing import Committing
 from buckram.state.db.execution import Pending
 from buckram.testing import Cluster, cluster
+from chaos.actors import customers
+from chaos.actors.bank import ask
+from chaos.actors.customers import use_bank
+from chaos.actors.replicas import hold_replica
+from chaos.actors.stage import Role, Stage
+from chaos.history import Recorder, read_history, read_own
+from chaos.verdict.bank import judge_bank
+from chaos.verdict.database import read_database
+from chaos.verdict.report import Report
 
 
 class Actors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.chaos.healed import Healed, Look
+from chaos.healed import Healed, Look
 
 
 def test_two_checks_that_ended_before_prove_nothing() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buckram.chaos.faults import _BEGIN
-from buckram.chaos.plan import AT_ONCE, FAULTS, LONG, LONG_S, LONGEST_S, ONE_RACK, OWN_SERVER, make_plan
+from chaos.faults import _BEGIN
+from chaos.plan import AT_ONCE, FAULTS, LONG, LONG_S, LONGEST_S, ONE_RACK, OWN_SERVER, make_plan
 
 
 def test_a_seed_gives_one_plan_within_its_bounds() -> None:

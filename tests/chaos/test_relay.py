@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from buckram.chaos.relay import Owners, Relays
-from buckram.chaos.wire import Link
+from chaos.relay import Owners, Relays
+from chaos.wire import Link
 
 PORT, SERVER = 9000, 10
 ASK = """

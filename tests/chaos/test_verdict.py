@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from buckram.chaos.actors.ledgers import DEFERRED, EXPLICIT, PLACED, PLAIN
-from buckram.chaos.history import Event
-from buckram.chaos.payloads import producer_of, record_value
-from buckram.chaos.plan import ONE_RACK
-from buckram.chaos.verdict.copies import Copies
-from buckram.chaos.verdict.judge import End, judge
-from buckram.chaos.verdict.report import Report
-from buckram.chaos.verdict.state import LedgerState, State, StreamState
 from buckram.types import DigestType, Fragment, LedgerMetadata
 from buckram.types import LedgerState as Kind
+from chaos.actors.ledgers import DEFERRED, EXPLICIT, PLACED, PLAIN
+from chaos.history import Event
+from chaos.payloads import producer_of, record_value
+from chaos.plan import ONE_RACK
+from chaos.verdict.copies import Copies
+from chaos.verdict.judge import End, judge
+from chaos.verdict.report import Report
+from chaos.verdict.state import LedgerState, State, StreamState
 
 
 def _metadata(*fragments: Fragment) -> LedgerMetadata:

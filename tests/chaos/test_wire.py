@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.support.polling import wait_until
 
-from buckram.chaos.wire import Link, NoWire, Wire
+from chaos.wire import Link, NoWire, Wire
 
 ROOT = Path(__file__).parents[2]
 DELAY_US = 2000

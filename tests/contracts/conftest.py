@@ -25,7 +25,7 @@ from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import KeyStore
-from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
+from simulator.engine.zookeeper import SimZkSession, SimZooKeeper
 
 DEADLINE_S = 20.0
 

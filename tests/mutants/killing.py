@@ -107,10 +107,10 @@ def _load() -> None:
 
     import buckram.client.ledger_client
     import buckram.metadata.zookeeper.kazoo_session
-    import buckram.sim.ledgers.life
-    import buckram.sim.streams.life
     import buckram.streams.namespace
     import buckram.testing.plugin  # noqa: F401
+    import simulator.ledgers.life
+    import simulator.streams.life  # noqa: F401
 
 
 def _killed(mutant: Any) -> Kill:

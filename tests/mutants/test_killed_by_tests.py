@@ -9,7 +9,7 @@ import pytest
 from tests.mutants.killing import Kill, Killer
 from tests.mutants.testmutant import all_of_them
 
-from buckram.sim.engine.edits import StaleEdit, edited, find, stale
+from simulator.engine.edits import StaleEdit, edited, find, stale
 
 MUTANTS = all_of_them()
 

@@ -7,7 +7,7 @@ from tests.support.soak import SOAK
 
 from buckram.client.write.completions import Completions
 from buckram.core.ledgers.append import AppendWindow
-from buckram.sim.ledgers.mutants.hunt import MUTANTS, RARE, kill
+from simulator.ledgers.mutants.hunt import MUTANTS, RARE, kill
 
 LIVES = 40
 

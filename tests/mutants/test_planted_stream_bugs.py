@@ -6,11 +6,11 @@ import pytest
 from tests.support.soak import SOAK
 
 from buckram.core.streams import changes as stream_changes
-from buckram.sim.streams.mutants.hunt import MUTANTS, kill
-from buckram.sim.streams.names import INVARIANTS
 from buckram.streams.read.source import Source
 from buckram.streams.write import roll
 from buckram.streams.write.segment import SegmentWriter
+from simulator.streams.mutants.hunt import MUTANTS, kill
+from simulator.streams.names import INVARIANTS
 
 RARE = ("epoch-ignored", "claim-keeps-epoch", "overtaking", "skips-silently", "no-marks", "atomic-cut",
         "older-than-asked", "cursors-forgotten", "producers-trimmed", "lost-reply-is-yes", "no-idle-mark",

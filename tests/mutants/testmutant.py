@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from buckram.sim.engine.edits import edited
-from buckram.sim.engine.planting import Patches, plant
+from simulator.engine.edits import edited
+from simulator.engine.planting import Patches, plant
 
 PLANTED = Path(__file__).parent / "planted"
 

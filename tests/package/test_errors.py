@@ -45,7 +45,7 @@ OPTIONAL = {"pyspark", "pyarrow"}
 
 def every_error() -> dict[str, type]:
     for module in pkgutil.walk_packages(buckram.__path__, "buckram."):
-        if not module.name.startswith("buckram.sim") and not module.name.endswith("__main__"):
+        if not module.name.startswith(("buckram.sim", "buckram.chaos")) and not module.name.endswith("__main__"):
             try:
                 importlib.import_module(module.name)
             except ModuleNotFoundError as error:

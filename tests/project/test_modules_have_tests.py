@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from scripts.nearest import ENTRANCES, mirrored, row_of
+from scripts.nearest import BESIDE, ENTRANCES, mirrored, row_of
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests" / "modules.toml"
@@ -42,8 +42,9 @@ def paths(folder: Path) -> set[str]:
 
 
 def test_every_module_has_its_tests_or_a_row_that_names_them() -> None:
-    source = ROOT / "src" / "buckram"
-    modules = {module for module in paths(source) if f"{module.rpartition('/')[2]}.py" not in ENTRANCES}
+    found = paths(ROOT / "src" / "buckram")
+    found |= {f"{folder}{module}" for folder in BESIDE for module in paths(ROOT / folder)}
+    modules = {module for module in found if f"{module.rpartition('/')[2]}.py" not in ENTRANCES}
     assert faults(sorted(modules), paths(ROOT / "tests"), tomllib.loads(TABLE.read_text(encoding="utf-8"))) == []
 
 

@@ -24,7 +24,7 @@ ALLOWED = {
     "spark/faults/chaos.py": (2, "a Spark worker stands still until the kill that it ordered reaches it"),
 }
 """By file: how many timed waits stay, and why."""
-SIMULATED = ("sim/",)
+SIMULATED = ("simulator/",)
 """Folders whose tests run on the simulator's loop, where a sleep takes no time."""
 DEADLINES = {"timeout", "wait_for", "monotonic", "time"}
 """Names of calls that give a function its deadline."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.sim.ledgers.scenarios import SCENARIOS, run_scenario
-from buckram.sim.ledgers.scenarios.deletions import INVARIANTS as DELETIONS
+from simulator.ledgers.scenarios import SCENARIOS, run_scenario
+from simulator.ledgers.scenarios.deletions import INVARIANTS as DELETIONS
 
 
 @pytest.mark.share(4)

@@ -9,8 +9,8 @@ from buckram.core.ledgers.metadata import created
 from buckram.metadata.zookeeper.paths import Manager
 from buckram.metadata.zookeeper.session import OperationCount
 from buckram.metadata.zookeeper.store import ZooKeeperStore
-from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 from buckram.types import LedgerMetadata
+from simulator.engine.zookeeper import SimZkSession, SimZooKeeper
 
 
 class Zk:

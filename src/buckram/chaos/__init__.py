@@ -1,4 +1,9 @@
-"""Real clusters under faults: processes, networks, disks and clocks that fail, and a verdict afterwards.
+"""In a checkout, `python -m buckram.chaos` and its child processes run the folder `chaos` beside `src`. In no wheel."""
 
-`python -m buckram.chaos` (see __main__). What happens in virtual time is in `sim`; nothing of this is in a wheel.
-"""
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[3]
+__path__.append(str(_ROOT / "chaos"))
+if str(_ROOT) not in sys.path:
+    sys.path.append(str(_ROOT))

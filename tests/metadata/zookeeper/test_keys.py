@@ -9,9 +9,9 @@ import pytest
 
 from buckram.errors import AccessRefused, KeyExists, NoSuchKey, VersionConflict
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
-from buckram.sim.engine.zk_connection import DirectConnection
-from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 from buckram.types import Create, KeyOp, SetValue
+from simulator.engine.zk_connection import DirectConnection
+from simulator.engine.zookeeper import SimZkSession, SimZooKeeper
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.zookeeper.store import ZooKeeperStore
-from buckram.sim.engine.zookeeper import SimZkSession
 from buckram.types import BookieAddress, BookieInfo
+from simulator.engine.zookeeper import SimZkSession
 
 INFO = BookieInfo("b:1", BookieAddress("h", 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-FOLLOWER = "tests/sim/engine/test_cell_behind_follower.py"
+FOLLOWER = "tests/simulator/engine/test_cell_behind_follower.py"
 
 MUTANTS = (
     TestMutant(

@@ -166,7 +166,13 @@ _BY_HAND = re.compile(
 
 
 def test_nobody_takes_addresses_apart_or_puts_them_together_by_hand() -> None:
-    own = {"addresses.py", "types.py", "cli/profiling.py", "sim/engine/network.py", "runtime/net/local_sockets.py"}
+    own = {
+        "addresses.py",
+        "types.py",
+        "cli/profiling.py",
+        "simulator/engine/network.py",
+        "runtime/net/local_sockets.py",
+    }
     """Of hexadecimal ports in /proc; simulated hosts; names of sockets."""
     found = [
         f"{path.relative_to(SOURCES)}:{number}: {line.strip()}"

@@ -14,8 +14,8 @@ import pytest
 from buckram.core.backoff import Backoff
 from buckram.errors import InvalidArgument, MetadataUnavailable
 from buckram.runtime.net.retry import retry
-from buckram.sim.engine.loop import make_loop
-from buckram.sim.engine.trace import Trace
+from simulator.engine.loop import make_loop
+from simulator.engine.trace import Trace
 
 POLICY = Backoff(1.0, 4.0)
 T = TypeVar("T")

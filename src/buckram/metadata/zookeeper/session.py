@@ -1,7 +1,7 @@
 """What Buckram needs of ZooKeeper: a narrow session, its values, and a count of what goes over it.
 
-Implemented by kazoo_session (real servers) and sim/engine/zookeeper. Which nodes exist and what they mean is not known
-here; `create_with_parents` is the one algorithm on top that every session offers in the same way.
+Implemented by kazoo_session (real servers) and simulator/engine/zookeeper. Which nodes exist and what they mean is not
+known here; `create_with_parents` is the one algorithm on top that every session offers in the same way.
 """
 
 from __future__ import annotations

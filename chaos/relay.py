@@ -1,0 +1,339 @@
+"""Machines that share one loopback, with relays between them: the network of faults where there are no namespaces.
+
+Machine N's servers listen on 127.A.B.N with B odd, and are reached at 127.A.B+1.N, where a relay listens and passes on
+what comes, late, or not at all. So a server has to say that it is reached there. Who connects is read from /proc: the
+process that holds the other end of the connection has its machine's number in its environment. Linux only.
+
+A link that loses everything holds what is sent on it, as the network of a partition does, and delivers it after its
+end unless the connection was given up. One that loses a share delays as many pieces as a sender that repeats them
+would, and now and then it resets the connection.
+
+`python -m buckram.chaos.relay A B` carries data until standard input ends. Each line of it is JSON, answered by a line:
+{"serve": [[machine, port], ...]} or {"links": [[source, target, loss, delay_us], ...]}.
+
+Not here: the network of namespaces (`wire.py`), which loses packets and not pieces of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from chaos.wire import Link
+
+MACHINE_VARIABLE = "CHAOS_MACHINE"
+"""In the environment of each process: the block of addresses and the number of its machine, such as 17.4:10."""
+CLAIM_PORT = 1025
+"""Bound on 127.A.B.1 as long as the block is in use."""
+PIECE = 64 << 10
+WAITING = 64
+"""Pieces of a connection that are on their way in one direction before no more are taken."""
+REPEAT_S = 0.2
+"""A lost piece comes so much later, as TCP sends it again."""
+RESETS = 0.05
+"""The share of lost pieces that end their connection instead."""
+LISTEN_BACKLOG = 512
+
+
+class NoRelays(RuntimeError):
+    """Relays cannot work here; says why."""
+
+
+class Relays:
+    """The program that relays, as a child of this one. One block of addresses for each, drawn until one is free."""
+
+    def __init__(self) -> None:
+        if not Path("/proc/net/tcp").exists():
+            raise NoRelays("there is no /proc/net/tcp, which says who connects")
+        rng = random.SystemRandom()
+        for _ in range(100):
+            self._block = (rng.randrange(1, 255), rng.randrange(1, 127) * 2 - 1)
+            command = [sys.executable, "-m", "buckram.chaos.relay", *map(str, self._block)]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+            if self._answer() == b"ready\n":
+                return
+            self.close()
+        raise NoRelays("no block of loopback addresses is free")
+
+    def __enter__(self) -> Relays:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()  # its end is that program's end
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def behind(self, machine: int) -> str:
+        """Where servers of this machine listen."""
+        return behind(self._block, machine)
+
+    def reached(self, machine: int) -> str:
+        """Where others reach them."""
+        return reached(self._block, machine)
+
+    def environment(self, machine: int) -> Mapping[str, str]:
+        """What makes a process and its children one of this machine."""
+        return {MACHINE_VARIABLE: f"{_name(self._block)}:{machine}"}
+
+    def serve(self, machine: int, *ports: int) -> None:
+        """Relay these ports of this machine, from now on; again is nothing."""
+        self._tell({"serve": [[machine, port] for port in ports]})
+
+    def set_links(self, links: Iterable[Link]) -> None:
+        """Replace what is wrong with the network: these links, each in one direction, and no other."""
+        self._tell({"links": list(links)})
+
+    def _tell(self, what: object) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(what).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise NoRelays("the program that relays has ended; what it said is above") from error
+        if (said := self._answer()) != b"ok\n":
+            raise NoRelays(f"the program that relays did not do {what}: {said!r}")
+
+    def _answer(self) -> bytes:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+def behind(block: tuple[int, int], machine: int) -> str:
+    return f"127.{block[0]}.{block[1]}.{machine}"
+
+
+def reached(block: tuple[int, int], machine: int) -> str:
+    return f"127.{block[0]}.{block[1] + 1}.{machine}"
+
+
+def _name(block: tuple[int, int]) -> str:
+    return f"{block[0]}.{block[1]}"
+
+
+# -- who connects ------------------------------------------------------------------------------------------------------
+
+
+class Owners:
+    """Which machine's process holds a socket. Processes are looked for again when none of the known ones does."""
+
+    def __init__(self, block: tuple[int, int], proc: Path = Path("/proc")) -> None:
+        self._mark = f"{MACHINE_VARIABLE}={_name(block)}:".encode()
+        self._proc = proc
+        self._machines: dict[str, tuple[str, int]] = {}
+        """By process id: when it began, which tells it from a later one of the same id, and its machine."""
+
+    def machine_of(self, host: str, port: int) -> int:
+        """The machine whose process has a socket of this local address; 0 if none has it, or one of no machine."""
+        if not (inode := self._inode_of(host, port)):
+            return 0
+        if not (found := self._among_known(inode)):
+            self._look_around()
+            found = self._among_known(inode)
+        return found
+
+    def _among_known(self, inode: str) -> int:
+        for pid, (began, machine) in self._machines.items():
+            if self._holds(pid, f"socket:[{inode}]") and self._began(pid) == began:
+                return machine
+        return 0
+
+    def _holds(self, pid: str, what: str) -> bool:
+        with contextlib.suppress(OSError), os.scandir(self._proc / pid / "fd") as descriptors:
+            for one in descriptors:
+                with contextlib.suppress(OSError):
+                    if os.readlink(one.path) == what:
+                        return True
+        return False
+
+    def _inode_of(self, host: str, port: int) -> str:
+        (number,) = struct.unpack("=I", socket.inet_aton(host))
+        wanted = f"{number:08X}:{port:04X}"
+        with (self._proc / "net" / "tcp").open() as table:
+            for line in table:
+                words = line.split()
+                if words[1] == wanted and words[9] != "0":
+                    return words[9]
+        return ""
+
+    def _look_around(self) -> None:
+        """Find the processes of all machines."""
+        self._machines = {}
+        for pid in os.listdir(self._proc):
+            if not pid.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                environment = (self._proc / pid / "environ").read_bytes().split(b"\0")
+                for one in environment:
+                    if one.startswith(self._mark):
+                        self._machines[pid] = (self._began(pid), int(one[len(self._mark) :]))
+
+    def _began(self, pid: str) -> str:
+        """The start time of a process; empty when it has ended."""
+        try:
+            return (self._proc / pid / "stat").read_text().rpartition(")")[2].split()[19]
+        except (OSError, IndexError):
+            return ""
+
+
+# -- the program that relays -------------------------------------------------------------------------------------------
+
+
+class Way:
+    """One direction of a connection, and what is on it."""
+
+    def __init__(self, source: int, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.source, self.target, self.reader, self.writer = source, target, reader, writer
+        self.pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WAITING)
+
+
+class Relay:
+    """All relays of one block. `links` says what is wrong, by source and target."""
+
+    def __init__(self, block: tuple[int, int]) -> None:
+        self._block = block
+        self._owners = Owners(block)
+        self._servers: dict[tuple[int, int], asyncio.Server] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._rng = random.Random(0)
+        self._mended = asyncio.Event()
+        """Set and replaced when `links` change."""
+        self.links: dict[tuple[int, int], Link] = {}
+
+    async def run(self) -> None:
+        """Until standard input ends."""
+        loop = asyncio.get_running_loop()
+        commands = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+        while line := await commands.readline():
+            what = json.loads(line)
+            for machine, port in what.get("serve", ()):
+                await self._serve(machine, port)
+            if "links" in what:
+                self.links = {(link.source, link.target): link for link in (Link(*one) for one in what["links"])}
+                self._mended.set()
+                self._mended = asyncio.Event()
+            sys.stdout.write("ok\n")
+            sys.stdout.flush()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, machine: int, port: int) -> None:
+        if (machine, port) in self._servers:
+            return
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(self._connection(machine, port, reader, writer))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+        host = reached(self._block, machine)
+        self._servers[machine, port] = await asyncio.start_server(
+            connected, host, port, limit=PIECE, backlog=LISTEN_BACKLOG
+        )
+
+    async def _connection(
+        self, machine: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """One connection to a server of `machine`, from beginning to end."""
+        source = self._owners.machine_of(*writer.get_extra_info("peername")[:2])
+        try:
+            await self._while_cut(source, machine)  # as the first packet of a connection is
+            there, back = await asyncio.open_connection(behind(self._block, machine), port, limit=PIECE)
+        except OSError:
+            _reset(writer)
+            return
+        forth, answers = Way(source, machine, reader, back), Way(machine, source, there, writer)
+        work = [asyncio.ensure_future(one) for way in (forth, answers) for one in (self._take(way), self._deliver(way))]
+        try:
+            await asyncio.gather(*work)
+            writer.close()
+            back.close()
+        except OSError:
+            _reset(writer)
+            _reset(back)
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+
+    async def _take(self, way: Way) -> None:
+        """Take what comes, until its end. OSError when the connection breaks, or is broken here."""
+        loop, piece = asyncio.get_running_loop(), b"-"
+        while piece:
+            piece = await way.reader.read(PIECE)
+            due = loop.time()
+            if (link := self.links.get((way.source, way.target))) is not None:
+                due += link.delay_us / 1e6 + self._lost(link, piece)
+            await way.pieces.put((due, piece))
+
+    async def _deliver(self, way: Way) -> None:
+        """Pass on what was taken when it is due and nothing keeps it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due, piece = await way.pieces.get()
+            if (wait := due - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            await self._while_cut(way.source, way.target)
+            if not piece:
+                way.writer.write_eof()
+                return
+            way.writer.write(piece)
+            await way.writer.drain()
+
+    def _lost(self, link: Link, piece: bytes) -> float:
+        """How much later a piece comes because it was lost. ConnectionResetError when the connection is to end."""
+        if not piece or link.loss >= 1.0 or self._rng.random() >= link.loss:
+            return 0.0
+        if self._rng.random() < RESETS:
+            raise ConnectionResetError("by a lossy link")
+        return REPEAT_S
+
+    async def _while_cut(self, source: int, target: int) -> None:
+        """Return when nothing keeps data from going this way."""
+        while (link := self.links.get((source, target))) is not None and link.loss >= 1.0:
+            await self._mended.wait()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection at once, with a reset."""
+    with contextlib.suppress(OSError):
+        one = writer.get_extra_info("socket")
+        if one is not None and not writer.is_closing():
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+def main() -> None:
+    block = (int(sys.argv[1]), int(sys.argv[2]))
+    with socket.socket() as claim:
+        try:
+            claim.bind((behind(block, 1), CLAIM_PORT))
+        except OSError as error:
+            raise SystemExit(f"the addresses 127.{block[0]}.{block[1]}.0 are in use: {error}") from error
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        asyncio.run(Relay(block).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""python -m buckram.sim: run simulated lives, replay one, or prove the harness with planted bugs.
+
+The last line on standard output is JSON; everything else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+
+from simulator.database.subject import Databases
+from simulator.engine.subject import Subject
+from simulator.engine.swarm import run_seeds, shrink
+from simulator.healing.subject import Healing
+from simulator.ledgers.subject import Ledgers
+from simulator.machine.subject import Machines
+from simulator.streams.crashing import sweep
+from simulator.streams.subject import Streams
+
+
+def _seeds(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    try:
+        return int(first), int(last)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give A:B, for example 0:2000 (B is not included)") from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m buckram.sim",
+        description="Simulated lives of a cluster, judged by the protocol's invariants.",
+        epilog="example: python -m buckram.sim --seeds 0:2000; a violation prints the command that replays it",
+    )
+    parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
+    parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
+    parser.add_argument("--machine", action="store_true", help="lives of replicated machines instead of ledgers")
+    parser.add_argument("--database", action="store_true", help="lives of replicated databases instead of ledgers")
+    parser.add_argument(
+        "--crash-points",
+        action="store_true",
+        help="with --streams: a crash and a lost reply at every step of each operation",
+    )
+    parser.add_argument("--seeds", type=_seeds, metavar="A:B", help="run the lives A to B-1")
+    parser.add_argument("--seed", type=int, metavar="N", help="run one life")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
+    parser.add_argument("--faults", metavar="LIST", help="with --seed: these faults instead of the seed's own")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes")
+    parser.add_argument("--jobs", type=int, default=2, metavar="J", help="processes (default 2)")
+    parser.add_argument("--mutants", action="store_true", help="plant each known bug and see whether it is caught")
+    parser.add_argument("--only", metavar="NAME", help="with --mutants: this one only")
+    parser.add_argument("--budget", type=int, metavar="SEEDS", help="with --mutants: at most this many seeds each")
+    options = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    of_streams = options.streams or options.crash_points
+    subject: Subject = Ledgers()
+    if of_streams:
+        subject = Streams()
+    elif options.healing:
+        subject = Healing()
+    elif options.machine:
+        subject = Machines()
+    elif options.database:
+        subject = Databases()
+    if options.mutants:
+        return subject.hunt(options.budget, options.jobs, options.only)
+    if options.crash_points:
+        return sweep(options.only, options.jobs)
+    if options.seed is not None:
+        return _one(subject, options.seed, options.trace, options.faults)
+    if options.seeds is None:
+        parser.error(f"give --seeds A:B, --seed N{', --mutants or --crash-points' if of_streams else ' or --mutants'}")
+    first, last = options.seeds
+    return _many(subject, first, last, options.jobs, options.minutes)
+
+
+def _say(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def _one(subject: Subject, seed: int, trace: bool, listed: str | None) -> int:
+    faults = None
+    if listed is not None:
+        faults, known = [fault for fault in listed.split(",") if fault], subject.fault_names()
+        if unknown := [fault for fault in faults if fault not in known]:
+            print(f"unknown faults {unknown}; there are: {', '.join(known)}", file=sys.stderr)
+            return 2
+    result = subject.live(seed, faults=faults, echo=(lambda line: print(line, file=sys.stderr)) if trace else None)
+    totals = subject.totals()
+    totals.add(result)
+    for violation in result.violations:
+        print(f"VIOLATION {violation}", file=sys.stderr)
+    if result.violations and not trace:
+        print(f"replay: {shrink(subject, seed, result.violations[0].invariant)}", file=sys.stderr)
+    line = json.loads(totals.line())
+    line["trace_hash"] = result.trace_hash
+    print(json.dumps(line))
+    return 1 if result.violations else 0
+
+
+def _many(subject: Subject, first: int, last: int, jobs: int, minutes: float | None) -> int:
+    totals = run_seeds(subject, first, last, jobs=jobs, minutes=minutes, say=_say)
+    failed = bool(totals.failed)
+    if missing := totals.missing():
+        print(f"too seldom evaluated or reached in {totals.lives} lives: {', '.join(missing)}", file=sys.stderr)
+        failed = True
+    print(totals.line())
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

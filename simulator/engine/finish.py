@@ -1,0 +1,66 @@
+"""What the end of a life begins with, whatever its subject: all faults end, bookies come back, deadlines are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from buckram.errors import BuckramError
+from simulator.engine.faults import FaultRunner
+from simulator.engine.faults.runner import SimulatedLife
+from simulator.engine.world import Died, World
+
+DEADLINE_S = 90.0
+
+
+class Finish:
+    """For subclasses, which say what must come true."""
+
+    def __init__(self, stage: SimulatedLife, faults: FaultRunner) -> None:
+        self.world, self.faults, self.report = stage.world, faults, stage.world.report
+        self.deadline_s = stage.plan.pace.deadline_s(DEADLINE_S, syncs=300, metadata_requests=60)
+
+    async def heal(self) -> None:
+        """End all faults and restart bookies. The life says before that it is over."""
+        world = self.world
+        world.trace.note("ending", "heals")
+        self.faults.heal()
+        for process in world.processes.values():
+            process.crash_after(1 << 60)
+        for machine in world.machines.values():
+            if not machine.running and not world.judge.facts.bookie(machine.name).wiped:
+                for _ in range(10):
+                    await self.faults.restart(machine)
+                    if machine.ready:
+                        break
+                    await asyncio.sleep(1.0)
+                self.report.check(
+                    "ends", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
+                )
+        for host in world.processes:
+            world.resume(host)
+
+    async def done(self, tasks: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*tasks)
+
+    async def within(self, work: Awaitable[None], what: str) -> None:
+        await done_within(self.world, work, what, self.deadline_s)
+
+
+async def done_within(world: World, work: Awaitable[None], what: str, deadline_s: float) -> None:
+    """Report it where the work does not end within the deadline, or fails, although all is well."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            await work
+    except TimeoutError:
+        waiting = world.loop.waiting()
+        world.report.check(
+            "ends", False, "{} is not done within {} s although all is well; {}", what, deadline_s, waiting
+        )
+    except (BuckramError, Died) as error:
+        world.report.check("ends", False, "{} fails although all is well: {!r}", what, error)
+    else:
+        world.report.check("ends", True)
+
+
+__all__ = ["Finish", "done_within"]

@@ -1,0 +1,107 @@
+"""The result of one life, its beginning, and the guards that record broken invariants and failed tasks during it.
+
+Not here: sums over many lives (`simulator/engine/swarm.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+from buckram.errors import InvariantViolation
+from buckram.runtime.net.tasks import TaskScope
+from simulator.engine.checkers.report import Violation
+from simulator.engine.loop import Crashed
+from simulator.engine.world import World
+
+
+@dataclass(slots=True)
+class LifeResult:
+    """The result of one life. `virtual_s` is its length in virtual seconds, `replay` a command that repeats it."""
+
+    seed: int
+    plan: str
+    violations: list[Violation]
+    evaluated: dict[str, int]
+    reached: dict[str, int]
+    acked: int
+    crashes: int
+    faults: int
+    steps: int
+    virtual_s: float
+    trace_hash: str
+    lines: list[str] = field(default_factory=list)
+    replay: str = ""
+
+
+def life_result(world: World, seed: int, plan: object, acked: int) -> LifeResult:
+    """What a life that has ended came to, as its world and its report have it."""
+    report = world.report
+    return LifeResult(
+        seed,
+        str(plan),
+        report.violations,
+        report.evaluated,
+        report.reached,
+        acked,
+        world.crashes,
+        world.faults,
+        world.loop.steps,
+        world.loop.time(),
+        world.trace.digest,
+        list(world.trace.lines),
+    )
+
+
+class report_broken_invariants(AbstractContextManager[None]):  # a class that is used like a function
+    """Report each InvariantViolation when it is created, even if it is caught later."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._original = InvariantViolation.__init__
+
+    def __enter__(self) -> None:
+        world, original = self._world, self._original
+
+        def report(error: InvariantViolation, *args: object) -> None:
+            original(error, *args)
+            world.report.violate(str(args[0]).split(":")[0] if args else "invariant", f"checked in the code: {args}")
+
+        InvariantViolation.__init__ = report  # type: ignore[method-assign,assignment]  # for the time of a life
+
+    def __exit__(self, *exc: object) -> None:
+        InvariantViolation.__init__ = self._original  # type: ignore[method-assign]  # as it was
+
+
+async def bring_up(world: World, bookies: int) -> None:
+    """Start a cluster without faults."""
+    await world.store(world.loop.world, world.rng).initialise()
+    for n in range(1, bookies + 1):
+        world.add_machine(f"b{n}")
+    started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
+    if not all(started):
+        world.report.violate("ends", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
+
+
+@contextmanager
+def watch_tasks(world: World) -> Iterator[None]:
+    """Report a violation if a task of a TaskScope fails, which is only logged in production.
+
+    Disk errors that are passed to the scope's owner are no violation: the owner stops what needs the disk.
+    """
+    original = TaskScope._ended
+
+    def noticed(self: TaskScope, task: asyncio.Task[object]) -> None:
+        error = None if task.cancelled() else task.exception()
+        handled = isinstance(error, OSError) and self._on_error is not None
+        if error is not None and not handled and not isinstance(error, Crashed):
+            world.report.violate("uncaught", f"task {task.get_name()} failed: {error!r}")
+        original(self, task)
+
+    TaskScope._ended = noticed  # type: ignore[method-assign]  # for the time of a life
+    try:
+        yield
+    finally:
+        TaskScope._ended = original  # type: ignore[method-assign]  # as it was

@@ -1,0 +1,91 @@
+"""What operators ask of bookies: one that is out is named by no ledger, one that rests is nobody's loss.
+
+Not here: the commands of operators (`departures.py`, `operations.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from buckram.core.healing.wishes import NOTHING, Wish, parse_wish
+from buckram.types import BookieId, KeyValue, LedgerId
+from simulator.engine.checkers.facts import write_sets
+from simulator.healing.marks import UNDER_WAY_S
+
+if TYPE_CHECKING:
+    from simulator.healing.rules import Rules
+
+
+class Asked:
+    """Follows the wishes of one life, and judges what comes of them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules, self._report, self._now = rules, rules.report, rules.now
+        self.wishes: dict[BookieId, Wish] = {}
+        self.ever_left: set[BookieId] = set()
+        """Bookies that an operator takes out, or ever took."""
+        self._rests: dict[str, tuple[BookieId, float, float]] = {}
+        """By the word of each maintenance: whose it is, since when and until when."""
+
+    def wish_changed(self, who: str, bookie: BookieId, key: str, new: KeyValue | None) -> None:
+        wish = self.wishes[bookie] = parse_wish(key, new.value) if new is not None else NOTHING
+        if wish.leave:
+            self.ever_left.add(bookie)
+        if wish.rest and wish.rest not in self._rests:
+            self._rests[wish.rest] = bookie, self._now(), self._now() + wish.rest_s
+            self._check_gets_by(who, bookie)
+
+    def rested(self, bookie: BookieId) -> bool:
+        """Whether it is in a maintenance, or was a moment ago."""
+        return any(one == bookie and self._now() < until + UNDER_WAY_S for one, _, until in self._rests.values())
+
+    def is_out(self, bookie: BookieId, situation: str) -> None:
+        """An operator's command says that nothing depends on the bookie any more."""
+        self._report.situation(situation)
+        named = self._rules.naming(bookie)
+        self._report.check("departure", not named, "{}: ledgers {} name {}, which is out", situation, named, bookie)
+
+    def check_mark(self, who: str, ledger: LedgerId, bookie: BookieId) -> None:
+        """No auditor marks a ledger for a bookie that rests, unless it is taken out, or it is there."""
+        machine = self._rules.world.machines.get(bookie)
+        if bookie in self.ever_left or (machine is not None and machine.running):
+            return
+        now = self._now()
+        for one, since, until in self._rests.values():
+            if one == bookie:
+                rests = since + UNDER_WAY_S < now < until - 1.0 and self.wishes[bookie].rest != ""
+                text = "{} marks ledger {} for {}, which rests since {:.1f} s"
+                self._report.check("maintenance", not rests, text, who, ledger, bookie, now - since)
+
+    def check_ended(self) -> None:
+        """Long after the last word a maintenance is over by itself."""
+        for bookie, wish in self.wishes.items():
+            self._report.check("maintenance", not wish.rest, "{} rests for ever: {}", bookie, wish)
+
+    def _check_gets_by(self, who: str, bookie: BookieId) -> None:
+        """A maintenance begins only where each entry keeps Qa copies; judged while all else is calm."""
+        world, now = self._rules.world, self._now()
+        for machine in world.machines.values():
+            if machine.name not in self._rules.lost and not world.steady(machine.name, now - 15.0):
+                return
+        resting = [one for one, wish in self.wishes.items() if wish.rest and one != bookie]
+        for ledger in self._rules.naming(bookie):
+            metadata = world.judge.facts.ledger(ledger).metadata
+            if metadata is None or not metadata.closed or metadata.last_entry is None:
+                continue
+            ends = [fragment.first_entry for fragment in metadata.fragments[1:]] + [metadata.last_entry + 1]
+            for fragment, end in zip(metadata.fragments, ends, strict=True):
+                if end <= fragment.first_entry:
+                    continue
+                sets = write_sets(fragment, metadata)
+                used = [
+                    sets[entry % metadata.ensemble_size]
+                    for entry in range(fragment.first_entry, min(end, fragment.first_entry + metadata.ensemble_size))
+                ]
+                for members in [members for members in used if bookie in members]:
+                    left = [
+                        one for one in members if one != bookie and one not in self._rules.lost and one not in resting
+                    ]
+                    text = "{} lets {} rest, and ledger {} has {} left of {}"
+                    holds = len(left) >= metadata.ack_quorum
+                    self._report.check("maintenance", holds, text, who, bookie, ledger, left, members)

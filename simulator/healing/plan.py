@@ -1,0 +1,173 @@
+"""The plan of a life of self-healing, drawn from its seed: the cluster, the workers and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from buckram.config import BookieConfig, ClientConfig, HealingConfig, NetConfig
+from buckram.types import DigestType
+from simulator.engine.plan import Plan, draw_sites
+from simulator.engine.world import Configs
+
+SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (2, 2, 1), (4, 3, 2), (4, 2, 2))
+FAULTS = (
+    "late bookie",
+    "crash worker",
+    "expire worker",
+    "cut worker",
+    "disable",
+    "second loss",
+    "crash bookie",
+    "decommission",
+    "delay",
+    "check",
+    "bad mark",
+    "copies gone",
+    "full",
+    "new bookie",
+    "cut auditor",
+)
+HANGS = "hang bookie"
+"""A bookie stands still for a while and wakes, in a share of the lives of its own."""
+CUT_MEMBER, HANG_AT_CLOSE, AWAY_TWICE = ABSENT = "cut member", "hang at close", "away twice"
+"""What makes a member miss a part of a ledger although it is registered when that is closed (`absences.py`)."""
+MISSING = 0.25
+"""So many lives have one of them."""
+HANGING, MUTE = 0.35, 0.3
+"""So many lives have it, and of these so many have clients that tell nothing, and no other faults."""
+ASKED = {"drain": 0.15, "replace": 0.08, "maintenance": 0.12, "rebalance": 0.12}
+"""What operators ask for besides, each in so large a share of the lives."""
+RACKS, BOOKIES_OF_A_RACK = 3, 2
+"""With a rule of places there are so many racks of so many bookies: one rack is no more than a third of them."""
+SPREAD = 2
+"""Racks that each write quorum spans under the rule."""
+
+
+@dataclass(slots=True)
+class HealingPlan:
+    """What a life of self-healing is like. `cluster` is what the engine's faults know of it."""
+
+    cluster: Plan
+    config: HealingConfig
+    auditors: int
+    replicators: int
+    ledgers: int
+    lost: int
+    """Bookies that are lost for good."""
+    readers: int = 0
+    recoverers: int = 0
+    deleters: int = 0
+    streams: bool = False
+    """Some ledgers are a stream's, whose writer has a lease."""
+    mute: bool = False
+    """Clients note nothing of ledgers that lack copies, as Apache's do: what is known is who was away."""
+
+    @property
+    def tampered(self) -> bool:
+        """Bookies deny what they had: what is told on the wire is not the truth then, and is not judged."""
+        return "copies gone" in self.cluster.faults
+
+    def location(self, number: int) -> str | None:
+        """Where a bookie is; None where that does not matter."""
+        return f"/rack{number % self.cluster.racks}" if self.cluster.racks else None
+
+    @property
+    def seed(self) -> int:
+        return self.cluster.seed
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cluster}, {self.auditors} auditors, {self.replicators} replicators, {self.ledgers} ledgers, "
+            f"{self.lost} lost, {self.readers}+{self.recoverers}+{self.deleters} readers, recoverers and deleters"
+        )
+
+
+def make_healing_plan(seed: int) -> HealingPlan:
+    """Return the plan of the seed's life."""
+    rng = random.Random(f"healing {seed}")
+    shape = rng.choice(SHAPES)
+    bookies = shape[0] + rng.choice((0, 1, 1, 2, 3))
+    configs = Configs(
+        net=NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0, sweep_interval_s=0.25),
+        client=ClientConfig(idle_lac_ms=10.0, speculative_read_ms=20.0, quarantine_s=0.5),
+    )
+    faults = rng.sample(FAULTS, rng.choice((0, 1, 2, 3, 4)))
+    cluster = Plan(seed, max(3, bookies), shape, rng.choice((DigestType.CRC32C, DigestType.MAC)), configs, faults)
+    cluster.entries, cluster.busy_s = rng.choice((1, 5, 12, 30)), rng.choice((2.0, 6.0, 12.0))
+    cluster.metadata = rng.choice(("memory", "memory", "zk+longhierarchical"))
+    config = HealingConfig(
+        lost_bookie_delay_s=rng.choice((1.0, 3.0)),
+        bookie_check_interval_s=10.0,
+        open_ledger_grace_s=rng.choice((3.0, 8.0)),
+        copy_bytes_per_s=rng.choice((0, 20_000)),
+        ledgers_at_once=rng.choice((1, 2, 4)),
+        retry_s=1.0,
+    )
+    lost = 2 if "second loss" in faults else 1
+    plan = HealingPlan(cluster, config, rng.choice((1, 2, 2)), rng.choice((1, 2, 3)), rng.choice((2, 4, 6)), lost)
+    plan.readers, plan.recoverers = rng.choice((0, 1)), rng.choice((0, 0, 1))
+    plan.deleters = rng.choice((0, 0, 1))
+    _draw_rest(plan)
+    return plan
+
+
+def _draw_rest(plan: HealingPlan) -> None:
+    """All that is drawn from random numbers of its own, so that it changes nothing else of a life."""
+    cluster, rng = plan.cluster, random.Random(f"operators {plan.seed}")
+    cluster.faults = [*cluster.faults, *(name for name, share in ASKED.items() if rng.random() < share)]
+    if rng.random() < 0.3:
+        cluster.collecting = True
+        cluster.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
+    mode = rng.random()
+    cluster.explicit, cluster.deferred = mode < 0.06, 0.06 <= mode < 0.12
+    plan.streams = rng.random() < 0.2
+    hanging = random.Random(f"hangs {plan.seed}")
+    if hanging.random() < HANGING:
+        cluster.faults = [*cluster.faults, HANGS]
+        plan.mute = hanging.random() < MUTE
+        if plan.mute:  # of what a bookie refuses while it is there nobody knows then
+            cluster.faults = [HANGS]
+    missing = random.Random(f"absences {plan.seed}")
+    if missing.random() < MISSING:
+        with_absence(plan, missing.choice(ABSENT))
+    if rng.random() < 0.2:
+        with_racks(plan)
+        if rng.random() < 0.5:
+            cluster.faults = [*cluster.faults, "lose rack"]
+    draw_sites(cluster)
+
+
+def with_absence(plan: HealingPlan, fault: str) -> None:
+    """Have members miss a part of a ledger: ledgers are written for long enough that it can come about, and need fewer
+    answers than they have members. A member that one writer does not reach has nobody who could take its place."""
+    cluster = plan.cluster
+    cluster.faults = [*cluster.faults, fault]
+    cluster.entries, cluster.busy_s = 30, 12.0 if fault == CUT_MEMBER else 30.0
+    if cluster.shape[1] == cluster.shape[2]:
+        cluster.shape = (3, 3, 2)
+        cluster.bookies = max(cluster.bookies, 3)
+    if fault == CUT_MEMBER:
+        cluster.shape, cluster.bookies = (3, 3, 2), 3
+
+
+def with_racks(plan: HealingPlan) -> None:
+    """Give the life a rule of places, and bookies that can keep it."""
+    cluster = plan.cluster
+    cluster.explicit = cluster.deferred = False
+    cluster.sites = 0
+    cluster.racks, cluster.bookies = RACKS, max(cluster.bookies, RACKS * BOOKIES_OF_A_RACK)
+    cluster.configs.client = replace(cluster.configs.client, placement=f"rack:{SPREAD} enforce")
+    plan.config = replace(plan.config, lost_bookie_delay_s=6.0)
+
+
+def with_shared_hosts(plan: HealingPlan) -> None:
+    """Have two bookies on each of three hosts, and no rule but the default."""
+    cluster = plan.cluster
+    cluster.racks, cluster.sites, cluster.bookies = 0, 3, max(cluster.bookies, 6)
+    cluster.configs.client = replace(cluster.configs.client, placement=ClientConfig().placement)
+
+
+def most_bookies(cluster: Plan) -> int:
+    """So many bookies a life has at most, those that join included."""
+    return cluster.bookies + 2

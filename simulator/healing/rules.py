@@ -1,0 +1,196 @@
+"""The checkers of self-healing: changes of ledgers, marks, locks and switches are judged when they happen.
+
+They see the metadata store and the disks, never the state inside a worker. Not here: what is judged of marks and locks
+(`marks.py`), of ledgers (`changes.py`) and of what operators ask for (`asked.py`), and the end of a life (`ending.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from buckram.core.healing.attendance import parse_attendance
+from buckram.core.healing.records import TreePaths, ledger_of, parse_delay
+from buckram.core.healing.status import parse_waiting
+from buckram.core.ledgers.metadata_codec import parse
+from buckram.metadata.behind import BEHIND
+from buckram.metadata.layout import WISHES
+from buckram.types import BookieId, EntryId, KeyValue, LedgerId
+from simulator.engine.world import World
+from simulator.healing.asked import Asked
+from simulator.healing.changes import Changes
+from simulator.healing.copies import Copies
+from simulator.healing.domains import Domains
+from simulator.healing.marks import OPERATOR, REPLICATOR, UNDER_WAY_S, Marks
+from simulator.healing.reasons import Reasons
+
+if TYPE_CHECKING:
+    from simulator.healing.plan import HealingPlan
+
+
+@dataclass(slots=True)
+class Written:
+    """What writers were told of one ledger."""
+
+    acked: dict[EntryId, bytes] = field(default_factory=dict)
+    """What must stay: of a ledger with deferred sync, what was forced."""
+    last_append_at: float = 0.0
+    """When its writer last did anything."""
+    writer_lives: bool = True
+    deferred: bool = False
+    pending: dict[EntryId, bytes] = field(default_factory=dict)
+    """With deferred sync: all that was acknowledged."""
+    lease: str = ""
+    """The key of the lease of the stream that the ledger belongs to."""
+
+
+class Rules:
+    """An engine.metadata.MetadataObserver."""
+
+    def __init__(self, world: World, plan: HealingPlan) -> None:
+        self.world, self.report, self.now = world, world.report, world.loop.time
+        self.paths = TreePaths("")
+        self.written: dict[LedgerId, Written] = {}
+        self.lost: dict[BookieId, float] = {}
+        """Bookies that are lost for good, since when."""
+        self.began_at: dict[tuple[str, LedgerId], float] = {}
+        self.up_since: dict[str, float] = {}
+        """When the present process of each host with a worker began to look at bookies."""
+        self.disabled_at: float | None = None
+        self.brake_at: float | None = None
+        self.gone: dict[LedgerId, float] = {}
+        """Ledgers of which every bookie denies all entries, since when."""
+        self.auditing = 0
+        """How many audits read the ledgers now."""
+        self.hidden: dict[BookieId, float] = {}
+        """Bookies that no replicator can reach, since when."""
+        self.born_at: dict[LedgerId, float] = {}
+        self.steady: set[BookieId] = set()
+        """Lost bookies that had been there without a break for long."""
+        self.delays: list[tuple[float, float]] = [(-1e9, plan.config.lost_bookie_delay_s)]
+        """Since when which delay holds."""
+        self.audit_asked_at = -1e9
+        """When the delay was written anew with the value that it had: lost bookies are waited for no longer."""
+        self._ending: Counter[tuple[int, tuple[str, LedgerId]]] = Counter()
+        """Attempts of processes that died, which still count for a while; by which count and whose."""
+        self.copies = Copies(self, world)
+        self.marks = Marks(self)
+        self.changes = Changes(self, plan.config.open_ledger_grace_s)
+        self.asked = Asked(self)
+        self.domains = Domains(self, plan.cluster)
+        self.reasons = Reasons(self)
+        world.judge.facts.unplaced = self._unplaced
+
+    # -- what a life tells
+
+    def began(self, who: str, ledger: LedgerId) -> None:
+        """A replicator begins to look at a ledger."""
+        self.began_at[who, ledger] = self.now()
+
+    def _unplaced(self, who: str, bookie: BookieId) -> bool:
+        gone_at = self.lost.get(bookie)
+        return gone_at is not None and gone_at < self.up_since.get(who, self.now())
+
+    def process_ended(self, who: str) -> None:
+        """What the process was about has no end that anybody told. What it sent before may arrive a little later."""
+        facts = self.world.judge.facts
+        for counts in (facts.repairing, facts.recovering):
+            for key, count in counts.items():
+                ended = count - self._ending[id(counts), key] if key[0] == who else 0
+                if ended > 0:
+                    self._ending[id(counts), key] += ended
+                    self.world.loop.call_later(UNDER_WAY_S, partial(self._take, counts, key, ended))
+
+    def _take(self, counts: dict[tuple[str, LedgerId], int], key: tuple[str, LedgerId], count: int) -> None:
+        counts[key] -= count
+        self._ending[id(counts), key] -= count
+
+    def session_ends(self, who: str) -> None:
+        """The store ends the session of a worker; it learns of that a little later."""
+        for ledger in self.world.judge.facts.ledgers:
+            if self.marks.holds(who, ledger):
+                self.marks.lock_gone_at[ledger, who] = self.now()
+
+    def bookie_lost(self, bookie: BookieId, steady: bool) -> None:
+        self.lost[bookie] = self.now()
+        if steady:
+            self.steady.add(bookie)
+
+    def there(self) -> list[LedgerId]:
+        """Ledgers that have been there for a while."""
+        facts = self.world.judge.facts.ledgers
+        return [
+            one
+            for one, at in self.born_at.items()
+            if self.now() - at > UNDER_WAY_S and one in facts and facts[one].metadata is not None
+        ]
+
+    def audited(self, who: str, before: list[LedgerId], seen: int) -> None:
+        """An audit came to its end: it must have seen every ledger that was there all the time."""
+        stayed = [one for one in before if self.world.judge.facts.ledger(one).metadata is not None]
+        self.report.check("H10", seen >= len(stayed), "{} audited {} of {} ledgers", who, seen, len(stayed))
+
+    def is_marked(self, ledger: LedgerId) -> bool:
+        return self.world.metadata.peek(self.paths.mark(ledger)) is not None
+
+    def has_entries(self, ledger: LedgerId) -> bool:
+        metadata = self.world.judge.facts.ledger(ledger).metadata
+        return metadata is not None and metadata.last_entry is not None and metadata.last_entry >= 0
+
+    def naming(self, bookie: BookieId) -> list[LedgerId]:
+        """Ledgers whose record names the bookie now."""
+        return [
+            ledger
+            for ledger, facts in self.world.judge.facts.ledgers.items()
+            if facts.metadata is not None and any(bookie in f.ensemble for f in facts.metadata.fragments)
+        ]
+
+    # -- metadata.MetadataObserver
+
+    def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
+        leaf = key.rpartition("/")[2]
+        if key.startswith(self.paths.locks + "/"):
+            self.marks.lock_changed(who, ledger_of(leaf), old, new)
+        elif key.startswith(self.paths.marks + "/"):
+            self.marks.mark_changed(who, ledger_of(leaf), old, new)
+        elif key == self.paths.disabled:
+            self.disabled_at = None if new is None else self.now()
+        elif key.endswith("/healing/brake"):
+            on = new is not None and new.value not in (b"", b"{}")
+            if on:
+                self.report.situation("the brake was on")
+            self.brake_at = self.now() if on else None
+        elif key.endswith("/healing/proceed"):
+            self.domains.proceeds(new)
+        elif "/healing/waiting/" in key:
+            if new is not None:
+                waiting = parse_waiting(key, int(leaf), new.value)
+                self.marks.check_losses(waiting)
+                self.reasons.said(waiting)
+        elif f"/{BEHIND}/" in key:
+            if new is not None:
+                self.report.situation("a client noted a ledger")
+            elif old is not None:
+                self.report.situation("a note was taken back")
+        elif key.endswith("/healing/attendance"):
+            if new is not None and parse_attendance(key, new.value).unverified:
+                self.report.situation("a bookie was away and is looked at")
+        elif key == self.paths.delay and new is not None:
+            if old is not None and old.value == new.value:
+                self.audit_asked_at = self.now()
+            self.delays.append((self.now(), parse_delay(key, new.value)))
+        elif f"/{WISHES}/" in key:
+            self.asked.wish_changed(who, leaf, key, new)
+        elif (ledger := self.world.stores.layout.ledger_of(key)) is not None:
+            if old is None:
+                self.born_at[ledger] = self.now()
+            elif new is not None and who.startswith((REPLICATOR, OPERATOR)):
+                self.changes.ledger_changed(who, ledger, parse(old.value), parse(new.value))
+        else:
+            self.domains.key_changed(key, new)
+
+    def key_conflict(self, who: str, key: str) -> None: ...
+    def reply_lost(self, who: str, key: str) -> None: ...
+    def unread_version(self, who: str, key: str, version: int) -> None: ...

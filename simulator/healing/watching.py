@@ -1,0 +1,99 @@
+"""Observing repairs, audits and recoveries of healing during a life, by wrapping the functions that begin them.
+
+Planted bugs are applied before, so the judge observes their effects. Not here: what is judged (`rules.py`), bookies'
+stores (`simulator/engine/spies.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from buckram.client.maintain.recover import recover_ledger
+from buckram.client.read.reader import Reader
+from buckram.healing import ledger_repair
+from buckram.healing.auditor import Auditor, Index
+from buckram.healing.ledger_repair import LedgerRepair, Outcome
+from buckram.types import BookieId, EntryId, LedgerId
+from simulator.engine.loop import PROCESS
+from simulator.engine.planting import patched
+from simulator.engine.world import World
+from simulator.healing.marks import STOPPED_S
+from simulator.healing.rules import Rules
+
+
+@contextmanager
+def watch_healing(world: World, rules: Rules) -> Iterator[None]:
+    """Tell the rules and the judge which process repairs, moves, recovers or audits what."""
+    run, move, walk = LedgerRepair.run, LedgerRepair.move, Auditor._walk
+    recover = recover_ledger
+    judge = world.judge
+
+    def host() -> str:
+        return PROCESS.get(world.loop.world).name
+
+    def ends_later(who: str, ledger: LedgerId) -> None:
+        """An attempt was ended: what it had sent may be carried out a moment later (H5), or after a cut."""
+        process, context = PROCESS.get(world.loop.world), world.loop.world.context
+
+        def end() -> None:
+            if world.fabric.blocked(who, "meta"):
+                context.run(world.loop.call_later, STOPPED_S, end)
+            elif not process.dead:  # else `Rules.process_ended` has seen to it
+                judge.repair(who, ledger, begins=False)
+
+        context.run(world.loop.call_later, STOPPED_S, end)
+
+    async def attempt(who: str, ledger: LedgerId, work: Awaitable[Outcome]) -> Outcome:
+        judge.repair(who, ledger, begins=True)
+        try:
+            outcome = await work
+        except BaseException:
+            ends_later(who, ledger)
+            raise
+        judge.repair(who, ledger, begins=False)
+        world.trace.note(who, f"ledger {ledger}: {outcome.replaced} replaced, {outcome.reasons}")
+        return outcome
+
+    async def watched_run(self: LedgerRepair, ledger: LedgerId, named: Collection[BookieId]) -> Outcome:
+        who = host()
+        rules.began(who, ledger)
+        world.trace.note(who, f"looks at ledger {ledger}, {named}")
+        return await attempt(who, ledger, run(self, ledger, named))
+
+    async def watched_move(
+        self: LedgerRepair, ledger: LedgerId, moves: Collection[tuple[EntryId, BookieId, BookieId]]
+    ) -> Outcome:
+        who = host()
+        world.trace.note(who, f"moves of ledger {ledger}: {moves}")
+        return await attempt(who, ledger, move(self, ledger, moves))
+
+    async def watched_recover(*arguments: Any, **options: Any) -> Reader:
+        who, ledger = host(), arguments[1]
+        judge.recovery_started(who, ledger)
+        found: Reader | None = None
+        try:
+            found = await recover(*arguments, **options)
+        finally:
+            end = None if found is None else found.last_confirmed
+            judge.recovery_ended(who, ledger, end, None if found is None else found.length)
+        return found
+
+    async def watched_walk(self: Auditor, due: Collection[BookieId]) -> Index:
+        who, before = host(), rules.there()
+        rules.auditing += 1
+        try:
+            index = await walk(self, due)
+        finally:
+            rules.auditing -= 1
+        rules.audited(who, before, index.ledgers)
+        return index
+
+    with patched(
+        (LedgerRepair, "run", watched_run),
+        (LedgerRepair, "move", watched_move),
+        (Auditor, "_walk", watched_walk),
+        (ledger_repair, "recover_ledger", watched_recover),
+    ):
+        yield

@@ -1,0 +1,41 @@
+"""What a mutant is: a planted bug, and where it must be caught.
+
+Not here: how bugs are planted (`simulator/engine/planting.py`, `simulator/engine/edits.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from simulator.engine.plan import Plan
+from simulator.engine.planting import Patches
+
+
+class SuitsPlan(Protocol):
+    """Whether the bug may be caught in a life with this plan."""
+
+    def __call__(self, plan: Plan, /) -> bool: ...
+
+
+def any_plan(plan: Plan) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A planted bug of ledgers.
+
+    `rows` are the traps and invariants of docs/reference/protocol.md that it represents. The directed schedules in
+    `scenarios` run first, with `scenario_seeds` seeds, then lives whose plan passes `lives`, at most `seeds` of them.
+    """
+
+    name: str
+    rows: str
+    bug: str
+    apply: Patches
+    scenarios: tuple[str, ...] = ()
+    lives: SuitsPlan = any_plan
+    seeds: int = 200
+    scenario_seeds: int = 1
+    """With so many seeds each directed schedule is run; 0 is the first."""

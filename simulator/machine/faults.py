@@ -1,0 +1,221 @@
+"""Faults of machines, besides those of `simulator/engine/faults`: leases that end, crashes, pauses, damaged
+snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from buckram.cluster import Client
+from buckram.core.streams.changes import Step
+from buckram.core.streams.head import Head, SnapshotRow, decode_head
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import merged
+from buckram.errors import BuckramError
+from buckram.streams.shared.ledgers import SNAPSHOT, make_ledger, present_op
+from buckram.streams.shared.metadata import StreamStore
+from simulator.engine.faults import FaultRunner, register_common
+from simulator.engine.faults.registry import MACHINES, STREAMS, fault_names
+from simulator.engine.world import Died, World
+
+NAMESPACE, MACHINE = "default", "book"
+NAME = StreamName(NAMESPACE, MACHINE)
+VANDAL = "v1"
+"""The host that damages snapshots."""
+
+
+def _replicas(f: FaultRunner) -> list[str]:
+    return [host for host in f.client_hosts() if host.startswith("m") and not f.world.processes[host].dead]
+
+
+def _leader(f: FaultRunner) -> str:
+    """The host that the log's head names as its writer; empty if it names none."""
+    place = f"/streams/heads/{NAMESPACE}/{MACHINE}"
+    for key, found in f.world.metadata.snapshot().keys.items():
+        if key.endswith(place):
+            writer = decode_head(str(NAME), found.value).writer
+            return writer.name if writer is not None else ""
+    return ""
+
+
+async def expire_replica(f: FaultRunner) -> None:
+    """A replica's session expires while it goes on leading; another one may take the lease at once."""
+    for _ in range(f.rng.choice((1, 1, 2))):
+        hosts = _replicas(f)
+        if hosts:
+            host = f.rng.choice(hosts)
+            f.world.sessions[host].expire()
+            f.world.report.situation("a lease ended under a replica")
+            f.world.disturb(host, 0)
+        await asyncio.sleep(f.rng.random())
+
+
+async def crash_replica(f: FaultRunner) -> None:
+    hosts = _replicas(f)
+    if hosts:
+        host = f.rng.choice(hosts)
+        f.world.processes[host].crash_after(int(f.rng.random() ** 2 * 200))
+        f.world.disturb(host, 0)
+
+
+async def pause_replica(f: FaultRunner) -> None:
+    """A replica is paused long enough for others to take over, and goes on with an old epoch."""
+    hosts = _replicas(f)
+    if hosts:
+        host = f.rng.choice(hosts)
+        f.world.pause(host)
+        await asyncio.sleep(f.rng.random() * 6)
+        f.world.resume(host)
+
+
+async def lose_head(f: FaultRunner) -> None:
+    """Requests to the metadata store, or their replies, are lost where a replica changes the head or its neighbours."""
+    for _ in range(3):
+        hosts = _replicas(f)
+        if hosts:
+            what = f.rng.choice(("/streams/heads/", "/streams/heads/", "/intents/", "/lease"))
+            f.world.metadata.lose_next(f.rng.choice(("before", "after", "after")), f.rng.choice(hosts), what)
+        await asyncio.sleep(f.rng.random() * 0.5)
+
+
+@contextmanager
+def _cut(world: World, host: str, links: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """What a host sends or is sent goes lost on these links, each from a source to a target."""
+    world.disturb(host, 1)
+    for source, target in links:
+        world.fabric.block(source, target)
+    yield
+    for source, target in links:
+        world.fabric.unblock(source, target)
+    world.disturb(host, -1)
+
+
+async def cut_off_replica(f: FaultRunner) -> None:
+    """A replica is cut off from everybody, or from the metadata store alone, while its lease ends."""
+    hosts = _replicas(f)
+    if not hosts:
+        return
+    host, world = f.rng.choice(hosts), f.world
+    others = ["meta"] if f.rng.random() < 0.5 else [name for name in [*world.processes, "meta"] if name != host]
+    with _cut(world, host, [link for other in others for link in ((host, other), (other, host))]):
+        await asyncio.sleep(f.rng.random() * 6)
+
+
+async def depose_leader(f: FaultRunner) -> None:
+    """The leader's session has expired and nobody can tell it: it believes to lead, and reaches all bookies."""
+    host, world = _leader(f), f.world
+    if host not in _replicas(f):
+        return
+    with _cut(world, host, [("meta", host), (host, "meta")]):
+        world.sessions[host].expire()
+        world.report.situation("a lease ended under a replica")
+        await asyncio.sleep(1.0 + f.rng.random() * 4)
+
+
+async def deafen_leader(f: FaultRunner) -> None:
+    """What the leader sends arrives, and no answer does: what it writes is stored and never acknowledged to it."""
+    host, world = _leader(f), f.world
+    if host not in _replicas(f):
+        return
+    bookies = [machine.host for machine in world.machines.values()]
+    others = [*bookies, "meta"] if f.rng.random() < 0.5 else bookies
+    with _cut(world, host, [(other, host) for other in others]):
+        await asyncio.sleep(f.rng.random() * 6)
+
+
+async def damage_snapshot(f: FaultRunner) -> None:
+    """The newest of at least two snapshots becomes one with the same row, but with the bytes of another state."""
+    await asyncio.sleep(f.rng.random() * 3)
+    for _ in range(4):
+        try:
+            client = await f.world.client(VANDAL)
+            process = f.world.processes[VANDAL]
+            damaged = await f.world.join(process, _damage(client, f.plan.notes), "damage")
+            await f.world.join(process, client.close(), "close")
+            if damaged:
+                f.world.report.situation("a snapshot was damaged")
+                await crash_replica(f)  # so that somebody reads it
+                return
+        except (BuckramError, Died) as error:
+            f.world.trace.note(VANDAL, f"cannot damage: {error!r}")
+        await asyncio.sleep(1.0)
+
+
+def _good(head: Head, damaged: Mapping[str, int]) -> list[SnapshotRow]:
+    return [row for row in head.snapshots or () if f"damaged {row.ledger}" not in damaged]
+
+
+async def _damage(client: Client, damaged: dict[str, int]) -> bool:
+    """Replace the newest snapshot if it is good and another one is, too. `damaged` names those that are not."""
+    streams = StreamStore(client.services.store)
+    head = (await streams.read(NAME)).head
+    good = _good(head, damaged)
+    if len(good) < 2 or good[-1] != (head.snapshots or ())[-1]:
+        return False
+    newest, policy = good[-1], merged(head.policy)
+    writer, intent = await make_ledger(client, streams, NAME, head.uid, policy, epoch=head.epoch, purpose=SNAPSHOT)
+    async with writer, client.open(newest.ledger) as reader:
+        async for chunk in reader.payload_chunks():
+            for payload in chunk:
+                await writer.append(_other(bytes(payload)))
+    bad = newest._replace(ledger=writer.ledger_id)
+    damaged[f"damaged {bad.ledger}"] = 1
+
+    def exchange(now: Head) -> Step | None:
+        present = now.snapshots or ()
+        if now.epoch != head.epoch:  # A new leader may delete what was made under an older epoch, as of any replica.
+            return None
+        if newest not in present or len(_good(now, damaged)) < 2:
+            return None
+        return Step(replace(now, snapshots=tuple(bad if row == newest else row for row in present)))
+
+    after = await streams.change(
+        NAME, exchange, uid=head.uid, extra=lambda now: [present_op(streams, head.uid, intent)]
+    )
+    return bad in (after.snapshots or ())
+
+
+def _other(payload: bytes) -> bytes:
+    """Where it is a state, another one; that of a book can be restored, and has a wrong number of commands."""
+    if payload[:1] != b"D":
+        return payload
+    if not payload.endswith(b"]"):
+        return payload[:-1] + bytes([payload[-1] ^ 1])
+    body, _, count = payload.rpartition(b", ")
+    return body + b", " + str(int(count.rstrip(b"]")) + 1).encode() + b"]"
+
+
+OWN_FAULTS = {
+    "expire a replica": 5,
+    "crash a replica": 4,
+    "pause a replica": 5,
+    "lose a head of a machine": 3,
+    "cut off a replica": 4,
+    "deafen the leader": 3,
+    "depose the leader": 3,
+    "damage a snapshot": 3,
+}
+"""Relative weights. A life gets one to three of these besides the common faults."""
+
+for _name, _run in (
+    ("expire a replica", expire_replica),
+    ("crash a replica", crash_replica),
+    ("pause a replica", pause_replica),
+    ("lose a head of a machine", lose_head),
+    ("cut off a replica", cut_off_replica),
+    ("deafen the leader", deafen_leader),
+    ("depose the leader", depose_leader),
+    ("damage a snapshot", damage_snapshot),
+):
+    register_common(_name, OWN_FAULTS[_name], _run, lives=(MACHINES,))
+
+
+def all_fault_names() -> list[str]:
+    """All that lives of machines, and of what is built on them, may have."""
+    return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(MACHINES)]))
+
+
+__all__ = ["MACHINE", "NAME", "NAMESPACE", "OWN_FAULTS", "VANDAL", "all_fault_names"]

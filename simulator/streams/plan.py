@@ -1,0 +1,132 @@
+"""The plan of a life of streams, drawn from its seed: the cluster (`simulator/engine/plan.py`), and who does what to
+it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from buckram.config import BookieConfig
+from buckram.types import DigestType
+from simulator.engine.faults.registry import STREAMS
+from simulator.engine.pace import LATE_S
+from simulator.engine.plan import Plan, draw_independent_faults, make_cluster, set_pace
+from simulator.streams.faults import OWN_FAULTS
+
+DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
+MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "hostile", "ending", "small_pages")
+LIFE_S = 6.0
+"""About how long actors are busy."""
+
+
+@dataclass(slots=True)
+class StreamPlan:
+    """`cluster` is what the ledger simulator's faults and machines need."""
+
+    cluster: Plan
+    streams: list[str]
+    policy: dict[str, Any]
+    writers: int = 2
+    readers: int = 2
+    sessions: int = 3
+    publisher: bool = False
+    truncator: bool = False
+    janitor: bool = False
+    compactor: bool = False
+    deleter: bool = False
+    forker: bool = False
+    hostile: bool = False
+    ending: bool = False
+    small_pages: bool = False
+    """Pages of four segments, so that there are some."""
+    crashing: float = 0.0
+    """Chance that an operation begins with a crash somewhere in it."""
+    notes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        return self.cluster.seed
+
+    @property
+    def faults(self) -> list[str]:
+        return self.cluster.faults
+
+    def __str__(self) -> str:
+        cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
+        modes = [name for name in MODES if getattr(self, name)]
+        return (
+            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, "
+            f"{len(self.streams)} streams, {self.policy}, "
+            f"{self.writers} writers, {self.readers} readers, {' '.join(modes)}, crashes {self.crashing:.2f}, "
+            f"faults {cluster.faults}"
+        )
+
+
+def make_stream_plan(seed: int) -> StreamPlan:
+    rng = random.Random(f"streams {seed}")
+    cluster = make_cluster(seed)
+    cluster.liar = cluster.attacker = cluster.hung_for_good = cluster.explicit = cluster.deferred = False
+    cluster.racks, cluster.password, cluster.deleting, cluster.large = 0, b"", False, False
+    cluster.again = False
+    cluster.late_wake = rng.random() < 0.2
+    cluster.busy_s = rng.choice((1.0, 2.0, 4.0))
+    # Later ones only make these lives long: a stream asks metadata all the time.
+    cluster.pace = replace(cluster.pace, late_s=min(cluster.pace.late_s, LATE_S))
+    set_pace(cluster)
+    config = cluster.configs.client
+    cluster.configs.client = replace(
+        config,
+        join_segments=3,
+        placement="rack:2",
+        max_pending_bytes=rng.choice((2000, 1 << 24, 1 << 24)),
+    )
+    if rng.random() < 0.15:
+        cluster.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
+    elif cluster.collecting:
+        cluster.configs.bookie = BookieConfig()
+    cluster.faults = cluster.faults[: rng.choice((1, 2, 2, 3))]
+    cluster.faults += rng.choices(list(OWN_FAULTS), list(OWN_FAULTS.values()), k=rng.choice((0, 1, 1, 2)))
+    none = rng.random() < 0.1
+    draw_independent_faults(cluster, STREAMS)
+    if cluster.bookies <= cluster.shape[0]:
+        # A bookie that is gone for good leaves too few for new segments.
+        cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]
+    if none:
+        cluster.faults = []
+    plan = StreamPlan(cluster, ["one", "two"][: rng.choice((1, 1, 1, 2))], _policy(rng, cluster))
+    plan.writers, plan.readers = rng.choice((1, 2, 2, 3)), rng.choice((1, 1, 2))
+    plan.sessions = rng.choice((1, 2, 3, 4))
+    plan.publisher, plan.truncator = rng.random() < 0.25, rng.random() < 0.35
+    plan.janitor, plan.deleter = rng.random() < 0.35, rng.random() < 0.12
+    plan.ending = rng.random() < 0.15
+    plan.small_pages = rng.random() < 0.5
+    plan.crashing = rng.choice((0.0, 0.15, 0.35))
+    plan.compactor = rng.random() < 0.3
+    plan.forker = rng.random() < 0.25
+    plan.hostile = rng.random() < 0.2
+    return plan
+
+
+def _policy(rng: random.Random, cluster: Plan) -> dict[str, Any]:
+    policy: dict[str, Any] = {
+        "ensemble": "/".join(map(str, cluster.shape)),
+        "digest": DIGESTS[cluster.digest],
+        "roll_bytes": rng.choice((4096, 4096, 8192, 65536)),
+        "roll_s": rng.choice((0.2, 0.5, 2.0, 60.0)),
+        "compression": rng.choice(("none", "none", "none", "zstd")),
+    }
+    kind = rng.random()
+    if kind < 0.1:
+        policy["retention_s"] = rng.choice((0.5, 1.0, 3.0))
+    elif kind < 0.2:
+        policy["retention_bytes"] = rng.choice((2000, 20_000))
+    elif kind < 0.3:
+        policy["retention_consumed"] = True
+    if kind < 0.2 and rng.random() < 0.5:
+        policy["retention_cursors"] = True
+    return policy
+
+
+__all__ = ["LIFE_S", "OWN_FAULTS", "StreamPlan", "make_stream_plan"]

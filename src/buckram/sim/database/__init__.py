@@ -1,5 +1,0 @@
-"""Lives of replicated SQL databases: the real engine on simulated machines, networks and threads.
-
-Invariants and situations: `names.py`. A life: `life.py`. Planted bugs: `mutants.py`. Built on lives of machines
-(`sim/machine`), whose faults and restless replicas it has.
-"""

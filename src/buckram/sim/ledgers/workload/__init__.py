@@ -1,7 +1,0 @@
-"""What clients do in a life: write, read, tail, recover, delete, repair, attack. The judge gets every result.
-
-An actor is a coroutine of the simulator that runs application code inside a client's process. The process may die at
-any moment, which the actor sees as `world.Died`.
-
-Not here: waiting for the end of a life, and what must hold then (`sim/ledgers/ending.py`).
-"""
