@@ -13,7 +13,7 @@ from scripts.nearest import ENTRANCES, SOURCE, Table, has_quick_tests, nearest
 
 SPARK = find_spec("pyspark") is not None
 """`make setup` brings none: then what needs it is left to `make lint` and `make test`."""
-LONG_FOLDERS = ("tests/interop/", "tests/mutants/", *(() if SPARK else ("tests/spark/", "tests/jobs/")))
+LONG_FOLDERS = ("tests/interop/", "tests/mutants/", *(() if SPARK else ("tests/spark/", "tests/spark/jobs/")))
 """They start Apache's servers, plant bugs in whole lives of the simulator, or cannot be loaded without Spark."""
 UNKNOWN_S = 3.0
 """What a test file is taken to need before it was run here."""

@@ -27,7 +27,7 @@ from scripts.lanes import LINT, Costs, Part, next_part, parts_of, split
 from scripts.pytest_timing import ALWAYS, DEADLINE, OUTCOMES, VARIABLE
 from scripts.timings import TIMES, file_seconds, over_budget, read_budgets, read_times, slowest
 
-HEAVY = ("spark", "jobs", "bench", "interop", "mutants")
+HEAVY = ("spark", "bench", "interop", "mutants")
 """What --light leaves out: folders that need Spark, or a JDK, or plant bugs in what needs one."""
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected)")
 ENDINGS = ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "deselected")

@@ -84,7 +84,6 @@ CHECKS: dict[str, list[str]] = {
         "tests/sync",
         "tests/package",
         "tests/e2e",
-        "tests/audit",
         "tests/security",
         "tests/healing",
         "tests/health",
@@ -104,7 +103,6 @@ CHECKS: dict[str, list[str]] = {
         "tests/deploy",
         "tests/formats",
         "tests/serve",
-        "tests/planning",
         "tests/runtime",
     ],
     "lowest_dependencies": [PYTHON, "scripts/lowest.py", str(STATE / "lowest")],
@@ -113,7 +111,10 @@ CHECKS: dict[str, list[str]] = {
     "sqlalchemy_suite": [PYTHON, "-m", "tests.sql.compliance"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],
-    "spark": [*PYTEST, "tests/spark", "tests/jobs"],
+    "spark": [
+        *PYTEST,
+        "tests/spark",
+    ],
     "simulator": [*PYTEST, "tests/simulator", "tests/scenarios", "tests/mutants"],
 }
 

@@ -157,7 +157,7 @@ def _counts(session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]
 
 def copies(session: SparkSession, uri: str) -> Copies:
     """Read all copies, each from the bookie that must hold it; of open ledgers the parts that cannot grow any more."""
-    from buckram.jobs.scrub import scrub
+    from buckram.spark.jobs.scrub import scrub
 
     found = scrub(session, uri)
     return Copies(found.ledgers, found.replicas, found.entries, len(found.bad) + len(found.unknown))

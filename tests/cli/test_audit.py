@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from buckram import connect
-from buckram.audit.writing import AuditWriter
 from buckram.bookie.audit_log import AuditLog
 from buckram.cli.app import run
+from buckram.cli.audit_trail.writing import AuditWriter
 from buckram.cli.exits import Exit
 from buckram.core.tenants.audit import AuditEvent
 from buckram.core.tenants.audit_chain import Links

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from buckram.cli.app import run
-from buckram.core.planning.history import Sample, Space
+from buckram.cli.planning.history import Sample, Space
 from buckram.testing import ThreadedCluster
 
 TB, GB = 10**12, 10**9

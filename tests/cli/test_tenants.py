@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from buckram import connect
-from buckram.audit.writing import AuditWriter
 from buckram.bookie.audit_log import AuditLog
 from buckram.cli.app import run
+from buckram.cli.audit_trail.writing import AuditWriter
 from buckram.cli.exits import Exit
 from buckram.runtime.net.runtime import production_runtime
 from buckram.runtime.net.stats import NullStats

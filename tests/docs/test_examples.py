@@ -47,7 +47,7 @@ def test_an_example_runs_and_prints_what_it_promises(name: str) -> None:
 
 
 def test_every_example_is_tested_and_short() -> None:
-    """Those with Spark are in tests/jobs."""
+    """Those with Spark are in tests/spark/jobs."""
     modules = [path for path in (ROOT / "examples").glob("*.py") if not path.stem.startswith(("__init__", "spark_"))]
     examples = {path.stem: path for path in modules}
     assert sorted(examples) == sorted(PROMISED)

@@ -28,12 +28,12 @@ from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.purposes import Purpose
 from buckram.core.streams.transactions import StepId
-from buckram.jobs.import_kafka import _opened
 from buckram.metadata.store import TreeStore
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side, read_link
 from buckram.runtime.net.tasks import TaskScope
+from buckram.spark.jobs.import_kafka import _opened
 from buckram.spark.transactions import open_step
 from buckram.streams.maintain.fork import _Forking
 from buckram.streams.shared.metadata import StreamStore

@@ -4,7 +4,7 @@ Noting never waits. An event gets its place in the chain (`core/tenants/audit_ch
 that has a place is dropped: when there are too many deeds the next ones are only counted, and how many that were is an
 event itself. Refusals have their own room, and are counted per principal beyond the first few
 (`core/tenants/refusals.py`); they never take that of deeds.
-Not here: who writes events down (`audit/writing.py`), the events (`core/tenants/audit.py`).
+Not here: who writes events down (`cli/audit_trail/writing.py`), the events (`core/tenants/audit.py`).
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class LoopHook(Protocol):
 
 
 class AuditTrail(Protocol):
-    """Writes the events of a running bookie down, meanwhile (`audit/writing.py:writing`)."""
+    """Writes the events of a running bookie down, meanwhile (`cli/audit_trail/writing.py:writing`)."""
 
     def __call__(
         self, bookie: Bookie, events: AuditLog, store: MetadataStore, uri: str, tls: TlsConfig, auth: AuthConfig, /

@@ -117,8 +117,8 @@ def _run(
 
     audit: AuditTrail | None = None
     if values["auth"].audit == "on":
-        from buckram.audit.sinks import open_sink
-        from buckram.audit.writing import writing
+        from buckram.cli.audit_trail.sinks import open_sink
+        from buckram.cli.audit_trail.writing import writing
 
         audit = partial(writing, sink=open_sink(values["bookie"].audit_sink))
     elif values["bookie"].audit_sink:

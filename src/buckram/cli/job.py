@@ -19,7 +19,7 @@ import click
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from buckram.jobs.scrub_report import BadReplica
+    from buckram.spark.jobs.scrub_report import BadReplica
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -160,7 +160,7 @@ def scrub_command(
     from buckram.cli.output import emit
 
     with _session("buckram scrub", master, cores) as session, _progress("ledgers", show=not as_json) as progress:
-        from buckram.jobs.scrub import ScrubSettings, scrub
+        from buckram.spark.jobs.scrub import ScrubSettings, scrub
 
         found = scrub(
             session,
@@ -227,7 +227,7 @@ def compact_command(
     from buckram.cli.options import cluster_uri
 
     with _session("buckram compact", master, cores) as session, _progress("bytes", show=not as_json) as progress:
-        from buckram.jobs.compact import compact
+        from buckram.spark.jobs.compact import compact
 
         found = compact(
             session,
@@ -287,7 +287,7 @@ def orphans_command(
     if delete:
         confirm("Delete all orphans that are safe to delete?", yes, "no orphan is deleted")
     with _session("buckram orphans", master, cores) as session, _progress("ledgers", show=not as_json) as progress:
-        from buckram.jobs.orphans import orphans
+        from buckram.spark.jobs.orphans import orphans
 
         found = orphans(
             session,
@@ -375,8 +375,8 @@ def import_kafka_command(
         _session("buckram import-kafka", master, cores, settings) as session,
         _progress("records", show=not as_json) as progress,
     ):
-        from buckram.jobs.import_kafka import import_kafka
-        from buckram.jobs.kafka_topic import read_config
+        from buckram.spark.jobs.import_kafka import import_kafka
+        from buckram.spark.jobs.kafka_topic import read_config
 
         found = import_kafka(
             session,
@@ -415,7 +415,7 @@ def _connector(paths: Sequence[Path]) -> dict[str, str]:
         from pyspark import __version__
     except ImportError:
         return {}  # _session says so
-    from buckram.jobs.kafka_topic import coordinates
+    from buckram.spark.jobs.kafka_topic import coordinates
 
     return {"spark.jars.packages": coordinates(__version__)}
 

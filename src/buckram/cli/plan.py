@@ -14,13 +14,13 @@ from buckram.cli import values
 from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, remark, table
+from buckram.cli.planning.history import Sample
+from buckram.cli.planning.outlook import Change, Outlook, outlook
+from buckram.cli.planning.picture import svg
+from buckram.cli.planning.sizing import Load, Sizing, sizing
 from buckram.cli.serving import stoppable
 from buckram.config import HealingConfig, StoreConfig
 from buckram.core.ledgers.quorum import Quorum
-from buckram.core.planning.history import Sample
-from buckram.core.planning.outlook import Change, Outlook, outlook
-from buckram.core.planning.picture import svg
-from buckram.core.planning.sizing import Load, Sizing, sizing
 from buckram.errors import InvalidArgument
 
 RESERVED, COPY_RATE = StoreConfig().reserved_bytes, HealingConfig().copy_bytes_per_s
@@ -58,8 +58,8 @@ def record(every: str | None, uri: str | None, as_json: bool) -> None:
             print(f"{len(found.bookies)} bookies, {free / 1e9:,.1f} of {total / 1e9:,.1f} GB free", flush=True)
 
     async def main() -> None:
-        from buckram.planning.recording import keep_recording
-        from buckram.planning.recording import record as record_once
+        from buckram.cli.planning.recording import keep_recording
+        from buckram.cli.planning.recording import record as record_once
 
         async with connected(uri) as client:
             if pause is None:
@@ -129,14 +129,14 @@ def full(
 
 
 async def _history(uri: str | None, begin_us: int) -> list[Sample]:
-    from buckram.planning.recording import history
+    from buckram.cli.planning.recording import history
 
     async with connected(uri) as client:
         return await history(client, begin_us / 1e6)
 
 
 def _read_file(name: str) -> list[Sample]:
-    from buckram.core.planning.history import decode_sample
+    from buckram.cli.planning.history import decode_sample
 
     found = []
     with Path(name).open("rb") as lines:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from buckram.extras import needed_for
 
 with needed_for("buckram.jobs", "spark"):
-    from buckram.jobs.compact import CompactReport, StreamCompaction, compact
-    from buckram.jobs.import_kafka import KafkaReport, KafkaStream, import_kafka
-    from buckram.jobs.orphans import OrphansReport, orphans
-    from buckram.jobs.scrub import scrub
-    from buckram.jobs.scrub_report import BadReplica, ScrubReport
+    from buckram.spark.jobs.compact import CompactReport, StreamCompaction, compact
+    from buckram.spark.jobs.import_kafka import KafkaReport, KafkaStream, import_kafka
+    from buckram.spark.jobs.orphans import OrphansReport, orphans
+    from buckram.spark.jobs.scrub import scrub
+    from buckram.spark.jobs.scrub_report import BadReplica, ScrubReport
 
 __all__ = [
     "BadReplica",

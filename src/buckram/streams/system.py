@@ -1,6 +1,6 @@
 """Streams of the namespace `system`, in which processes of the cluster itself keep what they saw, each by bulk steps.
 
-Not here: what stands in them (`audit/writing.py`, `planning/recording.py`).
+Not here: what stands in them (`cli/audit_trail/writing.py`, `cli/planning/recording.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _TURNSTILE = "tests/bookie/service/test_turnstile.py::"
-_TRAIL = "tests/audit/test_writing.py::"
-_LOG = "tests/audit/test_log.py::"
+_TRAIL = "tests/cli/audit_trail/test_writing.py::"
+_LOG = "tests/cli/audit_trail/test_log.py::"
 
 MUTANTS = (
     TestMutant(
@@ -85,7 +85,7 @@ MUTANTS = (
         "events are dropped when the trail cannot be written",
         edited(
             (
-                "buckram.audit.writing:AuditWriter.write",
+                "buckram.cli.audit_trail.writing:AuditWriter.write",
                 "await self._publish(events)",
                 "self._events.written(events); await self._publish(events)",
             )
@@ -107,7 +107,7 @@ MUTANTS = (
     TestMutant(
         "trail-stays-gone",
         "the audit trail is prepared once, whatever becomes of its stream",
-        edited(("buckram.audit.writing:AuditWriter.run", "self._prepared = False", "pass")),
+        edited(("buckram.cli.audit_trail.writing:AuditWriter.run", "self._prepared = False", "pass")),
         (_TRAIL + "test_a_trail_that_is_gone_is_made_anew",),
     ),
     TestMutant(
@@ -193,8 +193,8 @@ MUTANTS = (
     TestMutant(
         "sink-forgets",
         "events that a sink does not take are not tried again",
-        edited(("buckram.audit.sinks:Copies.write", "self._waiting.extendleft(reversed(lines))", "pass")),
-        ("tests/audit/test_sinks.py::test_a_sink_that_fails_is_told_once_and_loses_nothing",),
+        edited(("buckram.cli.audit_trail.sinks:Copies.write", "self._waiting.extendleft(reversed(lines))", "pass")),
+        ("tests/cli/audit_trail/test_sinks.py::test_a_sink_that_fails_is_told_once_and_loses_nothing",),
     ),
     TestMutant(
         "denial-by-name-only",

@@ -14,8 +14,8 @@ from tests.serve.gateway.kit import Api, serving
 from tests.serve.gateway.test_access import guarded
 from tests.support.polling import eventually
 
-from buckram.audit.writing import AuditWriter
 from buckram.bookie.audit_log import AuditLog
+from buckram.cli.audit_trail.writing import AuditWriter
 from buckram.cluster import Client
 from buckram.runtime.net.runtime import production_runtime
 from buckram.runtime.net.stats import NullStats

@@ -3,7 +3,7 @@
 A range has, for each partition of the topic, the offsets from one to another. It is written down before anything is
 read, and is one version of a transaction: so whoever repeats it reads the same offsets, and publishes them once. When a
 range is done the record moves on to the next one by compare-and-set. Pure. Not here: asking Kafka and reading it
-(`jobs/kafka_topic.py`), writing (`jobs/import_kafka.py`), imports of files (`imports.py`).
+(`spark/jobs/kafka_topic.py`), writing (`spark/jobs/import_kafka.py`), imports of files (`imports.py`).
 """
 
 from __future__ import annotations

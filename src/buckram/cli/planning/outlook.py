@@ -1,0 +1,178 @@
+"""When racks are full, as things go or after a change. Pure arithmetic; what it takes for granted it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from buckram.cli.planning.growth import Trend, trend
+from buckram.cli.planning.history import Point, Sample, by_rack
+from buckram.errors import InvalidArgument
+
+FAR_DAYS = 36_500.0
+"""Further than this nobody looks: it counts as never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What would be changed: bookies added, and copies of what is written from then on.
+
+    `racks`: bookies to add by rack, which may be a new one; `bookie_bytes`: the size of each; `copies`: how many copies
+    there will be for one that there is now (1.0: no change); `rebalance`: whether old copies are moved, too.
+    """
+
+    racks: Mapping[str, int] = field(default_factory=dict)
+    bookie_bytes: int = 0
+    copies: float = 1.0
+    rebalance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rack:
+    """A rack, and when it is full. Days are None for never."""
+
+    rack: str
+    bookies: int
+    total_bytes: int
+    used_bytes: int
+    usable_bytes: int
+    """What bookies take before they are read-only: all but their reserve."""
+    per_day: float
+    """Bytes, while no rack is full; low and high: what nine of ten stretches of the history are above and below."""
+    low: float
+    high: float
+    days: float | None
+    soonest_days: float | None
+    latest_days: float | None
+    points: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """All racks; `days` is when the last of them is full. `known` is False where the history is too short."""
+
+    racks: tuple[Rack, ...]
+    days: float | None
+    first_days: float | None
+    span_s: float
+    known: bool
+    assumed: tuple[str, ...]
+
+
+def outlook(samples: Sequence[Sample], reserved_bytes: int, change: Change | None = None) -> Outlook:
+    """`reserved_bytes`: free space of one bookie below which it is read-only. InvalidArgument for an empty history."""
+    points = by_rack(samples)
+    if not points:
+        raise InvalidArgument("the usage history is empty: let `buckram plan record --every 10m` run for a day or two")
+    trends = {rack: trend(found) for rack, found in points.items()}
+    known = all(one is not None for one in trends.values())
+    newest = max(samples, key=lambda one: one.wall_s).bookies
+    now = {rack: _Now(rack) for rack in points}
+    for space in newest.values():
+        one = now[space.rack]
+        one.bookies += 1
+        one.total += space.total_bytes
+        one.used += space.used_bytes
+    for rack, one in now.items():
+        one.trend = trends[rack] or Trend(0.0, 0.0, 0.0)
+    if change is not None:
+        _apply(now, change)
+    days = _fill(now, reserved_bytes, lambda one: one.trend.per_day)
+    soonest = _fill(now, reserved_bytes, lambda one: one.trend.high)
+    latest = _fill(now, reserved_bytes, lambda one: one.trend.low)
+    racks = tuple(
+        Rack(
+            rack,
+            one.bookies,
+            one.total,
+            one.used,
+            one.usable(reserved_bytes),
+            *one.trend,
+            days[rack] if known else None,
+            soonest[rack] if known else None,
+            latest[rack] if known else None,
+            tuple(points.get(rack, ())),
+        )
+        for rack, one in sorted(now.items())
+    )
+    times = [one.wall_s for one in samples]
+    ends = [one.days for one in racks]
+    return Outlook(
+        racks,
+        None if None in ends else max(one for one in ends if one is not None),
+        min((one for one in ends if one is not None), default=None),
+        max(times) - min(times),
+        known,
+        _assumed(change, reserved_bytes),
+    )
+
+
+class _Now:
+    """A rack while it is reckoned with."""
+
+    def __init__(self, rack: str) -> None:
+        self.rack = rack
+        self.bookies = self.total = self.used = 0
+        self.trend = Trend(0.0, 0.0, 0.0)
+
+    def usable(self, reserved: int) -> int:
+        return max(0, self.total - reserved * self.bookies)
+
+
+def _apply(now: dict[str, _Now], change: Change) -> None:
+    for rack, count in change.racks.items():
+        if count < 0 or (count and change.bookie_bytes <= 0):
+            raise InvalidArgument(f"{count} bookies of {change.bookie_bytes} bytes in {rack}: both must be above 0")
+        one = now.setdefault(rack, _Now(rack))
+        one.bookies += count
+        one.total += count * change.bookie_bytes
+    bookies = sum(one.bookies for one in now.values())
+    total = Trend(*(sum(one.trend[part] for one in now.values()) * change.copies for part in range(3)))
+    used, room = sum(one.used for one in now.values()), sum(one.total for one in now.values())
+    for one in now.values():
+        if any(change.racks.values()):
+            share = one.bookies / bookies
+            one.trend = Trend(*(part * share for part in total))
+        else:
+            one.trend = Trend(*(part * change.copies for part in one.trend))
+        if change.rebalance and room:
+            one.used = round(used * one.total / room)
+
+
+def _fill(now: Mapping[str, _Now], reserved: int, rate_of: Callable[[_Now], float]) -> dict[str, float | None]:
+    """Days until each rack is full. When one is, what it took goes to the others, by their numbers of bookies."""
+    left = {rack: float(one.usable(reserved) - one.used) for rack, one in now.items()}
+    rates = {rack: rate_of(one) for rack, one in now.items()}
+    found: dict[str, float | None] = dict.fromkeys(now)
+    at = 0.0
+    while rates:
+        ends = {rack: max(0.0, left[rack]) / rate for rack, rate in rates.items() if rate > 0}
+        if not ends:
+            break
+        rack = min(ends, key=lambda one: (ends[one], one))
+        at += ends[rack]
+        if at > FAR_DAYS:
+            break
+        found[rack] = at
+        moved = rates.pop(rack)
+        bookies = sum(now[one].bookies for one in rates)
+        for other in rates:
+            left[other] -= ends[rack] * rates[other]
+            rates[other] += moved * now[other].bookies / bookies
+    return found
+
+
+def _assumed(change: Change | None, reserved_bytes: int) -> tuple[str, ...]:
+    said = [
+        "what is written, kept and deleted goes on as in the history",
+        f"a bookie is full when {reserved_bytes} bytes are free ([store] reserved_bytes)",
+        "when a rack is full the others take what it took, each bookie as much as any other",
+        "each bookie has a disk of its own",
+        "bookies that are in the newest sample stay, and no other comes back",
+    ]
+    if change is not None and any(change.racks.values()):
+        said.append("new ledgers are spread evenly over all bookies, the new ones among them")
+        said.append("old copies are rebalanced" if change.rebalance else "old copies stay where they are")
+    if change is not None and change.copies != 1.0:
+        said.append("what is written already keeps its copies, and leaves by retention as before")
+    return tuple(said)

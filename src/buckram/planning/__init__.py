@@ -1,1 +1,0 @@
-"""The usage history: samples of the space of all bookies, in the stream system/usage."""

@@ -1,0 +1,1 @@
+"""Jobs on Spark, one module each; what programs import is `buckram.jobs`."""
