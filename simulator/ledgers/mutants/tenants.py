@@ -34,7 +34,7 @@ MUTANTS = (
         "readers-fence",
         "A8",
         "Whoever may read a ledger may fence it.",
-        edited(("buckram.bookie.service.access:_needed", "APPEND if request.fence else READ", "READ")),
+        edited(("buckram.bookie.service.access:_needed", "_FENCING if fences else needed", "needed")),
         lives=lambda plan: plan.tenants == "read" and plan.entries > 0,
         seeds=100,
     ),

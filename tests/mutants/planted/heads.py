@@ -174,7 +174,7 @@ MUTANTS = (
         "two bookies each count the streams of a namespace, and each creates the last one of the quota",
         edited(
             (
-                "buckram.bookie.creations:QuotasOfCreations.keys",
+                "buckram.bookie.creations:QuotasOfCreations._in_turn",
                 "also.append(await self._tenants.turn(namespace))",
                 "pass",
             )
