@@ -15,22 +15,31 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 SOURCES = (Path("src/buckram"), Path("simulator"), Path("chaos"), Path("bench"), Path("scripts"))
-BARE = frozenset(
-    """of what whether which where how when while until who whose whoever whatever wherever why with without for so as
-    in by to from around at on beyond between behind before after beside below above besides only also those that
-    these this then than if because and or but not none nobody nothing everything everybody somebody it they he she
-    such same more less many much further about like there here once again always never""".split()
+_BARE_WORDS = (
+    "of what whether which where how when while until who whose whoever whatever wherever why with without for"
+    " so as in by to from around at on beyond between behind before after beside below above besides only also"
+    " those that these this then than if because and or but not none nobody nothing everything everybody"
+    " somebody it they he she such same more less many much further about like there here once again always"
+    " never"
 )
+BARE = frozenset(_BARE_WORDS.split())
 """First words of sentences that lack a subject or a verb, or whose subject stands in another place."""
+_VERBS = "is|are|was|has|have|may|can|must|does|do|will|counts|needs|stays|stands|holds|ends|begins"
 PLAIN = (
-    re.compile(r"(for|in|by|with|without|before|after|if|when|while|until|where|because|as) [^.]*, ", re.I),  # a clause before a whole sentence
-    re.compile(r"(no|none of|nobody|nothing|everything|everybody|somebody|this|these|those|it|they|there) \w+ ?\w* ?(is|are|was|has|have|may|can|must|does|do|will|counts|needs|stays|stands|holds|ends|begins)\b", re.I),
+    # A clause before a whole sentence.
+    re.compile(r"(for|in|by|with|without|before|after|if|when|while|until|where|because|as) [^.]*, ", re.I),
+    re.compile(
+        rf"(nobody|nothing|everything|everybody|somebody|this|these|those|it|they|there)( \w+){{0,2}} ({_VERBS})\b",
+        re.I,
+    ),
     re.compile(r"for (tests|programs|users|each|every)\b", re.I),
-)  # fmt: skip
+)
+"""Beginnings that are taken for whole sentences all the same."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -50,7 +59,7 @@ def found_in(tree: ast.Module) -> Iterator[Found]:
                 kind = {ast.Module: "module", ast.ClassDef: "class"}.get(type(node), "function")
                 yield Found(getattr(node, "lineno", 1), kind, text)
             body: list[ast.stmt] = node.body
-            for before, after in zip(body, body[1:], strict=False):
+            for before, after in pairwise(body):
                 if isinstance(before, ast.Assign | ast.AnnAssign) and _is_text(after):
                     yield Found(after.lineno, "note", after.value.value)  # type: ignore[attr-defined]
 
