@@ -39,7 +39,7 @@ class BookieFacts:
     answers: bool = False
     """True if a process answered for it, registered or not."""
     trouble: str = ""
-    """Reason why it did not answer; empty if it did, or if it has no address to ask."""
+    """Reason why it did not answer, or why its report cannot be read; empty: neither, or no address of it is known."""
     address: str = ""
     """Address at which it was asked."""
     incarnation: str = ""

@@ -177,7 +177,7 @@ def replace_members(
     if any(not 0 <= seat < len(ensemble) for seat in seats):
         raise InvalidArgument(f"positions {seats} are outside an ensemble of {len(ensemble)}")
     where = [place_of(member, topology, policy) for member in ensemble]
-    # Replace as many members as possible first, then avoid bookies to avoid, then spread as far as rules ask unenforced.
+    # Replace as many members as possible first, then avoid those to avoid, then spread as far as unenforced rules ask.
     for count in range(min(len(seats), len(usable)), 0, -1):
         for pool in _pools(usable, topology, policy):
             if len(pool) < count:
