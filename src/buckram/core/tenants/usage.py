@@ -46,7 +46,7 @@ NOTHING = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Contents of a namespace, counted in its records. `applications`: bytes of closed ledgers, by their creators."""
+    """Contents of a namespace, counted in its records. `applications`: bytes of closed ledgers by application."""
 
     ledgers: int = 0
     streams: int = 0
