@@ -52,7 +52,8 @@ class Losses:
 
     @property
     def lost(self) -> Mapping[BookieId, float]:
-        """Return the lost bookies that ledgers may name and that are in no maintenance, with the times of their loss."""
+        """Return the lost bookies that ledgers may name and that are in no maintenance, each with the time it was lost
+        at."""
         return {b: at for b, at in self._lost_at.items() if b not in self._unused and b not in self._resting}
 
     def seen(
