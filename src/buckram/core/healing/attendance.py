@@ -1,11 +1,11 @@
-"""Which ledgers may lack entries because a bookie was away: remembered by ids of ledgers, and by no clock. Pure.
+"""Ledgers that may lack entries because a bookie was away, remembered by their ids and without any clock. Pure.
 
-All records are walked now and then. A ledger that a walk found closed cannot lack entries of a bookie that was there
-from then on. So of one that goes, or comes back as another session, what was open at a walk is remembered, with all
-ledgers that came later: those are looked at first when it is back. A process that hangs is noticed late, when it wakes
-or when its session ends; therefore the walk before the last one counts.
+All records are walked now and then. A ledger that a walk found closed cannot lack entries on a bookie that was there
+from then on. So if a bookie goes, or comes back with another session, the ledgers that were open at a walk are
+remembered for it, with all later ones: their copies are checked first when it is back. A process that hangs is noticed
+late, when it wakes or its session ends; therefore the walk before the last one is used.
 
-Not here: walking and looking (`healing/first_checks.py`), the key (`healing/board.py`).
+Not here: walking and checking (`healing/first_checks.py`), the key (`healing/board.py`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from buckram.errors import MalformedRecord
 from buckram.types import BookieId, BookieSet, LedgerId
 
 MOST_OPEN = 5_000
-"""So many open ledgers are remembered one by one, so that the record stays far below a megabyte."""
+"""Maximum number of open ledgers that are remembered by their ids, so that the record stays far below a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """Ledgers that may have been open at a walk or after it: these, and all from `since` on."""
+    """Ledgers that may have been open at a walk or after it: those in `open`, and all ids from `since` on."""
 
     since: LedgerId = 0
     open: tuple[LedgerId, ...] = ()
 
     @classmethod
     def of(cls, since: LedgerId, found_open: Iterable[LedgerId]) -> Unsettled:
-        """The smallest such set that is remembered: with too many open ledgers it has closed ones, too."""
+        """Return the set of these open ledgers and all from `since` on; with more than MOST_OPEN open ones `since` is
+        lowered, so that the set has closed ledgers, too."""
         ids = sorted({ledger for ledger in found_open if ledger < since})
         if len(ids) > MOST_OPEN:
             since, ids = ids[MOST_OPEN], ids[:MOST_OPEN]
@@ -51,21 +52,24 @@ class Unsettled:
 
 @dataclass(slots=True)
 class Attendance:
-    """What is known of all bookies. `sessions`: what each one's registration says of its session, at the last look."""
+    """Presence and absence of all bookies, and the ledgers whose copies have to be checked for that.
+
+    `sessions`: the session of each registered bookie at the last look; "" if it does not register one.
+    """
 
     sessions: dict[BookieId, str] = field(default_factory=dict)
     walks: tuple[Unsettled, Unsettled] | None = None
-    """After the walk before the last one, and after the last one; None: there was none."""
+    """Ledgers that may have been open at the walk before the last one, and at the last one; None: there was no walk."""
     away: dict[BookieId, Unsettled] = field(default_factory=dict)
-    """Bookies that are away, or are back and not looked at, with what they may lack entries of."""
+    """By bookie that is away, or is back and not checked yet: the ledgers whose entries it may lack."""
     left: dict[BookieId, int] = field(default_factory=dict)
-    """Of those that are back: how many ledgers are still to be looked at, as far as it is known."""
+    """By bookie that is back: number of ledgers that are still to be checked, if that is known."""
 
     def seen(self, there: Mapping[BookieId, str], *, anew: bool = False) -> bool:
-        """Take note of who is registered, and as which session; "" for one that does not tell.
+        """Note the registered bookies with their sessions; "" for one that does not register its session.
 
-        `anew`: somebody else looked until now, so one that does not tell may have been away meanwhile. Returns whether
-        anything changed.
+        `anew`: another auditor was looking until now, so a bookie without a known session may have been away meanwhile.
+        Returns whether anything changed.
         """
         before = dict(self.sessions), dict(self.away)
         for bookie, session in self.sessions.items():
@@ -74,27 +78,29 @@ class Attendance:
                 self._was_away(bookie)
         for bookie in there:
             if bookie not in self.sessions and self.walks is not None:
-                self._was_away(bookie)  # it may be an old one that was away since before the first look
+                self._was_away(bookie)  # it may be an old member that was away since before the first look
         self.sessions = dict(there)
         return (self.sessions, self.away) != before
 
     def _was_away(self, bookie: BookieId) -> None:
-        """What was remembered before stays: it has not been looked at."""
+        """Remember the ledgers whose entries a bookie may lack; those of an earlier absence stay until checked."""
         earlier = Unsettled() if self.walks is None else self.walks[0]
         self.away.setdefault(bookie, earlier)
         self.left.pop(bookie, None)
 
     def walked(self, found: Unsettled) -> None:
-        """A walk ended. Who went meanwhile was seen before this."""
+        """Note that a walk ended. Call `seen` first, so that bookies that went meanwhile are held to earlier walks."""
         self.walks = (self.walks[1] if self.walks is not None else Unsettled(), found)
 
     def to_look_at(self, there: Collection[BookieId]) -> dict[BookieId, Unsettled]:
-        """Bookies that are back, and of which ledgers their copies are looked at now."""
+        """Return the bookies that are back, each with the ledgers whose copies are to be checked now."""
         return {bookie: unsettled for bookie, unsettled in self.away.items() if bookie in there}
 
     def looked_at(self, bookie: BookieId, session: str, rest: Unsettled | None = None) -> bool:
-        """All its copies but those of `rest` were looked at while it had this session. False where it has another one
-        now: then nothing counts."""
+        """Note that all copies of a bookie but those of `rest` were checked while it had this session.
+
+        Returns False, and changes nothing, if it has another session now.
+        """
         if self.sessions.get(bookie) != session or bookie not in self.away:
             return False
         if rest is None:
@@ -105,14 +111,14 @@ class Attendance:
         return True
 
     def forget(self, known: Collection[BookieId]) -> None:
-        """Bookies that are no members any more are not waited for."""
+        """Drop the absences of bookies that are not `known`, since they are members no more."""
         for bookie in [bookie for bookie in self.away if bookie not in known]:
             del self.away[bookie]
             self.left.pop(bookie, None)
 
     @property
     def unverified(self) -> dict[BookieId, int | None]:
-        """Bookies that are back and were not looked at, with the number of ledgers that are left; None: not known."""
+        """Return the bookies that are back and not checked, each with the number of ledgers left; None: unknown."""
         return {bookie: self.left.get(bookie) for bookie in self.away if bookie in self.sessions}
 
     def encode(self) -> bytes:
@@ -126,12 +132,12 @@ class Attendance:
 
 
 def sessions_of(there: BookieSet) -> dict[BookieId, str]:
-    """What each registered bookie says of its session; "" where it does not tell."""
+    """Return the session of each registered bookie; "" for one that does not register it."""
     return {bookie: info.properties.get(SESSION_PROPERTY, "") for bookie, info in there.everybody()}
 
 
 def parse_attendance(key: str, value: bytes) -> Attendance:
-    """MalformedRecord for anything but such a record."""
+    """Parse the record. Raises MalformedRecord for anything that `encode` did not make."""
     try:
         raw = json.loads(value)
         walks = raw["walks"] and tuple(Unsettled.from_json(one) for one in raw["walks"])

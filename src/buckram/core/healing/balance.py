@@ -1,7 +1,7 @@
-"""Which places of fragments to move so that bookies are about equally full: from the fullest to the emptiest.
+"""Rebalancing: which places of fragments to move from the fullest bookies to the emptiest, to make them equally full.
 
-Pure, from records and disks. What a bookie holds is taken from the records and not from its disk, where what was moved
-away stays until it is collected. Not here: the copying (`healing/rebalance`).
+Pure, from records and disks. The bytes that a bookie holds are computed from the records and not from its disk, where
+copies that were moved away stay until they are collected. Not here: the copying (`healing/rebalance`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from buckram.core.placement.topology import Topology
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, Position
 
 _KEPT = 2000
-"""So many places of each bookie are known at a time, the largest: memory does not grow with the ledgers."""
+"""Maximum number of places that are kept of each bookie, the largest ones, so that memory does not grow with the
+ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The disk of a bookie. `taker`: it may get new entries."""
+    """The disk of a bookie. `taker`: True if it may get new entries."""
 
     free_bytes: int
     total_bytes: int
@@ -33,7 +34,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One place of a fragment goes from a bookie to another, with about so many bytes."""
+    """Move of one place of a fragment from a bookie to another, with an estimate of its bytes."""
 
     ledger: LedgerId
     first: EntryId
@@ -50,36 +51,38 @@ class _Fragment:
 
 
 _Place = tuple[int, LedgerId, EntryId, Position, _Fragment]
-"""Bytes first: the smallest is given up first. Fragments are never compared, no two places begin alike."""
+"""A place of a fragment: bytes first, so that a heap drops the smallest one first. Fragments are never compared, since
+no two places are equal before them."""
 
 
 class Balance:
-    """`add` every ledger, then ask for `moves`. Each makes the fuller one of its two bookies less full, so it ends."""
+    """Planner of moves: `add` every ledger, then call `moves`. Each move makes the fuller one of its two bookies less
+    full, so that planning ends."""
 
     def __init__(self, spaces: Mapping[BookieId, Space], topology: Topology, within: float) -> None:
-        """`within`: bookies that are so far from the mean, as a share of it, are even enough."""
+        """`within`: distance from the mean, as a share of it, up to which bookies are even enough."""
         self._spaces, self._topology, self._within = dict(spaces), topology, within
         sized = all(space.total_bytes > 0 for space in spaces.values())
         self._size = {bookie: space.total_bytes if sized else 1 for bookie, space in spaces.items()}
         self.held: dict[BookieId, int] = dict.fromkeys(sorted(spaces), 0)
-        """The bytes that records place on each bookie, after the moves that were given out."""
+        """Bytes that records place on each bookie, after the moves that were planned."""
         self._places: dict[BookieId, list[_Place]] = {bookie: [] for bookie in spaces}
         self._changed: dict[tuple[LedgerId, EntryId], tuple[BookieId, ...]] = {}
-        """Ensembles of fragments after the moves that were given out."""
+        """Ensembles of fragments after the moves that were planned."""
         self._free = {bookie: space.free_bytes for bookie, space in spaces.items()}
 
     @property
     def mean(self) -> float:
-        """What one byte of disk holds on the average."""
+        """Return the mean of held bytes per byte of disk; per bookie, if the size of any disk is unknown."""
         return sum(self.held.values()) / max(1, sum(self._size.values()))
 
     @property
     def even(self) -> bool:
-        """No bookie is further from the mean than was asked for."""
+        """Return whether no bookie is further from the mean than `within`."""
         return all(abs(self._full(bookie) - self.mean) <= self._within * self.mean for bookie in self.held)
 
     def add(self, ledger: LedgerId, metadata: LedgerMetadata, policy: PlacementPolicy) -> None:
-        """Count a ledger. Only closed ones are counted: of open ones nobody knows how large they are."""
+        """Count a ledger. Open ones are skipped, since their size is unknown."""
         if not metadata.closed or not metadata.length or metadata.last_entry is None:
             return
         quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
@@ -105,7 +108,7 @@ class Balance:
             heapq.heappushpop(places, place)
 
     def moves(self) -> list[Move]:
-        """What to move now, in order; empty when it is even, or nothing that may be moved makes it more even."""
+        """Plan moves, in order; empty if bookies are even, or no allowed move makes them more even."""
         found: list[Move] = []
         mean = self.mean
         left = {bookie: sorted(places, key=_by_size) for bookie, places in self._places.items() if places}
@@ -128,7 +131,7 @@ class Balance:
             before = self._changed.get((ledger, first), fragment.ensemble)
             for target in sorted(takers, key=lambda bookie: (self._full(bookie), bookie)):
                 if self._full(target) + size / self._size[target] >= self._full(source):
-                    break  # nothing would be won, nor with any of those that are fuller
+                    break  # the move would win nothing, and the other targets are even fuller
                 after = tuple(target if at == position else bookie for at, bookie in enumerate(before))
                 if size <= self._free[target] and self._fits(before, after, target, fragment):
                     self._changed[ledger, first] = after
@@ -141,7 +144,7 @@ class Balance:
     def _fits(
         self, before: Sequence[BookieId], after: Sequence[BookieId], target: BookieId, fragment: _Fragment
     ) -> bool:
-        """Whether the ensemble is no worse with the target in it, as the ledger's placement judges it."""
+        """Return whether the target may join the ensemble and makes it no worse for the ledger's placement policy."""
         quorum, policy = fragment.quorum, fragment.policy
         if target in before or not allowed(target, self._topology, policy, quorum.write_quorum):
             return False

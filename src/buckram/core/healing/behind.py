@@ -1,4 +1,4 @@
-"""The names of notes that a member may lack entries of a ledger. Pure; the keys are `metadata/behind.py`."""
+"""Names of notes that a member may lack entries of a ledger. Pure. Not here: their keys (`metadata/behind.py`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _DIGITS = 19
 
 
 def note_name(ledger: LedgerId, bookie: BookieId) -> str:
-    """Names sort as ledger ids do."""
+    """Return the name of a note. Names sort in the order of ledger ids."""
     return f"{ledger:0{_DIGITS}d}@{bookie}"
 
 
 def parse_note(name: str) -> tuple[LedgerId, BookieId] | None:
-    """The ledger and the member; None for a name that is not a note's."""
+    """Return the ledger and the member of a note; None for a name that is not a note's."""
     digits, _, bookie = name.partition("@")
     if len(digits) != _DIGITS or not (digits.isascii() and digits.isdigit()) or not bookie:
         return None

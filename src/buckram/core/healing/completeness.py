@@ -1,7 +1,7 @@
-"""What keeps anybody from saying that all copies are there, although no ledger is known to lack any. Pure.
+"""Reasons why it is not certain that all copies exist, although no ledger is known to lack any. Pure.
 
-These are warnings: the cluster goes on, and machines may be restarted in turn. What is known to lack is in the queue of
-marked and noted ledgers (`healing/overview.py`).
+These are warnings: the cluster goes on, and machines may be restarted in turn. Ledgers that are known to lack copies
+are in the queue of marked and noted ledgers (`healing/overview.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from buckram.types import BookieId
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """`state`: "unverified" or "degraded"; `where`: a bookie, or "cluster"."""
+    """One such reason. `state`: "unverified" or "degraded"; `where`: a bookie, or "cluster"."""
 
     state: str
     where: str
@@ -29,8 +29,13 @@ def shortfalls(
     attended: bool,
     untold: int = 0,
 ) -> list[Shortfall]:
-    """`checked`: whether a check of all copies was ever complete. `attended`: whether an auditor watches since some
-    moment which bookies are away. `untold`: ledgers of which the newest check of all copies could not tell."""
+    """Return the reasons: of the whole cluster first, then of single bookies.
+
+    `unverified`: bookies that were away, each with the number of ledgers still to be checked (None: unknown).
+    `degraded`: slow bookies, each with the reason. `checked`: whether a check of all copies was ever complete.
+    `attended`: whether an auditor has begun to watch which bookies are away. `untold`: number of ledgers that the
+    newest check of all copies could not judge.
+    """
     found: list[Shortfall] = []
     if not checked:
         why = "no check of all copies was complete yet: what lacked before is not known"

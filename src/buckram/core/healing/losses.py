@@ -1,7 +1,7 @@
-"""Which bookies are lost, and when their ledgers may be copied: the delay, and the brake when too many go at once.
+"""Lost bookies, and the time when their ledgers may be copied: the delay, and the brake if too many go at once.
 
-A pure state machine over what is registered, in seconds of a monotonic clock. Not here: which ledgers lack copies
-(`core/healing/needs`) and who asks (`heal/auditor`).
+A pure state machine over lists of registered bookies, in seconds of a monotonic clock. Not here: the ledgers that lack
+copies (`core/healing/needs`), and the auditor that uses this (`healing/auditor`).
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from buckram.types import BookieId
 DEFAULT_DELAY_S = 300.0
 BRAKE_SHARE = 1 / 3
 _SMALLEST_DOMAIN = 2
-"""A fault domain of one bookie is lost with every bookie: only larger ones say something by going as a whole."""
+"""Least number of bookies of a fault domain whose loss as a whole holds the brake; a domain of one bookie is lost with
+every single bookie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """Why nothing is copied: so many bookies went at once that a network or power line is likelier than disks."""
+    """Reason to copy nothing: so many bookies went at once that a fault of a network or of power is likelier than one
+    of disks."""
 
     bookies: tuple[BookieId, ...]
     why: str
 
 
 class Losses:
-    """What one candidate for auditor knows of lost bookies. Every candidate follows it, so that the next auditor does
-    not begin to count anew; a process that has just started counts from its first look.
+    """Lost bookies, as one candidate for auditor knows them. Every candidate keeps count, so that the next auditor need
+    not begin anew; a process that has just started counts from its first look.
 
-    A bookie is lost while it is known (it has a cookie, or a ledger names it) and not registered. It is due
-    `delay_s` after its registration ended, at once if it was decommissioned or an operator asked for an audit since.
+    A bookie is lost while it is known (it has a cookie, or a ledger names it) and not registered. It is due `delay_s`
+    after its registration ended; at once if it is decommissioned, or an operator has asked for an audit since.
     """
 
     def __init__(self, delay_s: float = DEFAULT_DELAY_S) -> None:
@@ -41,16 +43,17 @@ class Losses:
         self._unused: frozenset[BookieId] = frozenset()
         self._leaving: frozenset[BookieId] = frozenset()
         self._hurried: frozenset[BookieId] = frozenset()
-        """Those that were lost when somebody asked for an audit."""
+        """Bookies that were lost when an operator asked for an audit."""
         self._resting: frozenset[BookieId] = frozenset()
         self._rested: frozenset[BookieId] = frozenset()
-        """Those that were resting when the lists were seen last."""
+        """Bookies that were in a maintenance at the last call of `seen`."""
         self._allowed: frozenset[BookieId] = frozenset()
         self._adopted: Brake | None = None
 
     @property
     def lost(self) -> Mapping[BookieId, float]:
-        """Lost bookies that ledgers may name, with the moment since when."""
+        """Return the lost bookies that ledgers may name and that are in no maintenance, each with the time it was lost
+        at."""
         return {b: at for b, at in self._lost_at.items() if b not in self._unused and b not in self._resting}
 
     def seen(
@@ -60,7 +63,7 @@ class Losses:
         now: float,
         domains: Mapping[BookieId, tuple[str, ...]] | None = None,
     ) -> None:
-        """The lists as they are now. A bookie's fault domains, the widest first, are remembered when it is gone."""
+        """Take the lists as they are now. A bookie's fault domains, the widest first, stay known while it is gone."""
         self._domains.update(domains or {})
         self._registered = frozenset(registered)
         missing = [bookie for bookie in sorted(known) if bookie not in self._registered]
@@ -71,42 +74,43 @@ class Losses:
         self._unused &= frozenset(missing)
 
     def named(self, bookies: Collection[BookieId]) -> None:
-        """Ledgers name these bookies and no others, as was just read: the others are nobody's loss until that is read
-        again."""
+        """Note the bookies that ledgers name, as just read. Others do not count as lost until the next call."""
         self._unused = frozenset(self._lost_at) - frozenset(bookies)
 
     def leaving(self, bookies: Collection[BookieId]) -> None:
-        """An operator takes these out: they are due at once and never reason for the brake."""
+        """Note the bookies that an operator decommissions: they are due at once, and never a reason for the brake."""
         self._leaving = frozenset(bookies)
 
     def resting(self, bookies: Collection[BookieId]) -> None:
-        """In a maintenance: nobody's loss until it is over; then the delay begins. Say it before `seen`."""
+        """Note the bookies in a maintenance: none counts as lost until it is over, when the delay begins. Call this
+        before `seen`."""
         self._resting = frozenset(bookies)
 
     def set_delay(self, delay_s: float) -> None:
-        """From now on, for bookies that are lost already as well."""
+        """Change the delay from now on, for bookies that are lost already as well."""
         self._delay_s = delay_s
 
     def hurry(self) -> None:
-        """An operator asks for an audit, as Apache's `triggeraudit` and `decommissionbookie` do: what is lost now is
-        not waited for any longer. The brake holds all the same."""
+        """Make bookies that are lost now due at once, since an operator asked for an audit, as Apache's `triggeraudit`
+        and `decommissionbookie` do. The brake holds all the same."""
         self._hurried = frozenset(self._lost_at)
 
     def proceed(self) -> None:
-        """An operator knows better: what is lost now is to be copied. Later losses are judged anew."""
+        """Release the brake for bookies that are lost now, by the word of an operator. Later losses are judged anew."""
         self._allowed = frozenset(self._lost_at)
 
     def allow(self, bookies: Collection[BookieId]) -> None:
-        """The same for these, as an operator told another candidate."""
+        """Release the brake for these bookies only, as an operator had another candidate do."""
         self._allowed = frozenset(bookies) & frozenset(self._lost_at)
 
     def adopt(self, brake: Brake | None) -> None:
-        """What an auditor before this one published. Where bookies are that were gone before this process looked for
-        the first time it cannot know, so the brake stays while all of them are away and `proceed` was not said."""
+        """Adopt the brake that an earlier auditor published. This process cannot know the fault domains of bookies that
+        were gone before its first look, so the brake stays while all of them are away, unless `proceed` was called."""
         self._adopted = brake
 
     def brake(self) -> Brake | None:
-        """Not None: nothing is to be copied. Over when enough of the bookies are back, or `proceed` was said."""
+        """Return the reason to copy nothing now; None: copying may go on. The brake is released when enough of its
+        bookies are back, or by `proceed`."""
         counted = sorted(
             (at, bookie)
             for bookie, at in self.lost.items()
@@ -137,18 +141,18 @@ class Losses:
         return found
 
     def _is_whole(self, domain: str, gone: Collection[BookieId]) -> bool:
-        """Whether nobody of the domain is left."""
+        """Return whether a domain of several bookies has none left that is registered."""
         left = any(domain in self._domains.get(bookie, ()) for bookie in self._registered)
         return len(gone) >= _SMALLEST_DOMAIN and not left
 
     def due(self, now: float) -> frozenset[BookieId]:
-        """Whose ledgers are to be marked now; empty while the brake holds."""
+        """Return the bookies whose ledgers are to be marked now; empty while the brake holds."""
         if self.brake() is not None:
             return frozenset()
         return frozenset(bookie for bookie in self.lost if self._due_at(bookie) <= now)
 
     def next_due_at(self, now: float) -> float | None:
-        """When `due` becomes larger if nothing changes; None: never."""
+        """Return the time at which `due` grows next if nothing changes; None: it does not."""
         if self.brake() is not None:
             return None
         return min((at for bookie in self.lost if (at := self._due_at(bookie)) > now), default=None)

@@ -1,7 +1,7 @@
-"""What a ledger lacks while some of its bookies are gone: which members of which fragments, and how endangered it is.
+"""Needs of a ledger while some of its bookies are gone: the missing members of its fragments, and the copies left.
 
-Pure, from a ledger's record and a set of bookies. Not here: reading replicas (`client/maintain/repair`), when a bookie
-counts as gone (`core/healing/losses`).
+Pure, from a ledger's record and a set of bookies. Not here: reading replicas (`client/maintain/repair`), the decision
+that a bookie is gone (`core/healing/losses`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Missing:
     bookie: BookieId
     first: EntryId
     last: EntryId | None
-    """The end of the fragment; None: it can still grow, so nobody may replace the member yet."""
+    """Last entry of the fragment; None: it can still grow, so the member may not be replaced yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one ledger lacks."""
+    """The missing members of one ledger."""
 
     ledger: LedgerId
     missing: tuple[Missing, ...]
     survivors: int
-    """The fewest copies that any entry still has on bookies that are there; Qw where nothing is missing."""
+    """Fewest copies that any entry still has on bookies that are there; Qw if no member is missing."""
 
     @property
     def healthy(self) -> bool:
@@ -40,17 +40,21 @@ class Needs:
 
     @property
     def open_tail(self) -> bool:
-        """Its last fragment lacks a member and can still grow: it has to be closed or recovered before."""
+        """Return whether the last fragment lacks a member and can still grow: the ledger has to be closed or recovered
+        before that member can be replaced."""
         return any(member.last is None for member in self.missing)
 
     @property
     def closed_part(self) -> tuple[Missing, ...]:
-        """What can be copied now."""
+        """Return the missing members that can be replaced now, those of fragments that have an end."""
         return tuple(member for member in self.missing if member.last is not None)
 
 
 def needs_of(ledger: LedgerId, metadata: LedgerMetadata, gone: Collection[BookieId]) -> Needs:
-    """An empty last fragment of a closed ledger counts, too: its member has to be replaced without copying anything."""
+    """Return what a ledger lacks without the bookies that are `gone`.
+
+    A member of an empty last fragment of a closed ledger counts, too: it has to be replaced, without copying anything.
+    """
     quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
     missing: list[Missing] = []
     survivors = quorum.write_quorum
@@ -66,16 +70,16 @@ def needs_of(ledger: LedgerId, metadata: LedgerMetadata, gone: Collection[Bookie
 
 
 def _fewest_copies(quorum: Quorum, lost: Collection[Position], first: EntryId, end: EntryId | None) -> int:
-    """Among the write sets that have an entry in the fragment."""
+    """Return the fewest copies left in any write set that has an entry in the fragment."""
     count = quorum.ensemble_size if end is None else min(quorum.ensemble_size, end - first + 1)
     sets = (quorum.write_set(first + offset) for offset in range(count))
     return min(sum(position not in lost for position in members) for members in sets)
 
 
 def fewest_left(metadata: LedgerMetadata, bookie: BookieId, there: Collection[BookieId]) -> int | None:
-    """The fewest copies on bookies that are `there` of any entry that is, or can come to be, on `bookie` as well.
+    """Return the fewest copies, on bookies that are `there`, of any entry that is, or can still be placed, on `bookie`.
 
-    None where nothing is placed on it.
+    None if the ledger places no entry on it.
     """
     quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
     fewest: list[int] = []
@@ -91,7 +95,7 @@ def fewest_left(metadata: LedgerMetadata, bookie: BookieId, there: Collection[Bo
 
 
 def copied_bytes(metadata: LedgerMetadata, needs: Needs) -> int:
-    """About how many payload bytes are to be copied now; of an open ledger nobody knows."""
+    """Estimate the payload bytes that are to be copied now; 0 for an open ledger, whose size is unknown."""
     if metadata.length is None or metadata.last_entry is None or metadata.last_entry < 0:
         return 0
     entries = sum(max(0, member.last - member.first + 1) for member in needs.closed_part if member.last is not None)
@@ -100,7 +104,7 @@ def copied_bytes(metadata: LedgerMetadata, needs: Needs) -> int:
 
 
 def entries_held(metadata: LedgerMetadata, bookie: BookieId) -> int:
-    """How many entries the record places on a bookie, as far as fragments have an end."""
+    """Return the number of entries that the record places on a bookie, in fragments that have an end."""
     quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
     return sum(
         high - low + 1
@@ -111,9 +115,9 @@ def entries_held(metadata: LedgerMetadata, bookie: BookieId) -> int:
 
 
 def places_of(metadata: LedgerMetadata, bookie: BookieId, up_to: EntryId) -> Iterator[tuple[EntryId, EntryId]]:
-    """The entries up to `up_to` that the record places on a bookie: (first, last), ascending.
+    """Yield the entries up to `up_to` that the record places on a bookie, as ranges (first, last), ascending.
 
-    Of a fragment that can still grow these are the ones that its writer may have sent there.
+    In a fragment that can still grow, these are the entries that its writer may have sent there.
     """
     quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
     for index, fragment in enumerate(metadata.fragments):
@@ -124,10 +128,10 @@ def places_of(metadata: LedgerMetadata, bookie: BookieId, up_to: EntryId) -> Ite
 
 
 def members_of(metadata: LedgerMetadata) -> list[BookieId]:
-    """Every bookie that the record names, in the order of its fragments."""
+    """Return every bookie that the record names, in the order of its fragments."""
     return list(dict.fromkeys(member for fragment in metadata.fragments for member in fragment.ensemble))
 
 
 def urgency(needs: Needs) -> tuple[int, LedgerId]:
-    """The order in which workers take ledgers: those with the fewest copies first, then by id."""
+    """Return the key by which workers order ledgers: those with the fewest copies first, then by id."""
     return needs.survivors, needs.ledger

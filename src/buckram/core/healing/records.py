@@ -1,7 +1,7 @@
 """Records of the underreplication tree, in Apache's formats: marks, locks, votes, switches and dates.
 
 Pure: paths and bytes (docs/reference/metadata.md, "Underreplicated ledgers"). Not here: reading and writing them
-(metadata/underreplication), and why a ledger waits, which is in keys of our own (`core/healing/status`).
+(`metadata/underreplication`), and the reasons why ledgers wait, which are in keys of our own (`core/healing/status`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LAYOUT = b'type: "BASIC"\nversion: 1\n'
 VOTE_PREFIX = "V_"
 _LEAF = "urL"
 EVERY_MEMBER = ""
-"""In a mark beside names of bookies: every copy is to be looked at, too. No bookie has this name."""
+"""Entry of a mark, beside names of bookies, that asks for a check of every copy, too. No bookie has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Mark:
     ledger: LedgerId
     replicas: tuple[BookieId, ...]
     ctime_ms: int = -1
-    """When it was marked, by the marker's clock; -1: not said."""
+    """Time of the mark by the marker's clock, milliseconds since 1970; -1: not recorded."""
     version: int = 0
-    """Of the record that was read. A later mark has another one, so that this one is not taken back by mistake."""
+    """Version of the record that was read. A later mark has another one, so that it is not removed by mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreePaths:
-    """The keys of the tree below a cluster's root."""
+    """Keys of the underreplication tree below a cluster's root."""
 
     root: str
 
@@ -67,7 +67,7 @@ class TreePaths:
         return f"{self.base}/lostBookieRecoveryDelay"
 
     def last_run(self, check: str) -> str:
-        """The date of a periodic check: "checkallledgers", "placementpolicycheck" or "replicascheck"."""
+        """Return the key with the date of a check: "checkallledgers", "placementpolicycheck" or "replicascheck"."""
         return f"{self.base}/{check}ctime"
 
     def mark(self, ledger: LedgerId) -> str:
@@ -78,7 +78,7 @@ class TreePaths:
 
 
 def levels_of(ledger: LedgerId) -> list[str]:
-    """The four folders above a mark: sixteen bits of the id each, in hexadecimal."""
+    """Return the four folders above a mark: sixteen bits of the id each, in hexadecimal digits."""
     if not 0 <= ledger <= MAX_LEDGER_ID:
         raise InvalidArgument(f"ledger id {ledger}: must be between 0 and {MAX_LEDGER_ID}")
     digits = f"{ledger:016x}"
@@ -86,7 +86,7 @@ def levels_of(ledger: LedgerId) -> list[str]:
 
 
 def ledger_of_levels(levels: list[str]) -> LedgerId | None:
-    """The ledger whose mark is below these four folders; None for any other names."""
+    """Return the ledger whose mark is below these four folders; None for any other names."""
     try:
         ledger = int("".join(levels), 16)
     except ValueError:
@@ -95,12 +95,12 @@ def ledger_of_levels(levels: list[str]) -> LedgerId | None:
 
 
 def leaf_of(ledger: LedgerId) -> str:
-    """The name of a ledger's mark and of its lock."""
+    """Return the name of a ledger's mark and of its lock."""
     return f"{_LEAF}{ledger:010d}"
 
 
 def ledger_of(leaf: str) -> LedgerId | None:
-    """The ledger of such a name; None for any other name."""
+    """Return the ledger of a mark or lock by its name; None for any other name."""
     digits = leaf.removeprefix(_LEAF)
     if digits == leaf or not (digits.isascii() and digits.isdigit()) or len(digits) < 10:
         return None
@@ -109,7 +109,7 @@ def ledger_of(leaf: str) -> LedgerId | None:
 
 
 def encode_mark(replicas: tuple[BookieId, ...], ctime_ms: int) -> bytes:
-    """`ctime_ms` below 0 is left out."""
+    """Encode a mark. A negative `ctime_ms` is left out."""
     lines = [f"replica: {quote(replica)}\n" for replica in replicas]
     if ctime_ms >= 0:
         lines.append(f"ctime: {ctime_ms}\n")
@@ -117,7 +117,7 @@ def encode_mark(replicas: tuple[BookieId, ...], ctime_ms: int) -> bytes:
 
 
 def parse_mark(key: str, ledger: LedgerId, value: bytes, version: int) -> Mark:
-    """MalformedRecord for anything but a mark."""
+    """Parse a mark. Raises MalformedRecord for anything else."""
     try:
         message = parse(value)
         ctime = message.integer("ctime")
@@ -129,12 +129,12 @@ def parse_mark(key: str, ledger: LedgerId, value: bytes, version: int) -> Mark:
 
 
 def encode_holder(name: str) -> bytes:
-    """Encode who holds a lock or a vote, for display only."""
+    """Encode the holder of a lock or a vote, which is for display only."""
     return f"bookieId: {quote(name)}\n".encode()
 
 
 def parse_holder(value: bytes) -> str:
-    """Empty where the record does not say it."""
+    """Return the holder of a lock or a vote; "" if the record does not name it."""
     try:
         return parse(value).string("bookieId") or ""
     except TextError:
@@ -142,7 +142,7 @@ def parse_holder(value: bytes) -> str:
 
 
 def check_layout(key: str, value: bytes) -> None:
-    """MalformedRecord unless the tree is of the only kind that there is, "BASIC" in version 1."""
+    """Raise MalformedRecord unless the tree is of the only known kind, "BASIC" in version 1."""
     try:
         message = parse(value)
         kind, version = message.string("type"), message.integer("version")
@@ -156,7 +156,7 @@ def check_layout(key: str, value: bytes) -> None:
 
 
 def vote_number(name: str) -> int | None:
-    """The number that a vote got from the store; None for a name that is not a vote's."""
+    """Return the number that the store gave to a vote; None for a name that is not a vote's."""
     number = name.removeprefix(VOTE_PREFIX)
     if number == name:
         return None
@@ -167,7 +167,7 @@ def vote_number(name: str) -> int | None:
 
 
 def parse_delay(key: str, value: bytes) -> float:
-    """Seconds to wait before a lost bookie's ledgers are copied."""
+    """Parse the seconds to wait before the ledgers of a lost bookie are copied. Raises MalformedRecord."""
     try:
         seconds = int(value.decode("ascii"))
         if seconds < 0:
@@ -180,7 +180,7 @@ def parse_delay(key: str, value: bytes) -> float:
 
 
 def encode_date(milliseconds: int) -> bytes:
-    """A date of a periodic check: protobuf, field 1, a varint."""
+    """Encode the date of a periodic check: protobuf, field 1, a varint."""
     out = bytearray(b"\x08")
     rest = milliseconds
     while rest > 0x7F:
@@ -191,7 +191,7 @@ def encode_date(milliseconds: int) -> bytes:
 
 
 def parse_date(value: bytes) -> int:
-    """Milliseconds; -1 where there is none."""
+    """Parse the date of a periodic check, in milliseconds; -1 if there is none."""
     if value[:1] != b"\x08":
         return -1
     number = 0

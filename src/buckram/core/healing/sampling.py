@@ -1,4 +1,4 @@
-"""Which entries of a replica a check reads when it does not read all: one from each of equally long rows."""
+"""Sampling of the entries of a replica for a check that does not read all: one from each of equally long rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from buckram.types import EntryId
 
 
 def sample(ranges: Sequence[tuple[EntryId, EntryId]], fraction: float, rng: Chooser) -> list[EntryId]:
-    """About this fraction of the entries in ascending ranges (first, last), at least one; all for 1 and more."""
+    """Draw this fraction of the entries in ascending ranges (first, last), rounded up; all for 1 and more.
+
+    At least one entry is drawn, unless there is none.
+    """
     count = sum(last - first + 1 for first, last in ranges)
     wanted = count if fraction >= 1 else min(count, max(1, ceil(count * fraction)))
     found: list[EntryId] = []

@@ -1,13 +1,13 @@
-"""When a periodic check is due: from the date of its last run, which is kept in the metadata store. Pure.
+"""Due times of periodic checks, from the date of the last run, which is kept in the metadata store. Pure.
 
-The date was perhaps written by another auditor with another clock, so no date is believed that lies ahead.
+Another auditor with another clock may have written the date, so a date in the future is not believed.
 """
 
 from __future__ import annotations
 
 
 def due_in_s(last_run_ms: int, now_ms: int, interval_s: float) -> float:
-    """Seconds until the next run; 0 where none is known, or where the clock was set back behind the last one."""
+    """Return the seconds until the next run; 0 if no last run is known, or if it lies in the future."""
     if last_run_ms < 0 or last_run_ms > now_ms:
         return 0.0
     return max(0.0, interval_s - (now_ms - last_run_ms) / 1000)

@@ -1,8 +1,8 @@
-"""Whether a disk has become slow: its syncs against its own past and against those of other bookies. Pure.
+"""Detection of a slow disk, by comparing its syncs with its own past and with those of other bookies. Pure.
 
 A disk is slow when, window after window, a sync takes long, much longer than it used to take here, and much longer than
-it takes elsewhere now: a load that all bookies share makes none of them slow, and neither does a kind of disk that
-always was. It is well again only after a longer time, and after each relapse that time doubles.
+it takes on other bookies now: a load that all bookies share makes none of them slow, and neither does a kind of disk
+that always was slow. It has recovered only after a longer time, which doubles after each relapse.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections.abc import Collection
 from statistics import median
 
 FACTOR = 4.0
-"""So many times slower than what it is compared with."""
+"""Multiple of the values it is compared with from which a sync counts as slow."""
 WELL_FACTOR = 2.0
 BAD_WINDOWS = 3
-"""So many windows one after the other make a disk slow."""
+"""Number of bad windows in a row after which a disk is slow."""
 GOOD_WINDOWS = 6
 MOST_GOOD_WINDOWS = 360
-"""So many at first, and at most, make it well again."""
+"""Number of good windows in a row after which a disk has recovered: after its first time, and at most."""
 KNOWN_WINDOWS = 6
-"""So many windows are needed before its own past says anything."""
+"""Number of windows that are needed before a disk is compared with its own past."""
 MEMORY_WINDOWS = 360
-"""About so many windows are its past; those in which it is slow do not count."""
+"""Number of windows over which the past of a disk is averaged; bad ones, and those while it is slow, are left out."""
 
 
 class SlowDisk:
-    """What one bookie knows of its disk. Times are the mean seconds of a sync, with the write before it."""
+    """State of the disk of one bookie. Times are the mean seconds of a sync, with the write before it."""
 
     def __init__(self, floor_s: float) -> None:
-        """`floor_s`: whatever it is compared with, a sync that takes less is not slow; 0: no disk ever is."""
+        """`floor_s`: seconds below which a sync is never slow, whatever it is compared with; 0: no disk is slow."""
         self._floor_s = floor_s
         self._bad = self._good = self._known = self._calm = 0
         self._needed = GOOD_WINDOWS
         self._was_slow = False
         self.past_s = 0.0
-        """The mean of its past; 0.0 while there is none."""
+        """Mean of its past, in seconds; 0.0 while there is none."""
         self.slow = False
         self.why = ""
-        """While it is slow: against what."""
+        """Sentence with its latency and those it was compared with, of the last bad window; empty once recovered."""
 
     def window(self, mean_s: float, others_s: Collection[float]) -> bool:
-        """One window with syncs, and what is known of other bookies at that time. Returns whether `slow` changed."""
+        """Judge one window of syncs, given the times of other bookies. Returns whether `slow` changed."""
         compared = self._compared(others_s)
         over = self._floor_s > 0 and mean_s >= self._floor_s and bool(compared)
         bad = over and all(mean_s >= FACTOR * value for value in compared.values())

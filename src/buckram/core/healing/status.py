@@ -1,6 +1,6 @@
-"""What can be said of a ledger that lacks copies: why it waits, who copies it, what is lost; and the JSON of that.
+"""Status of a ledger that lacks copies: why it waits, by which worker, which entries are lost; and its JSON.
 
-Pure. These are records of our own, beside Apache's marks, which have no room for reasons.
+Pure. These are records of our own, beside Apache's marks, which have no field for reasons.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from buckram.errors import MalformedRecord
 from buckram.types import EntryId, LedgerId
 
 Row: TypeAlias = tuple[EntryId, EntryId]
-"""First and last of consecutive ids."""
+"""First and last of a row of consecutive ids."""
 NAMED_ROWS = 100
-"""So many rows of lost entries are kept in a record."""
+"""Maximum number of rows of entries that a record keeps for each reason."""
 
 
 class Why(enum.StrEnum):
-    """Kinds of reasons."""
+    """Kinds of reasons why a ledger was not repaired."""
 
     NO_BOOKIE = "no-bookie"
     """No bookie can take the copies: too few are writable, or none is where the placement wants it."""
     NO_GOOD_COPY = "no-good-copy"
-    """No bookie has these entries in good order, and all that had them were asked: they are lost."""
+    """No bookie has good copies of these entries, and all that had any were asked: the entries are lost."""
     COPY_AWAY = "copy-away"
-    """Entries whose only copies are on bookies that do not answer."""
+    """The only copies of these entries are on bookies that do not answer."""
     WRITER_LIVES = "writer-lives"
-    """It is open, and its writer is at work or may be: nobody may end it."""
+    """The ledger is open, and its writer is or may be at work, so it may not be closed."""
     TARGET_FAILED = "target-failed"
-    """The bookie that was to take the copies did not."""
+    """The bookie that was chosen for the copies did not take them."""
     UNREADABLE_RECORD = "unreadable-record"
-    """Its metadata cannot be read."""
+    """The metadata of the ledger cannot be read."""
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something of a ledger was not repaired. `entries`: rows (first, last) of ids, ascending."""
+    """Reason why a part of a ledger was not repaired. `entries`: rows (first, last) of ids, ascending."""
 
     why: Why
     text: str
@@ -54,14 +54,14 @@ class Waiting:
     ledger: LedgerId
     reasons: tuple[Reason, ...]
     survivors: int
-    """The fewest copies of any entry."""
+    """Fewest copies that any entry has left."""
     worker: str
     at_ms: int
-    """When it was found so, by the worker's clock."""
+    """Time of this finding by the worker's clock, milliseconds since 1970."""
 
     @property
     def lost(self) -> tuple[Row, ...]:
-        """Entries of which no good copy is left anywhere."""
+        """Return the entries of which no good copy is left anywhere."""
         return tuple(row for reason in self.reasons if reason.why is Why.NO_GOOD_COPY for row in reason.entries)
 
     def encode(self) -> bytes:
@@ -78,7 +78,7 @@ class Waiting:
 
 
 def parse_waiting(key: str, ledger: LedgerId, value: bytes) -> Waiting:
-    """MalformedRecord for anything but such a record. A kind of reason that is not known becomes OTHER."""
+    """Parse the record; an unknown kind of reason becomes OTHER. Raises MalformedRecord for anything else."""
     try:
         record = json.loads(value)
         reasons = tuple(
@@ -98,7 +98,7 @@ def _why(text: object) -> Why:
 
 
 def add_to_rows(rows: list[Row], entry: EntryId) -> None:
-    """Note one more id; ids that come one after another share a row."""
+    """Add an id to the rows; consecutive ids share a row."""
     if rows and rows[-1][1] == entry - 1:
         rows[-1] = rows[-1][0], entry
     else:
@@ -106,7 +106,7 @@ def add_to_rows(rows: list[Row], entry: EntryId) -> None:
 
 
 def named_rows(rows: Sequence[Row], most: int = 5) -> str:
-    """For people: "3, 17 to 19 and 4 more"."""
+    """Return rows in words: "3, 17 to 19 and 4 more", where `most` rows are named and further ids are counted."""
     parts = [str(first) if first == last else f"{first} to {last}" for first, last in rows[:most]]
     left = sum(last - first + 1 for first, last in rows[most:])
     return ", ".join(parts) + (f" and {left} more" if left else "")

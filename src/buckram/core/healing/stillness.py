@@ -1,4 +1,4 @@
-"""Whether an open ledger's writer is at work: what its members say of its end has stood still for a grace period.
+"""Detection of open ledgers whose writer has gone: the end that their members report stands still for a grace period.
 
 Pure. Not here: asking the members, and the lease of a stream, which has to be free as well (`healing/open_ledger`).
 """
@@ -18,16 +18,16 @@ class _Seen:
 
 
 class Stillness:
-    """What was seen of the ends of open ledgers. Bytes of an end are compared, never understood."""
+    """Ends of open ledgers, as their members reported them. They are compared as bytes and never decoded."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[LedgerId, bytes], _Seen] = {}
 
     def look(self, ledger: LedgerId, birth: bytes, ends: Mapping[BookieId, bytes], now: float) -> float:
-        """Seconds for which none of the members that answer has said anything new; 0.0 at the first look.
+        """Return for how many seconds none of the answering members has reported another end; 0.0 at the first look.
 
-        `ends`: by member that answered, its LAC and last entry as it gave them. A member that is heard for the first
-        time, or nobody at all, begins the time anew: it may know more than the others.
+        `birth`: that of the ledger. `ends`: by member that answered, its LAC and last entry as it reported them. The
+        time begins anew if a member answers for the first time, since it may know more, or if no member answers.
         """
         key = ledger, birth
         seen = self._seen.get(key)
@@ -40,6 +40,6 @@ class Stillness:
         return now - seen.since
 
     def forget(self, ledger: LedgerId) -> None:
-        """It is closed, deleted or whole."""
+        """Drop a ledger that is closed, deleted or whole."""
         for key in [key for key in self._seen if key[0] == ledger]:
             del self._seen[key]

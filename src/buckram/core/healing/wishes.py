@@ -1,7 +1,7 @@
-"""What an operator asks of one bookie, as a record: take no new entries, give everything away, rest, collect.
+"""Wishes of operators for single bookies, as records: be read-only, drain, be in a maintenance, collect garbage.
 
-Pure. Not here: reading and writing these records (`metadata/wishes`), what a bookie does about its own
-(`bookie/wishes`), and what the auditor does about all of them (`healing/auditor`).
+Pure. Not here: reading and writing these records (`metadata/wishes`), fulfilling them as a bookie (`bookie/wishes`) and
+as the auditor (`healing/auditor`).
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ from buckram.errors import MalformedRecord
 from buckram.types import BookieId
 
 BEGUN, DONE, FAILED = "begun", "done", "failed"
-"""States of a collection that was asked for, in the bookie's answer."""
+"""States of a wished collection, in the answer of the bookie."""
 RENEW_S = 15.0
-"""So often the seconds that are left of a maintenance are written down. Whoever begins to count anew begins there."""
+"""Interval at which the remaining seconds of a maintenance are recorded; a process that starts counts on from there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """All that is asked of one bookie. The default asks for nothing, and is kept as no record at all."""
+    """All wishes for one bookie. The default asks for nothing, and is kept as no record at all."""
 
     readonly: bool = False
-    """Be read-only, also after a restart, until it is taken back."""
+    """Be read-only, also after a restart, until the wish is withdrawn."""
     leave: bool = False
-    """Everything that it holds is to be copied to others, whether it lives or not."""
+    """Drain: have all its copies made on other bookies, whether it is alive or not."""
     target: BookieId = ""
-    """The bookie that gets the copies where it can; empty: whichever the placement chooses."""
+    """Bookie that gets these copies where it can; empty: the placement chooses."""
     rate: int = 0
-    """The most bytes that each replicator copies for this in a second; 0: only its own limit counts."""
+    """Maximum bytes a second that each replicator copies for the drain; 0: only its own limit applies."""
     out: bool = False
-    """Nothing depends on it any more: it takes its registration back, and none is made until it starts anew."""
+    """Decommissioned, since no ledger depends on it: it removes its registration, and makes none until it restarts."""
     rest: str = ""
-    """A maintenance: no new ensembles, and no copies although it is away. Another word for each one."""
+    """Name of the present maintenance, another one each time: the bookie gets no new ensembles, and its ledgers are not
+    copied although it is away. Empty: none."""
     rest_s: float = 0.0
-    """What is left of it, in seconds of whoever counts: no clock on a wall is asked."""
+    """Remaining seconds of the maintenance, counted by monotonic clocks (`Countdown`)."""
     collect: str = ""
-    """Collect garbage now, and answer under this word."""
+    """Collect garbage now, and answer under this name; empty: no collection."""
 
     @property
     def asked(self) -> str:
-        """ "drain", "maintenance" or "readonly", what weighs most of these; empty: none."""
+        """Return the gravest wish: "drain", "maintenance" or "readonly"; empty: none of them."""
         asked = {"drain": self.leave or self.out, "maintenance": bool(self.rest), "readonly": self.readonly}
         return next((name for name, wanted in asked.items() if wanted), "")
 
@@ -54,7 +55,7 @@ NOTHING = Wish()
 
 
 def parse_wish(key: str, value: bytes) -> Wish:
-    """MalformedRecord for anything but a wish. What a later release added is left out."""
+    """Parse a wish; fields of later releases are left out. Raises MalformedRecord for anything else."""
     try:
         found = json.loads(value)
     except ValueError:
@@ -70,18 +71,18 @@ def parse_wish(key: str, value: bytes) -> Wish:
 
 
 class Countdown:
-    """Counts maintenances down by the monotonic clock of one process, from what the records say.
+    """Countdown of maintenances by the monotonic clock of one process, from the seconds in the records.
 
-    Any number of processes may count at the same time, also one after the other: each goes on from the least that was
-    written down. A process that takes over after a crash therefore counts at most `RENEW_S` seconds twice, and none
-    of them ever believes another machine's clock.
+    Any number of processes may count at the same time, or one after the other: each goes on from the least that was
+    recorded. A process that takes over after a crash therefore counts at most `RENEW_S` seconds twice, and none
+    ever believes the clock of another machine.
     """
 
     def __init__(self) -> None:
         self._ends_at: dict[BookieId, tuple[str, float]] = {}
 
     def seen(self, wishes: Mapping[BookieId, Wish], now: float) -> None:
-        """The records as they are now."""
+        """Take the records as they are now."""
         ends: dict[BookieId, tuple[str, float]] = {}
         for bookie, wish in wishes.items():
             if wish.rest:
@@ -91,19 +92,17 @@ class Countdown:
         self._ends_at = ends
 
     def resting(self, now: float) -> frozenset[BookieId]:
-        """Whose maintenance is not over."""
+        """Return the bookies whose maintenance is not over."""
         return frozenset(bookie for bookie, (_, at) in self._ends_at.items() if at > now)
 
     def left_s(self, bookie: BookieId, now: float) -> float:
-        """Seconds that are left; 0.0 where there is no maintenance, or it is over."""
+        """Return the remaining seconds of a bookie's maintenance; 0.0 if there is none, or it is over."""
         _, at = self._ends_at.get(bookie, ("", now))
         return max(0.0, at - now)
 
     def changed(self, bookie: BookieId, wish: Wish, now: float) -> Wish | None:
-        """What to write for a bookie: without the maintenance when it is over, else what is left of it, now and then.
-
-        None: nothing has to be written now.
-        """
+        """Return the record to write for a bookie: without the maintenance when it is over, otherwise, every RENEW_S,
+        with its remaining seconds; None: nothing has to be written now."""
         word, at = self._ends_at.get(bookie, ("", 0.0))
         if not wish.rest or wish.rest != word:
             return None
@@ -112,7 +111,7 @@ class Countdown:
         return replace(wish, rest_s=at - now) if wish.rest_s - (at - now) >= RENEW_S else None
 
     def next_at(self, wishes: Mapping[BookieId, Wish], now: float) -> float | None:
-        """When `changed` has something to write; None: never, if nothing changes."""
+        """Return the time at which `changed` has something to write; None: never, if nothing changes."""
         moments = [
             min(at, at - wish.rest_s + RENEW_S)
             for bookie, (word, at) in self._ends_at.items()

@@ -1,6 +1,6 @@
-"""Everything that was gathered about a cluster at one moment, as plain values. Pure.
+"""Facts about a cluster that were gathered at one moment, as plain values. Pure.
 
-A default means that there is nothing to tell. What could not be asked is never a default: it is in `not_asked`.
+A default means that there is nothing to report. A fact that could not be gathered is listed in `not_asked` instead.
 Not here: gathering (`buckram/health/gathering.py`), judging (`core/health/findings.py`).
 """
 
@@ -16,9 +16,10 @@ from buckram.types import BookieId, LedgerId
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """That something is in a state: the state's name, where, why, and the values that its cure needs.
+    """One thing that is in a state of the table: the name of the state, the place, the reason, and the values that the
+    text of its cure needs.
 
-    `bookie`: the bookie that it is about, if it is about one.
+    `bookie`: the bookie that it concerns; "" if it concerns none.
     """
 
     state: str
@@ -30,34 +31,34 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class BookieFacts:
-    """One bookie: what the metadata store says of it, and what it says itself."""
+    """One bookie, as the metadata store describes it, and as it describes itself."""
 
     id: BookieId
     state: str
-    """ "writable", "readonly" or "down", as it is registered."""
+    """Its registration: "writable" or "readonly"; "down" without one."""
     answers: bool = False
-    """Whether a process answered for it, registered or not."""
+    """True if a process answered for it, registered or not."""
     trouble: str = ""
-    """Why it did not answer; empty where it did, or where nobody could be asked."""
+    """Reason why it did not answer, or why its report cannot be read; empty: neither, or no address of it is known."""
     address: str = ""
-    """Where it was asked."""
+    """Address at which it was asked."""
     incarnation: str = ""
     asked: str = ""
-    """What an operator asks of it: "readonly", "maintenance", "drain"; empty: nothing."""
+    """Wish of an operator that holds for it: "readonly", "maintenance" or "drain"; empty: none."""
     free_bytes: int | None = None
     total_bytes: int | None = None
     troubles: tuple[tuple[str, str], ...] = ()
-    """What it says is wrong with it: what, and why."""
+    """Troubles that it reports of itself, each with the reason."""
     report: BookieReport | None = None
-    """None: it does not tell (Apache's), or did not answer."""
+    """Its report of itself; None: it gives none (Apache's bookies), or did not answer."""
     file_system: int = 0
-    """A number that bookies on the same file system share; 0: unknown."""
+    """Number that is equal for bookies on the same file system; 0: unknown."""
     sync_us: int = 0
-    """The mean of a sync of its disk lately, in microseconds; 0: not known."""
+    """Recent mean duration of a sync of its disk, in microseconds; 0: unknown."""
     certain: bool | None = None
-    """Whether it is certain of the time; None: it does not say."""
+    """False while it is in doubt of the time; None: it does not report that."""
     clock_ahead_us: int | None = None
-    """Its clock, minus that of whoever asked, when the answer came; None: it does not tell the time."""
+    """Its clock minus the clock of the asking process, when the answer came; None: it does not report its clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,12 @@ class HealingFacts:
     brake: Brake | None = None
     queue: tuple[LackingLedger, ...] = ()
     misplaced: int = 0
-    """Ledgers that the last check of the placement found where their policy does not want them."""
+    """Number of ledgers that break their placement policy, by the last check of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceFacts:
-    """What a namespace uses of each quota that it has: (quota, used, limit)."""
+    """Usage of one namespace: a row (quota, used, limit) for each quota that it has."""
 
     name: str
     quotas: tuple[tuple[str, int, int], ...]
@@ -102,13 +103,13 @@ class NamespaceFacts:
 
 @dataclass(frozen=True, slots=True)
 class CursorFacts:
-    """A cursor below which a stream's policy truncates nothing. `moved_us`: when it was moved last."""
+    """A cursor below which a stream's policy truncates nothing. `moved_us`: time of its last move."""
 
     stream: str
     cursor: str
     moved_us: int
     records: int
-    """Records from it to the end of the last sealed segment."""
+    """Number of records from the cursor to the end of the last sealed segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,36 +126,36 @@ class QueryFacts:
 
 @dataclass(frozen=True, slots=True)
 class MirrorFacts:
-    """A mirror, as its replication last wrote it down. `time_us`: when that was."""
+    """A mirror, as its replication last recorded it, at `time_us`."""
 
     stream: str
     behind: int
-    """Records of the source that it lacked then."""
+    """Number of records of the source that it lacked then."""
     time_us: int
     trouble: str = ""
-    """Why nothing is copied any more; empty while it is."""
+    """Reason why copying has stopped; empty while it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupFacts:
-    """What is written down of the backups of a database whose policy asks for them. Times are microseconds UTC."""
+    """Recorded state of the backups of a database whose policy asks for them. Times are in microseconds UTC."""
 
     database: str
     place: str
     every_s: float
     made_us: int
-    """The state of the newest backup is of this time; 0: none was made."""
+    """Time of the database's state in the newest backup; 0: none was made."""
     since_us: int
-    """Since when one could have been made."""
+    """Time since which a backup could have been made."""
     trouble: str = ""
-    """Why the last attempt failed; empty: it did not."""
+    """Reason why the last attempt failed; empty: it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignFacts:
-    """A ledger, or files at a `location`, that a stream's metadata name and that are not the stream's.
+    """A ledger, or files at a `location`, that a stream's metadata name although they are not the stream's.
 
-    `time_us`: when a server last came upon it and left it as it is.
+    `time_us`: when a server last found it and left it untouched.
     """
 
     stream: str
@@ -168,23 +169,24 @@ class Facts:
     """The cluster at one moment."""
 
     now_us: int = 0
-    """By the best clock that was known."""
+    """Time of the facts, by the best clock that was known."""
     uri: str = ""
     unreachable: str = ""
-    """Why the metadata store could not be asked; empty: it answered."""
+    """Reason why the metadata store could not be asked; empty: it answered."""
     refusal: str = ""
-    """Why the metadata store, which can be read, took no change now."""
+    """Reason why the metadata store, although it can be read, took no change; empty: it takes changes."""
     accepted: bool | None = True
-    """Whether the metadata store's history is accepted; False after a restore, None where it could not be read."""
+    """True if the history of the metadata store is accepted; False after a restore; None: it could not be read."""
     moved: str = ""
-    """That the metadata are being moved, or were, and what goes on (`core/cluster/history.py:why_not_accepted`)."""
+    """Sentence that says that the metadata are being moved, or were (`core/cluster/history.py:why_not_accepted`);
+    empty: they are not."""
     suspects: tuple[Suspect, ...] = ()
     bookies: tuple[BookieFacts, ...] = ()
     healing: HealingFacts | None = None
     shortages: tuple[tuple[str, str], ...] = ()
     """Levels of the placement that the bookies cannot give new ledgers, and why."""
     clock_doubt: str = ""
-    """Why the clock of whoever asked is in doubt."""
+    """Reason why the clock of the asking process is in doubt; empty: it is not."""
     namespaces: tuple[NamespaceFacts, ...] = ()
     cursors: tuple[CursorFacts, ...] = ()
     queries: tuple[QueryFacts, ...] = ()
@@ -192,23 +194,23 @@ class Facts:
     backups: tuple[BackupFacts, ...] = ()
     foreign: tuple[ForeignFacts, ...] = ()
     noted: tuple[Noted, ...] = ()
-    """What was found to be in a state by whoever looked at single records: registrations, ledgers, leftovers."""
+    """States that were found while gathering, in single records: registrations, ledgers, leftovers."""
     not_asked: tuple[tuple[str, str], ...] = ()
-    """What could not be asked, or not in time, and why."""
+    """Facts that could not be gathered, or not in time, each with the reason."""
 
     def answers(self, bookie: BookieId) -> bool:
-        """Whether a process answers for a bookie. One of which nothing is known counts as one that does."""
+        """Return whether a process answers for a bookie; True for a bookie of which nothing is known."""
         known = [one for one in self.bookies if one.id == bookie]
         return not known or any(one.answers for one in known) or any(one.bookie == bookie for one in self.suspects)
 
     @property
     def doubting(self) -> tuple[BookieFacts, ...]:
-        """The bookies that are in doubt of the time."""
+        """Return the bookies that are in doubt of the time."""
         return tuple(one for one in self.bookies if one.certain is False)
 
     @property
     def time_doubted(self) -> bool:
-        """Whether half of the bookies that judge the time are in doubt of it, or more."""
+        """Return whether at least half of the bookies that judge the time are in doubt of it."""
         return 0 < sum(one.certain is not None for one in self.bookies) <= 2 * len(self.doubting)
 
 

@@ -1,7 +1,7 @@
-"""The list that answers "is the cluster well?" at every door, made of the facts. Pure.
+"""The list that answers "is the cluster well?" in every interface, made from the facts. Pure.
 
-The rule of advice is here: what removes data is advised neither about a process that answers nor while a restore of the
-metadata is not accepted.
+The rule of advice is here: a command that removes data is advised neither about a process that answers, nor while a
+restore of the metadata is not accepted or a bookie does not believe the metadata store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ORDER = {severity: number for number, severity in enumerate(Severity)}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something is in a state: where, why, and what to do with the values filled in."""
+    """One thing that is in a state: the place, the reason, and the cure with its values filled in."""
 
     state: State
     where: str
@@ -43,7 +43,7 @@ class Finding:
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
-    """Everything that the facts show, the worst first."""
+    """Return all findings that the facts show, each once, the worst first."""
     noted: list[Noted] = [*of_metadata(facts), *of_bookies(facts), *of_collection(facts)]
     noted += [*of_healing(facts), *of_streams(facts)]
     noted += [Noted("not-asked", what, why) for what, why in facts.not_asked]
@@ -52,13 +52,13 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
 
 
 def finding_of(facts: Facts, noted: Noted) -> Finding:
-    """The finding for one thing that is in a state."""
+    """Return the finding for one thing that is in a state."""
     state = TABLE[noted.state]
     return Finding(state, noted.where, noted.why or state.title, advice(facts, noted))
 
 
 def advice(facts: Facts, noted: Noted) -> str:
-    """What to do about it, by the rule of advice."""
+    """Return the cure of a state, followed by its last resort if the rule of advice allows that."""
     state = TABLE[noted.state]
     values = {"where": noted.where, "uri": facts.uri, "bookie": noted.bookie or noted.where, **noted.values}
     text = state.cure.format_map(values)
@@ -68,7 +68,7 @@ def advice(facts: Facts, noted: Noted) -> str:
 
 
 def may_remove(facts: Facts, noted: Noted) -> bool:
-    """Whether an advice about it may remove data."""
+    """Return whether advice about it may name a command that removes data, by the rule of advice."""
     if facts.accepted is not True or facts.suspects:
         return False
     named = {noted.where, noted.values.get("bookie", "")} & {one.id for one in facts.bookies}
@@ -76,9 +76,9 @@ def may_remove(facts: Facts, noted: Noted) -> bool:
 
 
 def why_kept(facts: Facts, bookie: BookieId) -> str:
-    """Why a bookie that is not registered may not be taken out now, by the rule of advice; empty: it may.
+    """Return why an unregistered bookie may not be removed now, by the rule of advice; "" if it may.
 
-    Commands, a gateway and its console ask here before they begin (`health/removing.py`).
+    Commands, the gateway and its console call this before they begin (`health/removing.py`).
     """
     if may_remove(facts, Noted("bookie-down", bookie, "", bookie=bookie)):
         return ""
@@ -103,12 +103,12 @@ def why_kept(facts: Facts, bookie: BookieId) -> str:
 
 
 def healthy(found: Iterable[Finding]) -> bool:
-    """Whether nothing of it is an error."""
+    """Return whether no finding is an error."""
     return not any(one.state.severity is Severity.ERROR for one in found)
 
 
 def summary(found: Sequence[Finding]) -> str:
-    """How many there are of each severity, in words; empty where there are none."""
+    """Return the number of findings of each severity in words, "2 errors, 1 note"; "" if there are none."""
     counts = {severity: sum(one.state.severity is severity for one in found) for severity in Severity}
     names = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
     return ", ".join(f"{count} {names[one]}{'' if count == 1 else 's'}" for one, count in counts.items() if count)

@@ -1,4 +1,4 @@
-"""What bookies show: whether they answer, take entries, and what they say of themselves. Pure."""
+"""States of bookies: whether they answer and take entries, and the troubles that they report of themselves. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from buckram.types import BookieId
 NEARLY_ALL = 0.9
 NEARLY_FULL_BYTES = 2_000_000_000
 CERTIFICATE_S = 14 * 86_400
-"""A certificate that ends within so long is to be made anew: a week's notice is short for people."""
+"""Seconds before the end of a certificate from which a finding asks to renew it; one week would be short notice."""
 TOKEN_S = 3_600
-"""An expired token that was shown longer ago is forgotten."""
+"""Seconds after its last use for which an expired token is reported."""
 TROUBLES = {"slow disk": "slow-disk", "bad records": "bad-records", "limbo": "limbo"}
-"""The states of what bookies call troubles of theirs."""
+"""State of the table by the name that a bookie gives to its trouble; any other trouble is a "bookie-trouble"."""
 
 
 def of_bookies(facts: Facts) -> Iterator[Noted]:
@@ -38,7 +38,7 @@ def of_bookies(facts: Facts) -> Iterator[Noted]:
 
 
 def trouble_of(bookie: BookieId, trouble: str, why: str) -> Noted:
-    """What a bookie says is wrong with it."""
+    """Return the state of a trouble that a bookie reports of itself."""
     known = trouble in TROUBLES
     return Noted(
         TROUBLES[trouble] if known else "bookie-trouble", bookie, why if known else f"{trouble}: {why}", bookie=bookie
@@ -114,7 +114,7 @@ def _releases(facts: Facts) -> Iterator[Noted]:
 
 
 def _used_twice(facts: Facts) -> Iterator[Noted]:
-    """Two ids at one address, and two ids on copies of one directory."""
+    """Yield ids that share an address, and ids that run on copies of one directory (have the same incarnation)."""
     addresses: dict[str, list[str]] = defaultdict(list)
     incarnations: dict[str, list[str]] = defaultdict(list)
     for one in facts.bookies:
@@ -132,7 +132,7 @@ def _used_twice(facts: Facts) -> Iterator[Noted]:
 
 
 def _clocks(facts: Facts) -> Iterator[Noted]:
-    """Clocks that are far from the median of all, that of whoever asked included."""
+    """Yield clocks far from the median of all, including that of the asking process, and doubts of the time."""
     known = {one.id: one.clock_ahead_us for one in facts.bookies if one.clock_ahead_us is not None}
     everybody = sorted([0, *known.values()])
     low, high = everybody[(len(everybody) - 1) // 2], everybody[len(everybody) // 2]

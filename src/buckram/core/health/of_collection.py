@@ -1,4 +1,4 @@
-"""How many bytes a bookie could give back and waits with, and what they are. Pure.
+"""Bytes that a bookie could free and keeps for now, by the reason. Pure.
 
 Not here: the account that a bookie makes of its collection (`bookie/gc_account.py`).
 """
@@ -12,9 +12,9 @@ from buckram.core.cluster.bookie_report import Collected, Keeps
 from buckram.core.health.facts import BookieFacts, Facts, Noted
 
 WAITING_SHARE = 0.2
-"""So much of what lies on a bookie's device may wait to be removed without a word."""
+"""Share of the used bytes of a bookie's device above which waiting bytes are a finding."""
 WAITING_BYTES = 1_000_000_000
-"""Less than that is not worth a word, however small the device."""
+"""Waiting bytes below which there is no finding, however small the device is."""
 _WHAT = {
     Keeps.RECORDED: "recorded as deleted",
     Keeps.SECOND_LOOK: "absent without a record, kept until a second look",
@@ -22,7 +22,8 @@ _WHAT = {
     Keeps.UNKNOWN_IDS: "with ids that the metadata store never gave",
     Keeps.MOVED: "copies that metadata places on others",
 }
-"""What waits, by the reason for which it is kept. Dead bytes in files are no ledgers: compaction frees them."""
+"""Words for waiting ledgers, by the reason why they are kept. Dead bytes in files are no ledgers: compaction frees
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class WaitingBytes:
 
 
 def waiting_bytes(found: Collected | None) -> WaitingBytes:
-    """Return what waits, as a bookie's newest collection left it; nothing if there was none."""
+    """Return the bytes that wait after a bookie's newest collection, by the reason; empty if there was none."""
     sums: dict[Keeps, int] = {}
     for one in found.kept if found is not None else ():
         if one.kind in _WHAT and one.bytes:
@@ -57,7 +58,7 @@ def of_collection(facts: Facts) -> Iterator[Noted]:
 
 
 def _used(one: BookieFacts, at_least: int) -> int:
-    """The bytes on its device; where it does not say, as many as wait."""
+    """Return the used bytes of a bookie's device, at least as many as wait; just those if it does not report them."""
     if one.total_bytes is None or one.free_bytes is None:
         return at_least
     return max(at_least, one.total_bytes - one.free_bytes)

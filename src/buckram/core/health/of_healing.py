@@ -1,4 +1,4 @@
-"""What autorecovery shows: ledgers that lack copies, and whether anybody makes them again. Pure."""
+"""States of autorecovery: ledgers that lack copies, and whether an auditor works to restore them. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from buckram.core.health.facts import Facts, HealingFacts, LackingLedger, Noted
 
 NAMED = 5
-"""So many ledgers or bookies are named; the others are counted."""
+"""Maximum number of ledgers or bookies that a finding names; the others are counted."""
 
 
 def of_healing(facts: Facts) -> Iterator[Noted]:
@@ -16,7 +16,7 @@ def of_healing(facts: Facts) -> Iterator[Noted]:
     healing = facts.healing
     if healing is None:
         return
-    if facts.bookies:  # where there are none nothing can be lost yet
+    if facts.bookies:  # without bookies nothing can be lost yet
         yield from _who_heals(healing)
     lost = [one for one in healing.queue if one.state == "lost"]
     unreadable = [one for one in healing.queue if one.unreadable and one.state != "lost"]
@@ -43,7 +43,7 @@ def _where(found: Sequence[LackingLedger]) -> str:
 
 
 def _why(found: Sequence[LackingLedger]) -> str:
-    """What is known of the one that has waited for longest, or has a reason."""
+    """Return a sentence with the number of ledgers, the age of the oldest, and the first reason that is known."""
     lacks = "it lacks copies" if len(found) == 1 else f"{len(found)} ledgers lack copies"
     oldest = max((one.age_s for one in found if one.age_s is not None), default=None)
     aged = "" if oldest is None else f", for {lasting(oldest)} at most"
@@ -52,7 +52,7 @@ def _why(found: Sequence[LackingLedger]) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A time in the unit that suits it: "3 h"."""
+    """Return a duration in the unit that suits it, rounded: "3 h"."""
     for unit, size, least in (("days", 86_400, 2 * 86_400), ("h", 3_600, 3_600), ("min", 60, 60)):
         if seconds >= least:
             return f"{seconds // size:.0f} {unit}"
@@ -60,7 +60,7 @@ def lasting(seconds: float) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """Some of the names, and how many more there are."""
+    """Return the first NAMED names, separated by commas, and how many more there are."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 

@@ -1,4 +1,4 @@
-"""What the metadata store itself shows: whether it answers, takes changes, and is believed by bookies. Pure."""
+"""States of the metadata store: whether it answers, takes changes, and is believed by the bookies. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What namespaces and streams show: quotas used up, readers, queries, mirrors and backups that stand still,
-ledgers that are another's. Pure."""
+"""States of namespaces and streams: quotas that are used up, cursors, queries, mirrors and backups that do not advance,
+and ledgers that belong to another stream. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from buckram.core.health.facts import Facts, Noted
 from buckram.core.health.of_healing import lasting
 
 HELD_S = 30 * 86_400.0
-"""A cursor that was not moved for so long holds records that nobody seems to read."""
+"""Seconds without a move after which a cursor is reported: it keeps records that nobody seems to read."""
 QUERY_S = 3_600.0
 PAUSES = 3
-"""A query that has published nothing for an hour, and for three times its longest pause lately, is dead."""
+"""A query counts as dead if it has published nothing for QUERY_S, and for PAUSES times its longest recent pause."""
 QUERY_UNTIL_S = 7 * 86_400.0
-"""After so long it has ended for good, as far as anybody can tell."""
+"""Seconds since its last batch after which a query is taken to have ended on purpose, and is no longer reported."""
 MIRROR_S = 1_800.0
-"""A replication that runs tells of each mirror every few minutes; of one that was silent for so long nobody knows."""
+"""Seconds without a record of its replication, which makes one every few minutes, after which a mirror is behind."""
 MIRROR_RECORDS = 100_000
-"""More lacking records than these are told of at once."""
+"""Number of lacking records above which a mirror is behind, however recently its replication recorded that."""
 
 FOREIGN_UNTIL_S = 7 * 86_400.0
-"""What no server came upon for so long is not told of any more."""
+"""Seconds after which a foreign ledger that no server has found again is no longer reported."""
 BACKUPS_LATE = 2
-"""A backup is late when the newest one is older than so many intervals."""
+"""Number of intervals of the policy after which the newest backup counts as late."""
 
 
 def of_streams(facts: Facts) -> Iterator[Noted]:
@@ -49,7 +49,7 @@ def _quotas(facts: Facts) -> Iterator[Noted]:
 
 def _cursors(facts: Facts) -> Iterator[Noted]:
     if facts.time_doubted or facts.clock_doubt:
-        return  # its last resort gives records up, and nobody knows how old it is
+        return  # the last resort deletes records, and ages cannot be trusted while the time is in doubt
     for one in facts.cursors:
         age = _age_s(facts, one.moved_us)
         if one.records > 0 and age >= HELD_S:

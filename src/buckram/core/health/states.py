@@ -1,4 +1,4 @@
-"""What a state of health consists of: one name, one severity, one cure, one section of the runbook. Pure."""
+"""Kinds of states of health: each has one name, one severity, one cure and one section of the runbook. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import string
 from dataclasses import dataclass
 
 RUNBOOK = "docs/howto/runbooks/states.md"
-"""The page that has a section for each state, under its name."""
+"""Page with a section for each state, headed by its name."""
 REMOVING = ("forget", "decommission", "collect", "salvage", "delete", "force", "nuke", "fix")
-"""Words of commands that remove data, or take for lost what may not be. Only a `State.last_resort` has them."""
+"""Words of commands that remove data, or declare data lost that may not be. Only a `State.last_resort` has them."""
 
 
 class Severity(enum.StrEnum):
-    """How bad a state is. With an ERROR the cluster is unhealthy, and `status` and `doctor` end with exit code 1."""
+    """Severity of a state. With an ERROR the cluster is unhealthy, and `status` and `doctor` end with exit code 1."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -23,40 +23,40 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One kind of thing that can be wrong. `cure` and `last_resort` have `{names}` that a finding fills in."""
+    """One kind of trouble. `cure` and `last_resort` have placeholders, `{name}`, that a finding fills in."""
 
     name: str
-    """In kebab-case; the same at every door."""
+    """Name in kebab-case, the same in every interface."""
     severity: Severity
     title: str
-    """What it is, for people, as a clause that follows the place: "bookie-1 is down"."""
+    """Description for people, as a clause that follows the place: "bookie-1 is down"."""
     cure: str
-    """What to do, without a loss."""
+    """Advice that loses no data."""
     last_resort: str = ""
-    """What removes data, or declares it to be lost. It is advised only about what does not answer, and never while a
-    restore of the metadata is not accepted."""
+    """Advice that removes data, or declares it lost; empty: there is none. It is given only about a process that does
+    not answer, and never while a restore of the metadata is not accepted."""
     lasting: str = ""
-    """How long it has to last before its alert fires, in Prometheus' units; empty: what its severity says."""
+    """Time that it has to last before its alert fires, in Prometheus' units; empty: the default of its severity."""
 
     def __post_init__(self) -> None:
-        """ValueError for a cure that removes data: that is what last resorts are for."""
+        """Raise ValueError for a cure that removes data, which belongs in `last_resort`."""
         if removes(self.cure):
             raise ValueError(f"state {self.name}: its cure removes data; say so as the last resort")
 
     @property
     def runbook(self) -> str:
-        """The address of its section."""
+        """Return the address of its section in the runbook."""
         return f"{RUNBOOK}#{self.name}"
 
     @property
     def fields(self) -> frozenset[str]:
-        """The names of the values that the cure and the last resort need."""
+        """Return the names of the placeholders in the cure and the last resort."""
         text = self.cure + self.last_resort
         return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name)
 
 
 def removes(text: str) -> bool:
-    """Whether an advice names something that removes data."""
+    """Return whether advice has a word of REMOVING in it."""
     return any(word in REMOVING for word in re.findall(r"\w+", text))
 
 

@@ -427,6 +427,6 @@ OTHER = (
 
 TABLE = {state.name: state for state in (*METADATA, *BOOKIES, *HEALING, *STREAMS, *OTHER)}
 OWNED = frozenset(state.name for state in STREAMS) - {"orphans", "leftovers"}
-"""States of one stream or namespace, whose name `where` begins with. Who may not see that is not told of the state."""
+"""States of one stream or namespace, with whose name `where` begins. They are hidden from users who may not see it."""
 
 __all__ = ["BOOKIES", "HEALING", "METADATA", "OTHER", "OWNED", "STREAMS", "TABLE"]

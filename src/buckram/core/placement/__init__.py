@@ -1,6 +1,6 @@
-"""Which bookies hold a ledger: one policy over a topology of named levels.
+"""Placement: the choice of the bookies that hold a ledger, by one policy over a topology of named levels.
 
-`topology` says where bookies are, `policy` what is asked for, `choose` finds members for a new ensemble and
-replacements, `judge` says whether an ensemble or a set of copies is good enough, `explain` why a bookie was taken.
+`topology` holds the places of bookies, `policy` the rules. `choose` finds members for a new ensemble and replacements,
+`judge` decides whether an ensemble or a set of copies meets the rules, `explain` gives the reason for each choice.
 Everything is a pure function of its arguments and of a generator that is passed in.
 """

@@ -28,19 +28,21 @@ from buckram.types import BookieId, Position
 
 NO_TOPOLOGY = Topology()
 _TRIES = 200
-"""So many choices of absent members are looked at."""
+"""Maximum number of choices of absent members that are tried, for each set of needs."""
 _SLOW_TIMES, _SLOW_S, _LEAST_TIMED = 4.0, 0.02, 2
-"""A bookie is slow whose adds take longer than this, and so many times as long as the median of at least two others."""
+"""Limits of a slow bookie: its adds take more than `_SLOW_TIMES` times the median of at least `_LEAST_TIMED` others,
+and at least `_SLOW_S` seconds."""
 _HEAVIEST = 3.0
-"""No bookie weighs more than so many times the median, nor less than this part of it."""
+"""Largest weight of a bookie, as a multiple of the median; the smallest is the inverse of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One bookie that may be chosen.
 
-    `avoid`: only where there is no other choice (quarantine, L9). `free_bytes` counts where the policy has weights.
-    `latency_s`: how long its adds took lately, where that is known; one that is slow beside the others is avoided, too.
+    `avoid`: choose it only if there is no other choice (quarantine, L9). `free_bytes`: its weight if the policy has
+    `weights`; 0: unknown, which counts as the least that is known. `latency_s`: average of its recent adds, in seconds;
+    None: unknown. A bookie that is slow compared with the others is avoided, too.
     """
 
     bookie_id: BookieId
@@ -67,7 +69,10 @@ def choose_ensemble(
     policy: PlacementPolicy = ANYWHERE,
     exclude: Collection[BookieId] = (),
 ) -> Chosen:
-    """A new ensemble of distinct bookies, in order. NotEnoughBookies when there are too few, or in the wrong places."""
+    """Return a new ensemble of distinct bookies, in order.
+
+    Raises NotEnoughBookies if there are too few bookies, or enough in the wrong places.
+    """
     size, width = quorum.ensemble_size, quorum.write_quorum
     every = [c for c in drawn_candidates(candidates, topology, policy, width, rng) if c.bookie_id not in exclude]
     usable = [c for c in every if allowed(c.bookie_id, topology, policy, width)]
@@ -89,9 +94,9 @@ def choose_ensemble(
 def attainable(
     candidates: Sequence[Candidate], quorum: Quorum, policy: PlacementPolicy, topology: Topology
 ) -> Mapping[str, int]:
-    """How many domains of each level every write quorum of a new ensemble would span, if nobody were avoided.
+    """Return by level how many domains every write quorum of a new ensemble can span, if no candidate is avoided.
 
-    At the most as many as the policy asks for; 1 of each where there could be no such ensemble at all.
+    At most as many as the policy asks for; 1 for each level if no such ensemble is possible at all.
     """
     size, width = quorum.ensemble_size, quorum.write_quorum
     usable = [c for c in candidates if allowed(c.bookie_id, topology, policy, width)]
@@ -114,10 +119,11 @@ def choose_with_absent(
     topology: Topology = NO_TOPOLOGY,
     policy: PlacementPolicy = ANYWHERE,
 ) -> Chosen:
-    """A new ensemble where there are too few live bookies: all of those, and of `away` as many as are missing (M11).
+    """Return a new ensemble of all live bookies, which are too few, and as many of `away` as are missing (M11).
 
-    Never more than Qw - Qa, so that every write set has Qa live members; where a rule is enforced these span what an
-    acknowledgement needs, or nothing could be acknowledged. Earlier ones in `away` are preferred. NotEnoughBookies.
+    At most Qw - Qa members are absent, so that every write set has Qa live members. If a rule is enforced, these span
+    the domains that an acknowledgement needs, or nothing could be acknowledged. Earlier ones in `away` are preferred.
+    Raises NotEnoughBookies if there is no such ensemble.
     """
     size, width = quorum.ensemble_size, quorum.write_quorum
     drawn_ones = drawn_candidates(candidates, topology, policy, width, rng)
@@ -155,9 +161,10 @@ def replace_members(
     policy: PlacementPolicy = ANYWHERE,
     exclude: Collection[BookieId] = (),
 ) -> dict[int, BookieId]:
-    """New bookies for the failed positions, for as many of them as possible (maybe none: empty).
+    """Return new bookies by position, for as many of the failed positions as possible; empty if there is none.
 
-    Never one of the present ensemble, failed members included (no A-B-A), and none of `exclude`.
+    A bookie of the present ensemble is never chosen, failed members included (no A-B-A), and none of `exclude`.
+    Raises InvalidArgument for a position outside the ensemble.
     """
     usable = [
         c
@@ -170,7 +177,7 @@ def replace_members(
     if any(not 0 <= seat < len(ensemble) for seat in seats):
         raise InvalidArgument(f"positions {seats} are outside an ensemble of {len(ensemble)}")
     where = [place_of(member, topology, policy) for member in ensemble]
-    # More replaced members count for more than places (unless enforced), places for more than quarantine's return.
+    # Replace as many members as possible first, then avoid those to avoid, then spread as far as unenforced rules ask.
     for count in range(min(len(seats), len(usable)), 0, -1):
         for pool in _pools(usable, topology, policy):
             if len(pool) < count:
@@ -190,7 +197,7 @@ def replace_members(
 
 
 def located(bookie: BookieId, topology: Topology, policy: PlacementPolicy, write_quorum: int) -> bool:
-    """Whether the place of a bookie is known wherever a rule asks for it, and not only for what there is."""
+    """Return whether the place of a bookie is known at the level of each rule that applies, but for rules of `all`."""
     return all(
         topology.domain(bookie, rule.level) is not None
         for rule in policy.rules
@@ -199,11 +206,12 @@ def located(bookie: BookieId, topology: Topology, policy: PlacementPolicy, write
 
 
 def allowed(bookie: BookieId, topology: Topology, policy: PlacementPolicy, write_quorum: int) -> bool:
-    """Whether enforced rules let a bookie be taken at all: its place is known, and it has the label."""
+    """Return whether a bookie may be taken at all: its place is known at each level whose rule is enforced, and it has
+    the label of the policy, or, if that is not enforced, at least no other one."""
     if policy.enforce_label and not policy.label_fits(bookie, topology):
         return False
     if policy.label and not policy.label_fits(bookie, topology) and topology.labelled(bookie):
-        return False  # it is for somebody else
+        return False  # it is reserved for another label
     return all(
         topology.domain(bookie, rule.level) is not None
         for rule in policy.rules
@@ -212,7 +220,8 @@ def allowed(bookie: BookieId, topology: Topology, policy: PlacementPolicy, write
 
 
 def cannot_meet(every: Sequence[Candidate], quorum: Quorum, policy: PlacementPolicy, topology: Topology) -> str:
-    """Why there is no ensemble although there are bookies: the level, the rule, what there is, and what to do."""
+    """Return why there is no ensemble although there are enough bookies: the level, its rule, the bookies that there
+    are in each domain, and the cure."""
     labelled = [c for c in every if policy.label_fits(c.bookie_id, topology) or not topology.labelled(c.bookie_id)]
     if policy.enforce_label:
         labelled = [c for c in labelled if policy.label_fits(c.bookie_id, topology)]
@@ -253,16 +262,17 @@ def places_of(pool: Sequence[Candidate], topology: Topology, policy: PlacementPo
 def _needs(
     policy: PlacementPolicy, write_quorum: int, places: Sequence[Place], seats: int = 0
 ) -> Iterator[tuple[int, ...]]:
-    """What to ask of each level, in turn. No more is asked than there are domains, except where that is enforced.
+    """Yield the numbers of domains to ask of the levels, in the order in which they are tried.
 
-    `seats`: so many members are to be found among the places, in an ensemble of that size.
+    A level is asked for no more domains than there are, unless its rule is enforced. `seats`: size of an ensemble whose
+    members are all to be found among `places`; 0: some members are given.
     """
     wanted, least = [], []
     for index, rule in enumerate(policy.rules):
         there = Counter(place[index] for place in places)
         floor = rule.needed(write_quorum) if rule.enforce else 1
         most = min(len(there), rule.wanted(write_quorum))
-        # Where every write quorum is to have no domain twice, a domain has at most every Qw-th seat.
+        # If no write quorum may have a domain twice, a domain can have at most every Qw-th seat.
         if 1 < most == write_quorum and sum(min(n, seats // write_quorum) for n in there.values()) < seats:
             most -= 1
         wanted.append(max(floor, most))
@@ -271,7 +281,7 @@ def _needs(
 
 
 def _pools(usable: Sequence[Candidate], topology: Topology, policy: PlacementPolicy) -> Iterator[list[Candidate]]:
-    """First those that were meant for this and did not fail lately, then more and more of the others."""
+    """Yield growing pools: bookies of the policy's label without those to avoid, then with them, then other bookies."""
     meant = [c for c in usable if policy.label_fits(c.bookie_id, topology)]
     others = [c for c in usable if not policy.label_fits(c.bookie_id, topology)]
     pool: list[Candidate] = []
@@ -293,7 +303,8 @@ def drawn_candidates(
 def _avoiding_slow(
     candidates: Sequence[Candidate], topology: Topology, policy: PlacementPolicy, write_quorum: int
 ) -> Sequence[Candidate]:
-    """The same; slow ones are to be avoided, unless the others would be in too few places: copies are safe first."""
+    """Return the candidates with slow ones marked as to be avoided; unchanged if the others are in too few domains for
+    a rule, since the spread of copies comes before speed."""
     slow = slow_ones(candidates)
     if not slow:
         return candidates
@@ -317,7 +328,7 @@ def _weights(candidates: Sequence[Candidate], policy: PlacementPolicy) -> dict[B
 
 
 def slow_ones(candidates: Sequence[Candidate]) -> dict[BookieId, str]:
-    """Those whose adds take several times as long as the median of the others does, each with what is to be said."""
+    """Return the bookies whose adds take several times the median of the others, each with a sentence that says so."""
     timed = {c.bookie_id: c.latency_s for c in candidates if c.latency_s is not None}
     found: dict[BookieId, str] = {}
     for bookie, latency_s in timed.items():

@@ -1,4 +1,4 @@
-"""How far a bookie is from somebody, so that reads go to near ones first."""
+"""Distance of a bookie from a reader, so that reads go to near bookies first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buckram.types import BookieId
 
 
 def distance(here: Location, bookie: BookieId, topology: Topology) -> int:
-    """0: on the same host, 1: in the same rack, and so on; a place that is not known is as far as another region."""
+    """Return 0 for the same host, 1 for the same rack, and so on; an unknown place is as far as another region."""
     there = topology.location(bookie)
     for far, level in enumerate(reversed(LEVELS)):
         domain = here.domain(level)
@@ -19,7 +19,7 @@ def distance(here: Location, bookie: BookieId, topology: Topology) -> int:
 
 
 def by_distance(members: Sequence[BookieId], here: Location, topology: Topology) -> Sequence[BookieId]:
-    """The same members, near ones first; those that are equally far stay in their order."""
+    """Return the members, near ones first; those that are equally far keep their order."""
     return sorted(members, key=lambda bookie: distance(here, bookie, topology))
 
 

@@ -1,4 +1,4 @@
-"""Why a bookie is or is not in an ensemble, in a sentence for each."""
+"""Reasons why bookies are or are not in an ensemble, a sentence for each."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def explain(
     avoided: Mapping[BookieId, str] = MappingProxyType({}),
     others: Collection[BookieId],
 ) -> list[Reason]:
-    """A reason for each member, in order, and for each of `others`.
+    """Return a reason for each member, in order, and for each of `others` that is no member.
 
-    `unusable`: bookies that nobody could take, and why; `avoided`: those that are taken only where there is no
-    other choice, and why.
+    `unusable`: bookies that cannot be taken now, and why; `avoided`: bookies that are taken only if there is no other
+    choice, and why.
     """
     broken = breaches(members, quorum, policy, topology)
     reasons = [

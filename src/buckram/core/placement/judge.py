@@ -1,4 +1,4 @@
-"""Judging: does an ensemble meet the policy for each write quorum, and are these copies enough to acknowledge."""
+"""Judgement of ensembles: whether every write quorum meets the policy, and whether copies are enough to acknowledge."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from buckram.types import BookieId
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """One write quorum that spans fewer domains of a level than the rule says. Level `label`: members without it."""
+    """One write quorum that spans fewer domains of a level than the rule asks for.
+
+    With `label` as the level: the members without the label of the policy, which is in `found`.
+    """
 
     level: str
     members: tuple[BookieId, ...]
     found: tuple[str, ...]
     needed: int
     lacking: int = 1
-    """So many more domains are needed."""
+    """Number of domains that are needed beyond those found."""
 
     def __str__(self) -> str:
         names = ", ".join(self.members)
@@ -43,11 +46,11 @@ def breaches(
     topology: Topology,
     attainable: Mapping[str, int] = NO_LIMITS,
 ) -> list[Breach]:
-    """Where the ensemble does not meet the policy, by level and write quorum. A place that is not known is none.
+    """Return where the ensemble does not meet the policy, by level and write quorum. An unknown place is no domain.
 
-    Where nobody said of any bookie where it is at a level, a rule that is not enforced asks for nothing. A rule of
-    `all` asks for nothing where one domain is known, and no more of a level than is `attainable`; for it a member
-    whose place is not known is in a domain of its own: of a bookie that is away nobody may know where it was.
+    If no bookie has a known place at a level, a rule that is not enforced asks for nothing. A rule of `all` asks for
+    nothing if only one domain is known, and for no more of a level than is `attainable`; for it a member at an unknown
+    place is in a domain of its own, since the place of a bookie that is away may not be known any more.
     """
     found: list[Breach] = []
     for rule in policy.rules:
@@ -69,7 +72,7 @@ def breaches(
 
 
 def asks(rule: LevelRule, topology: Topology) -> bool:
-    """Whether a rule asks for anything: one that is not enforced does not where nobody knows where bookies are."""
+    """Return whether a rule applies: if no bookie has a known place at its level, only an enforced one does."""
     return rule.enforce or topology.knows(rule.level)
 
 
@@ -80,8 +83,8 @@ def badness(
     topology: Topology,
     attainable: Mapping[str, int] = NO_LIMITS,
 ) -> tuple[int, ...]:
-    """How far the ensemble is from the policy: members without the label, then what each level lacks, the widest
-    first. The smaller the better; all zero where the policy is met."""
+    """Return how far the ensemble is from the policy: the number of members without the label, then the number of
+    domains that each level lacks, the widest first. Smaller is better; all are zero if the policy is met."""
     found = breaches(ensemble, quorum, policy, topology, attainable)
     unlabelled = sum(len(one.members) for one in found if one.level == "label")
     return (unlabelled, *(sum(one.lacking for one in found if one.level == rule.level) for rule in policy.rules))
@@ -113,7 +116,7 @@ def acknowledged(
     policy: PlacementPolicy,
     topology: Topology,
 ) -> bool:
-    """Whether copies on these members of a write set are enough: Qa of them, in enough domains of each level."""
+    """Return whether copies on these members of a write set are enough: Qa of them, in enough domains of each level."""
     if len(copies) < quorum.ack_quorum:
         return False
     rules = ack_rules(policy, topology.domain, quorum.write_quorum)
@@ -121,7 +124,7 @@ def acknowledged(
 
 
 def _domains(members: Sequence[BookieId], rule: LevelRule, topology: Topology) -> tuple[tuple[str, ...], int]:
-    """The domains that are known, and of how many members none is."""
+    """Return the known domains, and the number of members whose domain is unknown."""
     domains = [topology.domain(member, rule.level) for member in members]
     known = tuple(dict.fromkeys(domain for domain in domains if domain is not None))
     return known, domains.count(None)

@@ -1,7 +1,7 @@
-"""How long bookies took lately, so that quick ones are asked first and slow ones get no new ensembles.
+"""Recent latencies of bookies, so that quick ones are asked first and slow ones get no new ensembles.
 
-A moving average for each bookie that follows the newest samples, the faster the longer there was none. Differences
-below a factor of two count for nothing, or all would go to one bookie. Times are the caller's, in seconds.
+Each bookie has a moving average that follows new samples the faster, the longer there was none. Differences below a
+factor of two are ignored, or all requests would go to one bookie. Times are given by the caller, in seconds.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from math import log2
 from buckram.types import BookieId, EntryId
 
 HALF_LIFE_S = 2.0
-"""After this long without a sample the next one counts for half."""
+"""Seconds without a sample after which the next one has a weight of one half in the moving average."""
 _LEAST_SHARE = 0.2
-"""What one of many samples counts for."""
+"""Smallest weight of one sample in the moving average."""
 FLOOR_S = 0.002
-"""Whatever is quicker counts as this quick."""
+"""Seconds: averages below it are graded as if they were as long."""
 RETRY_S = 10.0
-"""A slow bookie from which nobody read for so long is asked once, to see whether it recovered."""
+"""Seconds after which a slow bookie without a sample is tried once, to see whether it has recovered."""
 FORGET_S = 60.0
-"""What is older is not known any more."""
+"""Seconds after its last sample at which the average of a bookie expires."""
 PROBE_S = 0.1
-"""So often a writer looks how long its bookies take."""
+"""Least seconds between the entries by which a writer measures its bookies (`Probe`)."""
 SAMPLE_S = 0.01
-"""Of the answers of one bookie within this time only the first counts, and those that took much longer."""
+"""Seconds after a sample within which further ones of that bookie are ignored, unless they took at least twice its
+average."""
 
 
 @dataclass(slots=True)
@@ -33,20 +34,20 @@ class _Average:
     seconds: float
     at: float
     asked_at: float
-    """When it had its sample, or was to be tried, last."""
+    """Time of its last sample or retry, whichever is later."""
 
 
 class Latencies:
-    """Of one kind of request, of the bookies that answered lately. Those that are not known count as quick."""
+    """Moving averages of one kind of request, by bookie. An unknown bookie counts as quick."""
 
     def __init__(self) -> None:
         self._known: dict[BookieId, _Average] = {}
         self._best: BookieId | None = None
         self._grades: dict[BookieId, int] = {}
-        """Of bookies that are slower than the quickest: how often by two."""
+        """Grades of the bookies that take at least twice as long as the quickest; 1 for twice, 2 for four times."""
 
     def took(self, bookie: BookieId, seconds: float, now: float) -> None:
-        """It answered, or has not answered for so long."""
+        """Record a latency sample (or the age of an unanswered request), in seconds."""
         known = self._known.get(bookie)
         if known is None:
             known = self._known[bookie] = _Average(seconds, now, now)
@@ -63,26 +64,27 @@ class Latencies:
             self._grade(bookie, known, best)
 
     def forget(self, bookie: BookieId) -> None:
-        """It is another process now."""
+        """Drop the average of a bookie, because another process serves under its id now."""
         self._known.pop(bookie, None)
         self._grades.pop(bookie, None)
 
     def recent_s(self, bookie: BookieId, now: float) -> float | None:
-        """Its average; None where there was no sample lately."""
+        """Return the average of a bookie in seconds; None without a sample in the last FORGET_S."""
         known = self._known.get(bookie)
         return known.seconds if known is not None and known.at >= now - FORGET_S else None
 
     @property
     def uneven(self) -> bool:
-        """Whether any bookie is known to be slower than another."""
+        """Return whether any bookie has a grade above 0."""
         return bool(self._grades)
 
     def grade(self, bookie: BookieId) -> int:
-        """How often by two it is slower than the quickest; 0 for one that is not known."""
+        """Return the grade of a bookie: the binary logarithm of how many times the quickest one's latency it takes,
+        rounded down; 0 if it is unknown."""
         return self._grades.get(bookie, 0)
 
     def may_retry(self, bookie: BookieId, now: float) -> bool:
-        """Whether a slow one was not asked for long."""
+        """Return whether a bookie is not slow, or has had neither a sample nor a retry for RETRY_S."""
         return bookie not in self._grades or now - self._known[bookie].asked_at >= RETRY_S
 
     def retried(self, bookie: BookieId, now: float) -> None:
@@ -90,7 +92,7 @@ class Latencies:
             self._known[bookie].asked_at = now
 
     def _compare(self, now: float) -> None:
-        """Find the quickest one and grade all others anew."""
+        """Drop expired averages, find the quickest bookie and grade all others anew."""
         self._known = {bookie: one for bookie, one in self._known.items() if one.at >= now - FORGET_S}
         self._best = min(self._known, key=lambda bookie: self._known[bookie].seconds)
         best, self._grades = self._known[self._best], {}
@@ -106,9 +108,9 @@ class Latencies:
 
 
 def quick_first(members: Sequence[BookieId], now: float, kinds: Sequence[Latencies]) -> Sequence[BookieId]:
-    """The members, those last that are slow in some kind of request; equals stay as they are.
+    """Return the members ordered by their worst grade in any kind of request; equals keep their order.
 
-    Now and then a slow one that comes first stays there: that is how it is found out that it recovered.
+    Once in RETRY_S a slow member that comes first keeps its place, so that its recovery is noticed.
     """
     grades = {bookie: max(kind.grade(bookie) for kind in kinds) for bookie in members}
     if not any(grades.values()):
@@ -122,9 +124,9 @@ def quick_first(members: Sequence[BookieId], now: float, kinds: Sequence[Latenci
 
 
 class Probe:
-    """One entry of a writer at a time, whose acknowledgements tell how long each of its bookies takes.
+    """Latency probe of a writer: follows one entry at a time, and times its acknowledgements by each bookie.
 
-    `entry` is the one that is followed; -1: none.
+    `entry`: id of the entry that is followed; -1: none.
     """
 
     __slots__ = ("_at", "_waiting", "entry")
@@ -135,13 +137,16 @@ class Probe:
         self._waiting: dict[BookieId, None] = {}
 
     def sent(self, entry: EntryId, bookies: Sequence[BookieId], now: float) -> Sequence[tuple[BookieId, float]]:
-        """This entry goes to these bookies now. Gives who has not acknowledged the last one, and for how long."""
+        """Follow an entry that is sent to these bookies now.
+
+        Returns the bookies that have not acknowledged the previous one, each with the seconds since it was sent.
+        """
         late = [(bookie, now - self._at) for bookie in self._waiting]
         self.entry, self._at, self._waiting = entry, now, dict.fromkeys(bookies)
         return late
 
     def acked(self, bookie: BookieId, now: float) -> float | None:
-        """The bookie has the entry; how long that took, the first time."""
+        """Note an acknowledgement, and return how many seconds it took; None if it was none that is waited for."""
         if bookie not in self._waiting:
             return None
         del self._waiting[bookie]
@@ -150,7 +155,7 @@ class Probe:
         return now - self._at
 
     def due(self, now: float) -> bool:
-        """Whether it is time to follow another entry."""
+        """Return whether it is time to follow another entry."""
         return now - self._at >= PROBE_S
 
 

@@ -15,7 +15,7 @@ from buckram.core.placement.topology import Topology
 from buckram.types import BookieId
 
 _TRIES = 200
-"""So many choices of members to move are looked at."""
+"""Maximum number of choices of members to move that are tried, for each number of them."""
 
 
 def fewest_moves(
@@ -27,9 +27,10 @@ def fewest_moves(
     topology: Topology,
     policy: PlacementPolicy,
 ) -> dict[int, BookieId] | None:
-    """Which members to change so that the ensemble meets the rules, as few as possible; None where nothing does.
+    """Return the fewest new members, by position, with which the ensemble meets the rules.
 
-    Of a rule of `all` as much as can be had; where the others cannot be met, they are left as far from it as they are.
+    Empty if it meets them already; None if no change helps. A rule of `all` is met as far as possible; rules that
+    cannot be met are left no further from it than they are.
     """
     width = quorum.write_quorum
     limits = attainable(candidates, quorum, policy, topology)
@@ -58,15 +59,19 @@ def fewest_moves(
 
 class _GoodEnough(Protocol):
     def __call__(self, after: tuple[int, ...], /) -> bool:
-        """Whether an ensemble is good enough that is so far from its policy."""
+        """Return whether an ensemble with this badness is good enough."""
         ...
 
 
 def _aims(
     policy: PlacementPolicy, topology: Topology, write_quorum: int, limits: Mapping[str, int], now: tuple[int, ...]
 ) -> Iterator[tuple[list[int], _GoodEnough, bool]]:
-    """What to ask of each level, in turn, when a result will do, and whether only bookies with known places do: all of
-    it; then less and less of rules of `all`; then, where other rules cannot be met, these better and those no worse."""
+    """Yield aims in the order in which they are tried: the number of domains to ask of each level, which badness is
+    good enough, and whether only bookies with known places may be taken.
+
+    First everything is asked for, then less and less of rules of `all`. If other rules cannot be met, anything better
+    will do at last that makes none of them worse.
+    """
     modest = [index for index, rule in enumerate(policy.rules) if rule.as_there_are]
     firm = [0, *(index + 1 for index, rule in enumerate(policy.rules) if not rule.as_there_are)]
     full = [_aim(rule, write_quorum, limits) if asks(rule, topology) else 1 for rule in policy.rules]

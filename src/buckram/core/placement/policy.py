@@ -1,8 +1,8 @@
-"""What is asked of a placement: one kind of policy, a rule for each level, and Apache's four as presets of it.
+"""Placement policies: one kind of policy with a rule for each level, and Apache's four as presets of it.
 
 A policy is written as words: `rack:2` spreads each write quorum over at least two racks where that can be done,
-`rack:2:2 enforce` refuses what does not and acknowledges nothing before its copies are in two racks. A policy that
-says nothing of hosts spreads over them, too: `host:all`, each copy of an entry on a host of its own, as far as there
+`rack:2:2 enforce` refuses any other ensemble, and acknowledges no entry before its copies are in two racks. A policy
+without a rule for hosts spreads over them, too: `host:all`, each copy of an entry on a host of its own, as far as there
 are hosts. `host:1` takes that back.
 """
 
@@ -27,8 +27,9 @@ ALL = 1000
 class LevelRule:
     """Each write quorum spans at least `spread` domains of the level, and an entry is acknowledged only from `ack`.
 
-    Both are cut to the write quorum. `desired`: so many where there are so many, at least `spread`. `enforce`: what
-    does not meet the rule is refused; else the best there is is taken, and `ack` asks no more than that has.
+    Both are capped at the write quorum. `desired`: number of domains to span if there are so many; 0: `spread`.
+    `enforce`: an ensemble that does not meet the rule is refused; otherwise the best one is taken, and `ack` asks for
+    no more domains than that has.
     """
 
     level: str
@@ -48,7 +49,7 @@ class LevelRule:
 
     @property
     def as_there_are(self) -> bool:
-        """Whether no more is asked than there are domains: where there is only one, nothing is."""
+        """Return whether the rule asks for no more domains than there are (`all`, not enforced)."""
         return self.spread >= ALL and not self.enforce
 
     def __str__(self) -> str:
@@ -63,7 +64,10 @@ HOSTS = LevelRule("host", ALL)
 
 @dataclass(frozen=True, slots=True)
 class PlacementPolicy:
-    """Rules by level, and which bookies may be taken. `label`: those of one group first, or only (`enforce_label`)."""
+    """Rules by level, and the bookies that may be taken.
+
+    `label`: those with this label are taken first, or, with `enforce_label`, only those; "": bookies without one first.
+    """
 
     rules: tuple[LevelRule, ...] = ()
     label: str = ""
@@ -73,7 +77,7 @@ class PlacementPolicy:
 
     @classmethod
     def parse(cls, text: str) -> PlacementPolicy:
-        """InvalidArgument names the word that is wrong and what is accepted."""
+        """Parse a policy. Raises InvalidArgument, which names the wrong word and the accepted ones."""
         words = text.split()
         if not words:
             raise InvalidArgument(f"placement {text!r}: {_FORM}")
@@ -89,16 +93,16 @@ class PlacementPolicy:
 
     @property
     def strict(self) -> list[bool]:
-        """Of each rule, whether it is enforced."""
+        """Return for each rule whether it is enforced."""
         return [rule.enforce for rule in self.rules]
 
     def label_fits(self, bookie: BookieId, topology: Topology) -> bool:
-        """Whether a bookie is of the group that is asked for; without one, whether it is of no group."""
+        """Return whether a bookie has the label of the policy; if the policy has none, whether it has no label."""
         labels = topology.labelled(bookie)
         return self.label in labels if self.label else not labels
 
     def __str__(self) -> str:
-        # The rule that is there without a word has none: so older versions read what newer ones recorded.
+        # The default rule of hosts is not written, so that older versions can read what newer ones recorded.
         named = [rule for rule in self.rules if rule != HOSTS]
         words = [str(rule) for rule in named] or ["any"]
         words += [] if self.rule("host") else ["host:1"]
@@ -116,11 +120,12 @@ ANYWHERE = PlacementPolicy()
 """No rule at all; written `any host:1`."""
 
 PLACEMENT_KEY = "buckram.placement"
-"""Custom metadata of a ledger that was made under a policy of its own."""
+"""Key in the custom metadata of a ledger that was made under a policy of its own."""
 
 
 def policy_of(custom_metadata: Mapping[str, bytes], default: PlacementPolicy) -> PlacementPolicy:
-    """The policy under which a ledger was made. What does not parse is somebody else's: then `default` holds."""
+    """Return the policy under which a ledger was made; `default` if it records none, or one of other software that does
+    not parse."""
     kept = custom_metadata.get(PLACEMENT_KEY)
     if kept is None:
         return default
@@ -131,7 +136,7 @@ def policy_of(custom_metadata: Mapping[str, bytes], default: PlacementPolicy) ->
 
 
 def parse_policy(key: str, text: str) -> PlacementPolicy:
-    """Parse a policy for a key of the configuration, with ConfigError."""
+    """Parse a policy for a key of the configuration. Raises ConfigError."""
     try:
         return PlacementPolicy.parse(text)
     except InvalidArgument as error:
@@ -139,7 +144,7 @@ def parse_policy(key: str, text: str) -> PlacementPolicy:
 
 
 def parse_location(key: str, path: str) -> Location:
-    """Parse a location for a key of the configuration, with ConfigError. An empty one is nowhere."""
+    """Parse a location for a key of the configuration; an empty path is NOWHERE. Raises ConfigError."""
     try:
         return Location.parse(path) if path else NOWHERE
     except InvalidArgument as error:

@@ -25,9 +25,10 @@ class Chooser(Protocol):
 
 
 class Search:
-    """Depth first over places, those least used around a seat first. `fixed`: places of members that stay.
+    """Depth-first search over places, those least used around a seat first.
 
-    `strict` levels: members whose domain is not known count for none.
+    `fixed`: places of members that stay; None: a seat to fill. `strict`: by level, whether a member whose domain is
+    unknown counts as in none; otherwise all such members are in one common domain.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Search:
             "" if level < len(strict) and strict[level] else None for level in range(len(needs))
         ]
         self._owners: list[dict[str, int]] = [{} for _ in needs]
-        """How many places there are in each domain of each level."""
+        """Number of places in each domain, by level."""
         for place in self.by_place:
             for level, domain in enumerate(place):
                 self._owners[level][domain] = self._owners[level].get(domain, 0) + 1
@@ -86,8 +87,8 @@ class Search:
         return None
 
     def _kind(self, place: Place) -> tuple[object, ...]:
-        """Equal for places that may change their roles: with as many free bookies, in the same domains of the levels
-        that are asked for, or each in one that is its own and that no member is in yet."""
+        """Return a key that is equal for interchangeable places: they have as many free bookies, and are in the same
+        domains of the levels that are asked for, or each in a domain that no other place and no member is in."""
         domains: list[str | None] = []
         for level, _ in self.needs:
             domain = place[level]
@@ -97,8 +98,8 @@ class Search:
         return len(self.by_place[place]) - self.taken[place], *domains
 
     def _order(self, seat: int) -> list[Place]:
-        """Places with a free bookie: the widest level's domains least used near the seat first, then the next level's,
-        then as the bookies were drawn."""
+        """Return places with a free bookie: the domains of the widest level least used near the seat first, then those
+        of the next level, then in the order in which the bookies were drawn."""
         free = [place for place, members in self.by_place.items() if self.taken[place] < len(members)]
         free.sort(key=lambda place: self.turn[self.by_place[place][self.taken[place]]])
         if self.needs:
@@ -126,7 +127,7 @@ class Search:
 
 
 def relaxations(wanted: Sequence[int], least: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Needs by level to try in turn, from `wanted` down to `least`: what is given up first is the narrowest level."""
+    """Yield needs by level to try in turn, from `wanted` down to `least`; the narrowest level is given up first."""
     ranges = [range(high, min(high, low) - 1, -1) for high, low in zip(wanted, least, strict=True)]
     every = sorted(product(*ranges), key=lambda needs: (-sum(needs), [-need for need in needs]))
     yield from every[: _RELAXATIONS - 1]
@@ -135,7 +136,7 @@ def relaxations(wanted: Sequence[int], least: Sequence[int]) -> Iterator[tuple[i
 
 
 def drawn(weights: dict[BookieId, float], rng: Chooser) -> list[BookieId]:
-    """All of them in a random order; the heavier come earlier more often. Equal weights: a plain shuffle."""
+    """Return all bookies in a random order; heavier ones come earlier more often. Equal weights: a plain shuffle."""
     # Sorted first, so that the result depends on the generator and not on the caller's order.
     ordered = sorted(weights)
     if len(set(weights.values())) > 1:

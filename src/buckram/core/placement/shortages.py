@@ -1,4 +1,4 @@
-"""What a cluster cannot give its placement: too few hosts, racks, zones or regions for the copies of an entry. Pure."""
+"""Shortages of a placement: a cluster has too few hosts, racks, zones or regions for the copies of an entry. Pure."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ class Shortage:
 def shortages(
     candidates: Sequence[Candidate], quorum: Quorum, policy: PlacementPolicy, topology: Topology
 ) -> list[Shortage]:
-    """Of each level that the policy asks for and the bookies cannot give. Nothing where there are too few bookies for
-    any ledger of the shape, which is a worse thing, and nothing of hosts where all bookies are on one."""
+    """Return a shortage for each level whose rule the bookies cannot meet.
+
+    Empty if there are too few bookies for any ledger of the shape, which is worse and reported elsewhere. A rule of
+    `all` has no shortage while only one domain of its level is known, such as all bookies on one host.
+    """
     if len(candidates) < quorum.ensemble_size:
         return []
     width, limits = quorum.write_quorum, attainable(candidates, quorum, policy, topology)
@@ -52,7 +55,7 @@ def shortages(
 
 @dataclass(frozen=True, slots=True)
 class PlacementState:
-    """One thing about the placement that people should know. `name` is that of its state, which has the cure
+    """One state of the placement for operators. `name`: its row in the table of states, which has the cure
     (`core/health/table.py`)."""
 
     name: str
@@ -62,7 +65,7 @@ class PlacementState:
 
 
 def placement_states(found: Sequence[Shortage], misplaced: int) -> list[PlacementState]:
-    """`misplaced`: ledgers that could be placed better, as the last check counted them."""
+    """Return the states of the placement. `misplaced`: ledgers that could be placed better, by the last check."""
     states = [PlacementState("too-few-domains", f"level {one.level}", one.there, str(one)) for one in found]
     if misplaced:
         why = "bookies are there that would spread the copies better, as the last check found"

@@ -1,6 +1,6 @@
-"""Which bookies take far longer than the others, for how long: so that it is told, and another may take their place.
+"""Detection of bookies that take far longer than the others, so that it is reported, and others may replace them.
 
-Pure; times are the caller's. Not here: how long adds took (`core/placement/latency.py`), telling (`client/shared/`).
+Pure; times are given by the caller. Not here: latencies (`core/placement/latency.py`), reporting (`client/shared/`).
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from statistics import median
 from buckram.types import BookieId
 
 FLOOR_S = 0.1
-"""Whoever is quicker is not slow, whatever the others do."""
+"""Seconds: a bookie whose adds take less is not slow, whatever the others take."""
 FACTOR = 8.0
-"""So many times slower than the others; one that was slow is well again at half of it."""
+"""Multiple of the others' median from which a bookie is slow; it has recovered below half of that multiple."""
 
 
 class Slowness:
-    """Of the bookies that one client writes to."""
+    """The slow ones among the bookies that one client writes to, and since when each is slow."""
 
     def __init__(self) -> None:
         self._since: dict[BookieId, float] = {}
         self.why: dict[BookieId, str] = {}
-        """Of each bookie that is slow at the last look: against what."""
+        """By bookie that was slow at the last look: its latency and that of the others, as a sentence."""
 
     def look(self, took: Mapping[BookieId, float], now: float) -> None:
-        """`took`: about how long each bookie takes to acknowledge an add, or has not acknowledged one."""
+        """Judge all bookies anew.
+
+        `took`: about how many seconds each bookie takes to acknowledge an add, or has not acknowledged one.
+        """
         for bookie in [bookie for bookie in self._since if bookie not in took]:
             del self._since[bookie], self.why[bookie]
         for bookie, seconds in took.items():
@@ -38,7 +41,7 @@ class Slowness:
                 del self._since[bookie], self.why[bookie]
 
     def longer_than(self, seconds: float, now: float) -> list[BookieId]:
-        """Those that have been slow at all looks for so long."""
+        """Return the bookies that were slow at every look of the last so many seconds."""
         return [bookie for bookie, since in self._since.items() if now - since >= seconds]
 
 

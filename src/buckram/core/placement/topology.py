@@ -1,4 +1,4 @@
-"""Where bookies are: locations of named levels, labels, and the two forms in which people and programs write them.
+"""Places of bookies: locations of named levels, labels, and the two forms in which people and programs write them.
 
 A path names the levels from the widest to the narrowest: `/rack`, `/region/rack`, `/region/zone/rack` or
 `/region/zone/rack/host`; `/zone=a/rack=r1` names them itself. The map in metadata has the JSON form of Apache Pulsar's
@@ -18,10 +18,10 @@ from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import BookieId, BookieInfo
 
 LEVELS = ("region", "zone", "rack", "host")
-"""From the widest to the narrowest."""
+"""Levels of a location, from the widest to the narrowest."""
 DEFAULT_GROUP = "default"
 _UNKNOWN = ("default-region", "default-zone", "default-rack")
-"""Apache's names for a place that nobody knows."""
+"""Apache's names for an unknown place."""
 _BY_DEPTH: dict[int, tuple[str, ...]] = {1: ("rack",), 2: ("region", "rack"), 3: ("region", "zone", "rack"), 4: LEVELS}
 _FORMS = "/rack, /region/rack, /region/zone/rack, /region/zone/rack/host, or with names such as /zone=a/rack=r1"
 
@@ -37,7 +37,7 @@ class Location:
 
     @classmethod
     def parse(cls, path: str) -> Location:
-        """InvalidArgument names the path and the forms that are accepted."""
+        """Parse a path. Raises InvalidArgument, which names the path and the accepted forms."""
         parts = path.split("/")
         if len(parts) < 2 or parts[0] or not all(parts[1:]) or any(c.isspace() or not c.isprintable() for c in path):
             raise InvalidArgument(f"location {path!r}: needs a path without spaces, {_FORMS}")
@@ -61,7 +61,7 @@ class Location:
         return "".join(f"/{level}={name}" for level, name in known)
 
     def domain(self, level: str) -> str | None:
-        """The fault domain at a level: its name below those of the levels above, None where it is not known."""
+        """Return the fault domain at a level: its name below those of the levels above; None if it is unknown."""
         if getattr(self, level) is None:
             return None
         if level == "host":
@@ -71,16 +71,17 @@ class Location:
 
 NOWHERE = Location()
 LOCATION_PROPERTY = "buckram.location"
-"""Of a registration: the path that the bookie was configured with."""
+"""Property of a registration: the path that the bookie was configured with."""
 HOST_PROPERTY = "buckram.host"
-"""Of a registration: the host that the bookie runs on. All bookies that can only be lost together have the same."""
+"""Property of a registration: the host that the bookie runs on. All that can only be lost together have the same."""
 
 
 def registered_topology(infos: Mapping[BookieId, BookieInfo]) -> Topology:
-    """What bookies say of their places. A path that is none says nothing.
+    """Return the places that bookies registered. An invalid path is ignored.
 
-    A bookie that registers no host (Apache's do not) is where its neighbours at the same address say that they are;
-    else its host is that of its address, and not known if that is a loopback address, which each machine has.
+    A bookie that registers no host (Apache's do not) has the host that its neighbours at the same address registered,
+    if they agree; else that of its address, unless this is a loopback address, which each machine has: then its host is
+    unknown.
     """
     said: dict[str, set[str]] = {}
     for info in infos.values():
@@ -121,19 +122,19 @@ class Topology:
         return self.locations.get(bookie, NOWHERE)
 
     def domain(self, bookie: BookieId, level: str) -> str | None:
-        """The fault domain of a bookie at a level. Where no bookie names a zone, a region is a zone: so Apache's
-        zone-aware policy reads paths of two parts."""
+        """Return the fault domain of a bookie at a level; None if it is unknown. If no bookie names a zone, a region
+        counts as a zone: so Apache's zone-aware policy reads paths of two parts."""
         location = self.locations.get(bookie, NOWHERE)
         if level == "zone" and location.zone is None and location.region is not None and not self._names_zones():
             return location.domain("region")
         return location.domain(level)
 
     def knows(self, level: str) -> bool:
-        """Whether any bookie has a known place at the level."""
+        """Return whether any bookie has a known place at the level."""
         return any(self.domain(bookie, level) is not None for bookie in self.locations)
 
     def has_several(self, level: str) -> bool:
-        """Whether bookies are in more than one domain of the level, as far as that is known."""
+        """Return whether bookies are in more than one known domain of the level."""
         found = (self.domain(bookie, level) for bookie in self.locations)
         first = next((domain for domain in found if domain is not None), None)
         return any(domain is not None and domain != first for domain in found)
@@ -142,7 +143,8 @@ class Topology:
         return self.labels.get(bookie, ())
 
     def over(self, below: Topology) -> Topology:
-        """Both; what this one says of a bookie wins, level by level."""
+        """Return this topology laid over another one: labels and the path of a bookie here replace those there; its
+        host and the rest of its path are taken from below separately, if only one of them is given here."""
         merged = dict(below.locations)
         for bookie, location in self.locations.items():
             under = merged.get(bookie)
@@ -166,7 +168,8 @@ class RackMap:
     hosts: Mapping[BookieId, str] = field(default_factory=dict)
 
     def topology(self) -> Topology:
-        """Paths that are none (Apache does not check them) are left out: such a bookie is nowhere."""
+        """Return the topology of the map. Invalid paths (Apache does not check them) are left out: such a bookie has no
+        known place."""
         found: dict[BookieId, Location] = {}
         for bookie, path in self.paths.items():
             try:
@@ -177,7 +180,8 @@ class RackMap:
         return Topology(found, self.labels)
 
     def placed(self, bookie: BookieId, path: str | None, labels: Collection[str] | None = None) -> RackMap:
-        """With another path for one bookie, none of its own for None; `labels` None leaves those as they are."""
+        """Return a map with another path for one bookie, or, for None, without it; `labels` None keeps its labels.
+        Raises InvalidArgument."""
         if path is not None:
             Location.parse(path)
         paths = {b: p for b, p in self.paths.items() if b != bookie} | ({} if path is None else {bookie: path})
@@ -198,7 +202,7 @@ class RackMap:
 
     @classmethod
     def decode(cls, key: str, value: bytes) -> RackMap:
-        """MalformedRecord names the key and what is wrong with it."""
+        """Parse the map. Raises MalformedRecord, which names the key and what is wrong with it."""
         paths: dict[str, str] = {}
         labels: dict[str, tuple[str, ...]] = {}
         hosts: dict[str, str] = {}
@@ -229,7 +233,10 @@ def check_label(label: str) -> str:
 
 
 def parse_lines(lines: Iterable[str], name: str, known: Sequence[BookieId]) -> RackMap:
-    """`BOOKIE PATH [LABEL ...]` in each line; # begins a comment. InvalidArgument names the line and the cure."""
+    """Parse a map from lines of `BOOKIE PATH [LABEL ...]`; # begins a comment.
+
+    Raises InvalidArgument, which names the line and the cure.
+    """
     found, seen = RackMap(), dict[BookieId, int]()
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()

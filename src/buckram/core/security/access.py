@@ -1,4 +1,4 @@
-"""The seam of authorisation for keys of the metadata: may who is on this connection do this to that key?"""
+"""Interface of authorisation for keys of the metadata: whether the principal of a connection may use a key so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buckram.core.security.principal import Principal
 
 
 class KeyUse(Enum):
-    """What an operation does with a key. Listing a parent is LIST of the parent."""
+    """Uses of a key by an operation. Listing the children of a key is LIST of that key."""
 
     READ = "read"
     LIST = "list"
@@ -19,15 +19,15 @@ class KeyUse(Enum):
 
 
 class KeyRules(Protocol):
-    """Decides for one principal, without waiting: whatever it needs is in memory, or it says that it does not know."""
+    """Rules for one principal. They decide without waiting: the facts are in memory, or the decision is None."""
 
     def refusal(self, key: str, use: KeyUse, value: bytes | None = None) -> str | None:
-        """Return why that is not allowed, "" if it is, and None where it depends on what is not known yet. `value`:
-        what the key is to hold, or holds."""
+        """Return why a use of a key is refused; "" if it is allowed, None if that depends on a value that `learn` was
+        not given yet. `value`: the one that the key holds or is to hold."""
         ...
 
     def learn(self, key: str, value: bytes) -> None:
-        """This is what the key holds."""
+        """Take note of the value that a key holds."""
         ...
 
     def is_ledger(self, key: str) -> bool:
@@ -39,7 +39,7 @@ class KeyRules(Protocol):
         ...
 
     def trial(self) -> KeyRules:
-        """Return rules that believe what `learn` tells them, and keep it to themselves."""
+        """Return a copy of the rules, whose `learn` does not change these."""
         ...
 
 
@@ -50,7 +50,7 @@ class KeyAccess(Protocol):
 
 
 class OpenAccess:
-    """Everybody may do everything: a cluster without authorisation."""
+    """Access in a cluster without authorisation: every principal may do everything."""
 
     def rules(self, principal: Principal) -> KeyRules | None:
         return None

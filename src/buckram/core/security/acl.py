@@ -1,8 +1,8 @@
-"""Grants: which principal or role may do what with which namespaces, streams and objects. Nothing else is allowed.
+"""Grants: the permissions of principals and roles on namespaces, streams and objects. Nothing else is allowed.
 
-Denials take away what grants would give, whoever gave it; only an administrator is not held to them. Pure. Not here:
-where they are kept (`metadata/security.py`), what an operation needs (`core/security/namespaces.py`, and for objects
-`serve/gateway/object_pages.py`).
+Denials take away what grants would give, whoever gave it; only administrators are not subject to them. Pure. Not here:
+keeping them (`metadata/security.py`), the permissions that an operation needs (`core/security/namespaces.py`, and for
+objects `serve/gateway/object_pages.py`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from buckram.core.security.principal import Principal
 from buckram.errors import InvalidArgument
 
 PERMISSIONS = ("read", "append", "create", "delete", "admin")
-"""`admin` of a namespace: all of these, and its policy."""
+"""Permissions that can be granted. `admin` of a namespace: all of these, and changes of its policy."""
 ROLE = "role:"
 SERVERS = "system"
-"""The namespace of what servers write, such as the audit trail."""
+"""Namespace of streams that only servers write, such as the audit trail."""
 ACL_PROPERTY, ACL_VERSION = "buckram.acl", 2
-"""In the registration of a bookie that judges grants, and in the key that shows a gateway or a server of databases:
-which versions of their record it reads, up to this one. The first has no denials, so that a release which knows none
-refuses the second in place of granting too much."""
+"""`ACL_PROPERTY`: property of the registration of a bookie that judges grants, and of a gateway's or database server's
+key: the highest version of the record of grants that it reads. `ACL_VERSION`: the highest of this release. Version 1
+has no denials; a release that knows only this one refuses version 2 instead of granting too much."""
 LOGIN_PROPERTY = "buckram.login"
-"""In the registration of a bookie that asks for a login: which ones it takes."""
+"""Property of the registration of a bookie that requires a login: the kinds of login that it accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """`who` is a principal's name or `role:NAME`; `namespaces` the name of a namespace or a pattern such as `shop-*`,
-    for all that is in them; or the full name of a stream or database, `shop/orders`, or a pattern such as `shop/o*`; or
-    objects, `shop/objects/logs/*`."""
+    """Permissions of a principal or a role on what `namespaces` names.
+
+    `who`: a principal's name, or `role:NAME`. `namespaces`: a namespace or a pattern such as `shop-*`, for all that is
+    in them; or the full name of a stream or database, `shop/orders`, or a pattern such as `shop/o*`; or objects,
+    `shop/objects/logs/*`.
+    """
 
     who: str
     namespaces: str
@@ -46,7 +49,7 @@ class Grant:
         return by_role or self.who == principal.name
 
     def covers(self, name: str) -> bool:
-        """Whether a namespace, a stream by its full name, or an object is one of those that the grant is for."""
+        """Return whether the grant is for this namespace, stream (by its full name) or object."""
         namespace, _, within = name.partition("/")
         first, deeper, rest = self.namespaces.partition("/")
         if not fnmatchcase(namespace, first):
@@ -57,27 +60,27 @@ class Grant:
         found = granted_range(rest)
         if found is not None:
             return bool(is_object) and kind == OBJECTS and found.has(name_of_object)
-        # Whoever may use the log of their names may use all objects.
+        # A grant on the log of all names of objects is one on all objects.
         stream = LOG if is_object and kind == OBJECTS else within
         return bool(stream) and "/" not in stream and fnmatchcase(stream, rest)
 
     def is_in(self, namespace: str) -> bool:
-        """Whether it is for the namespace, or for something in it."""
+        """Return whether the grant is for the namespace, or for something in it."""
         return fnmatchcase(namespace, self.namespaces.partition("/")[0])
 
     def is_within(self, name: str) -> bool:
-        """Whether it is for some objects of a namespace whose log of all names this is."""
+        """Return whether this is the full name of a namespace's log of objects, and the grant is for some of them."""
         namespace, _, stream = name.partition("/")
         return stream == LOG and self.range_in(namespace) is not None
 
     def range_in(self, namespace: str) -> NameRange | None:
-        """The names of objects of a namespace that the grant is for; None if it is for no objects alone."""
+        """Return the names of objects in a namespace that the grant is for; None if it is not for objects alone."""
         first, _, rest = self.namespaces.partition("/")
         return granted_range(rest) if fnmatchcase(namespace, first) else None
 
     @property
     def for_objects(self) -> bool:
-        """Whether it is for objects alone. Bookies know no names of objects, so it counts at gateways only."""
+        """Return whether the grant is for objects alone. Bookies know no names of objects: only gateways apply it."""
         return granted_range(self.namespaces.partition("/")[2]) is not None
 
     def concerns(self, principal: Principal, name: str) -> bool:
@@ -86,10 +89,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Denial(Grant):
-    """The same words, for what nobody of these may do whatever was granted. `admin`: nothing at all."""
+    """Permissions that are taken away from a principal or a role, whatever grants say; `admin`: all of them."""
 
     def takes_all_of(self, grant: Grant) -> bool:
-        """Whether all streams that a grant is for are denied. Not said of a few patterns of which it is true."""
+        """Return whether the denial covers all streams of a grant; False for a few patterns although it does."""
         first, deeper, rest = self.namespaces.partition("/")
         its_first, its_deeper, its_rest = grant.namespaces.partition("/")
         if not _includes(first, its_first):
@@ -100,8 +103,7 @@ class Denial(Grant):
 
 
 class Decision(NamedTuple):
-    """Whether a permission is there, and the rule that decided: none for an administrator, and where nothing was
-    granted."""
+    """Decision on a permission, and the rule that decided; None for an administrator, and if no grant applies."""
 
     allowed: bool
     rule: Grant | None
@@ -115,8 +117,8 @@ class Acl:
     denials: tuple[Denial, ...] = ()
 
     def allowed(self, principal: Principal, name: str) -> frozenset[str]:
-        """Return what the principal may do with a namespace, a stream by its full name, or an object, `shop/objects/a`:
-        by grants on the namespace, and by those on the stream or object, less what is denied there."""
+        """Return the permissions of a principal on a namespace, a stream by its full name, or an object,
+        `shop/objects/a`: those granted on the namespace, the stream or the object, less those denied there."""
         if principal.admin:
             return frozenset(PERMISSIONS)
         granted = _together(self._granting(principal, name))
@@ -138,17 +140,17 @@ class Acl:
     def _granting(self, principal: Principal, name: str) -> list[Grant]:
         if name.partition("/")[0] != SERVERS:
             return [one for one in self.grants if one.concerns(principal, name)]
-        # What servers write has to be granted by one of these names, not by a pattern, and for reading.
+        # Streams of servers have to be granted by name, not by a pattern, and only for reading.
         named = (one for one in self.grants if one.names(principal) and one.namespaces in (SERVERS, name))
         return [Grant(one.who, one.namespaces, frozenset({"read"})) for one in named if "read" in _together((one,))]
 
     def _denying(self, principal: Principal, name: str) -> list[Denial]:
-        """Denials by patterns reach what servers write, too."""
+        """Return the denials for a name. Those by patterns apply to the streams of servers, too."""
         return [one for one in self.denials if one.names(principal) and (one.covers(name) or one.is_within(name))]
 
     def within(self, principal: Principal, namespace: str) -> frozenset[str]:
-        """Return what the principal may do with a namespace or with at least some streams in it. This is enough to
-        know that the namespace is there, its policy and its quotas."""
+        """Return the permissions of a principal on a namespace or on at least some streams in it. Any of them is enough
+        to see that the namespace exists, its policy and its quotas."""
         if principal.admin:
             return frozenset(PERMISSIONS)
         own = [grant for grant in self.grants if grant.names(principal) and not grant.for_objects]
@@ -159,7 +161,7 @@ class Acl:
         return frozenset[str]().union(*found)
 
     def _left_of(self, principal: Principal, grant: Grant, namespace: str = "") -> frozenset[str]:
-        """What denials leave of a grant, or of what it is for in one namespace."""
+        """Return the permissions that denials leave of a grant, or of its part in one namespace."""
         rest = grant.namespaces.partition("/")[1:]
         here = Grant(grant.who, "".join((namespace, *rest)), grant.permissions) if namespace else grant
         denials = (one for one in self.denials if one.names(principal) and one.takes_all_of(here))
@@ -191,34 +193,34 @@ class Acl:
         return bool(self.within(principal, namespace)) or any(objects)
 
     def concern(self, principal: Principal) -> bool:
-        """Whether the principal was granted anything that bookies check, and that is not denied."""
+        """Return whether the principal is an administrator, or has a grant that bookies apply and no denial removes."""
         own = (one for one in self.grants if one.names(principal) and not one.for_objects)
         return principal.admin or any(self._left_of(principal, one) for one in own)
 
     def granting(self, who: str, namespaces: str, permissions: Iterable[str]) -> Acl:
-        """With these permissions more."""
+        """Return rules that grant these permissions as well."""
         return self._with(_changed(self.grants, Grant, who, namespaces, lambda present: present | set(permissions)))
 
     def revoking(self, who: str, namespaces: str, permissions: Iterable[str]) -> Acl:
-        """Without these permissions; only those that were granted for the same words."""
+        """Return rules without the grant of these permissions; only a grant for the same `namespaces` is changed."""
         return self._with(_changed(self.grants, Grant, who, namespaces, lambda present: present - set(permissions)))
 
     def denying(self, who: str, namespaces: str, permissions: Iterable[str]) -> Acl:
-        """With these permissions denied as well."""
+        """Return rules that deny these permissions as well."""
         made = _changed(self.denials, Denial, who, namespaces, lambda present: present | set(permissions))
         return Acl(self.grants, made)
 
     def undenying(self, who: str, namespaces: str, permissions: Iterable[str]) -> Acl:
-        """Without the denial of these permissions; only of those that were denied by the same words."""
+        """Return rules without the denial of these permissions; only one for the same `namespaces` is changed."""
         made = _changed(self.denials, Denial, who, namespaces, lambda present: present - set(permissions))
         return Acl(self.grants, made)
 
     def of_namespace(self, namespace: str) -> Acl:
-        """What is granted and denied in this namespace, and in no other one."""
+        """Return the grants and denials for this namespace alone, and for things in it."""
         return Acl(_of(self.grants, namespace), _of(self.denials, namespace))
 
     def with_namespace(self, namespace: str, rules: Acl) -> Acl:
-        """With these rules in the place of those for this namespace alone."""
+        """Return rules with these in place of those for this namespace alone."""
         own = self.of_namespace(namespace)
         return Acl(
             _sorted((*(one for one in self.grants if one not in own.grants), *rules.grants)),
@@ -229,7 +231,7 @@ class Acl:
         return Acl(grants, self.denials)
 
     def encode(self) -> bytes:
-        """A record without denials is one that releases read which know none; they refuse any other."""
+        """Encode the record. Without denials it is of version 1, the only one that releases without denials read."""
         if not self.denials:
             return json.dumps({"version": 1, "grants": _rows(self.grants)}).encode()
         denials = _rows(self.denials)
@@ -237,7 +239,7 @@ class Acl:
 
     @classmethod
     def parse(cls, value: bytes) -> Acl:
-        """Raises ValueError for what `encode` did not make."""
+        """Parse the record. Raises ValueError for anything that `encode` did not make."""
         found = json.loads(value)
         try:
             if found["version"] not in (1, ACL_VERSION):
@@ -283,13 +285,13 @@ def _parsed(rows: Iterable[dict[str, Any]], kind: type[Rule]) -> tuple[Rule, ...
 
 
 def _together(grants: Iterable[Grant]) -> frozenset[str]:
-    """What grants allow, or denials deny; `admin` is all."""
+    """Return the permissions of all these grants or denials; `admin` stands for all permissions."""
     found = {permission for grant in grants for permission in grant.permissions}
     return frozenset(PERMISSIONS) if "admin" in found else frozenset(found)
 
 
 def _includes(pattern: str, other: str) -> bool:
-    """Whether whatever fits the other pattern, which may be a name, fits this one."""
+    """Return whether every name that matches the other pattern (or name) matches this one; False if unclear."""
     if pattern in ("*", other):
         return True
     simple = not any(letter in pattern for letter in "?[]") and "[" not in other
@@ -304,7 +306,10 @@ def _known(permissions: Iterable[str]) -> frozenset[str]:
 
 
 def check_granted(name: str) -> str:
-    """What a grant may be for: a namespace, a stream or objects, or a pattern of them. Raises InvalidArgument."""
+    """Return the name that a grant is to be for: a namespace, a stream or objects, or a pattern of them.
+
+    Raises InvalidArgument for any other text.
+    """
     namespace, slash, rest = name.partition("/")
     if namespace and rest.startswith(f"{OBJECTS}/"):
         check_range(rest)

@@ -1,7 +1,7 @@
-"""How large, how many and how long the keys may be that a principal who is held to grants writes.
+"""Limits on keys that principals who are no administrators write: size of the value, length of the name, and number.
 
-One table. Its limits are well above what honest programs write, and below what would hurt a metadata store: ZooKeeper
-reads a node, and a list of names, of at most 1 MB. Pure; counting is `bookie/service/gate.py`.
+They are in one table, well above what honest programs write, and below what would harm a metadata store: ZooKeeper
+reads a node, and a list of names, of at most 1 MB. Pure. Not here: counting (`bookie/service/gate.py`).
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from buckram.errors import InvalidArgument
 
 KB = 1024
 STORED = 512 * KB
-"""What every metadata store takes in one key (`seams.MAX_VALUE_BYTES`)."""
+"""Maximum bytes of a value that every metadata store accepts (`seams.MAX_VALUE_BYTES`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What keys of one kind may be."""
+    """Limits of one kind of keys."""
 
     what: str
-    """For messages."""
+    """Name of the kind in messages."""
     most_bytes: int
-    """Of a value."""
+    """Maximum bytes of a value."""
     siblings: int | None = None
-    """Keys of this kind beside each other; None: what counts them is a quota, or there is one of them."""
+    """Maximum number of keys of this kind below the same parent; None: a quota limits them, or there is only one."""
     session_key: bool = False
-    """Whether it may be one that goes with the session that made it."""
+    """True if it may be a key that is removed with the session that made it."""
     name_bytes: int = MAX_NAME_BYTES
-    """Of the last part of a key."""
+    """Maximum bytes of the last part of a key."""
 
 
 HEAD = Bound("the head of a stream", STORED)
-"""512 tail rows, 1,000 transactions, 64 KB of properties; what stores take at most."""
+"""Head of a stream: 512 tail rows, 1,000 transactions, 64 KB of properties; the maximum that stores accept."""
 NAMESPACE = Bound("the record of a namespace", 64 * KB)
-"""A policy of some dozen settings, or a link to another cluster."""
+"""Record of a namespace: a policy of some dozen settings, or a link to another cluster."""
 FOLDER = Bound("the parent of a stream's keys", KB)
-"""Empty ones; a stream has a dozen kinds of keys."""
+"""Parent of a stream's keys; it is empty, and a stream has a dozen kinds of keys."""
 SHARE = Bound("the key by which a stream holds a ledger", KB, 10_000)
-"""A name; one for each fork."""
+"""Key by which a stream holds a ledger: a name, one for each fork."""
 BEHIND = Bound("the note of a member that lacks entries", KB, 100_000, name_bytes=2 * MAX_NAME_BYTES)
-"""Empty; one for each ledger whose member failed, until somebody looked at it."""
+"""Note of a member that lacks entries: empty, one for each ledger with a failed member, until that was checked."""
 DEGRADED = Bound("what a client says of a slow bookie", 4 * KB, 10_000, session_key=True, name_bytes=2 * MAX_NAME_BYTES)
-"""A sentence; one for each client and slow bookie."""
+"""Report of a client on a slow bookie: a sentence, one for each client and slow bookie."""
 OF_STREAM: dict[str, Bound] = {
     # Keys that are alone.
     "lease": Bound("the lease of a stream", 4 * KB, session_key=True),  # the writer's name, at most 200 bytes
@@ -67,8 +67,8 @@ OF_STREAM: dict[str, Bound] = {
 
 
 def bound_of(places: Places, key: str) -> Bound | None:
-    """Return what a key may be that is written; None for what no row knows, and for records of ledgers, which are of a
-    quota."""
+    """Return the limits of a key; None for a key without a row in the table, and for records of ledgers, which a quota
+    limits."""
     if places.is_share(key):
         return SHARE
     if places.is_ledger(key) or not key.startswith(f"{places.own}/"):
@@ -89,7 +89,7 @@ def bound_of(places: Places, key: str) -> Bound | None:
 
 
 def name_refusal(places: Places, key: str, bound: Bound | None) -> str:
-    """Return why no key may be created under this name, whose bound is this one; "" if one may."""
+    """Return why no key may be created under this name, given its `bound`; "" if it may."""
     name = key.rpartition("/")[2]
     if bound is None:
         return f"no key of a stream is below {places.data}/UID like that" if places.uid(key) else ""
@@ -111,7 +111,7 @@ def name_refusal(places: Places, key: str, bound: Bound | None) -> str:
 
 
 def _parents(places: Places) -> tuple[str, ...]:
-    """Keys with namespaces, and with what clients tell, right below them: as many as these, and none deeper."""
+    """Return the only parents of keys that are named by namespaces, and of notes and reports of clients."""
     return (*places.listed, f"{places.own}/healing/behind", f"{places.own}/healing/degraded")
 
 

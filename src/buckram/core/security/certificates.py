@@ -1,4 +1,4 @@
-"""How long a certificate counts, read from its PEM without any library for certificates, and when it is renewed. Pure.
+"""Validity of a certificate, read from its PEM without any library for certificates, and its renewal. Pure.
 
 A certificate is DER: SEQUENCE { tbsCertificate SEQUENCE { [0] version?, serial, algorithm, issuer, validity, ... } }.
 """
@@ -15,27 +15,27 @@ _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 
 RENEWED_LEFT = 1 / 3
-"""A certificate that has less of its life left than this is made anew."""
+"""Share of its validity below which a certificate is renewed."""
 
 
 class Life(NamedTuple):
-    """From when to when a certificate counts, in seconds since 1970."""
+    """Validity of a certificate, in seconds since 1970."""
 
     begins_s: int
     ends_s: int
 
     def due(self, now_s: float) -> bool:
-        """Return whether it is to be made anew: less than a third of its life is left."""
+        """Return whether it is to be renewed: less than RENEWED_LEFT of its validity is left."""
         return self.ends_s - now_s < (self.ends_s - self.begins_s) * RENEWED_LEFT
 
 
 def ends_s(pem: str) -> int:
-    """When the first certificate of a PEM file ends, in seconds since 1970. ValueError if there is none."""
+    """Return when the first certificate of a PEM file ends, in seconds since 1970. Raises ValueError without one."""
     return life_of(pem).ends_s
 
 
 def life_of(pem: str) -> Life:
-    """Return the life of the first certificate of a PEM file. ValueError if there is none."""
+    """Return the validity of the first certificate of a PEM file. Raises ValueError if there is none."""
     _, begin, rest = pem.partition(_BEGIN)
     body, end, _ = rest.partition(_END)
     if not begin or not end:
@@ -56,7 +56,7 @@ def life_of(pem: str) -> Life:
 
 
 def _head(der: bytes, at: int) -> tuple[int, int]:
-    """Where the content of the element at this place begins, and where it ends."""
+    """Return the offsets at which the content of the element at this offset begins and ends."""
     size, begin = der[at + 1], at + 2
     if size & 0x80:
         count = size & 0x7F

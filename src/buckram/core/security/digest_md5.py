@@ -1,6 +1,6 @@
 """SASL DIGEST-MD5 (RFC 2831, quality of protection `auth`), both sides, as Apache's SASL plug-in uses it.
 
-Old and weak by today's measure, and what Apache's bookies and clients speak; put TLS around it.
+The mechanism is old and weak by today's measure, but Apache's bookies and clients use it; put TLS around it.
 Pure: nonces are given.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 SERVICE = "bookkeeper"
-"""Apache's name of the protocol, of the server and so of the realm."""
+"""Apache's name of the protocol and of the server, and so of the realm."""
 PLUGIN = "sasl"
 MAX_BYTES = 4096
 _FIELD = re.compile(r'\s*([A-Za-z-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^",\s]*))\s*(?:,|$)')
@@ -20,7 +20,7 @@ _COUNT = "00000001"
 
 
 class SaslRefused(Exception):
-    """A message that is not what the mechanism says, or a wrong password."""
+    """A message that violates the mechanism, or a wrong password."""
 
 
 def parse(message: bytes) -> dict[str, str]:
@@ -46,12 +46,12 @@ def parse(message: bytes) -> dict[str, str]:
 
 
 def challenge(nonce: str) -> bytes:
-    """What the server says first."""
+    """Return the first message of the server, with its nonce."""
     return f'realm="{SERVICE}",nonce="{nonce}",qop="auth",charset=utf-8,algorithm=md5-sess'.encode()
 
 
 def response(said: bytes, user: str, password: str, cnonce: str) -> bytes:
-    """The client's answer to a challenge. Raises SaslRefused."""
+    """Return the client's answer to a challenge. Raises SaslRefused for a challenge that is not supported."""
     fields = parse(said)
     nonce, realm = fields.get("nonce", ""), fields.get("realm", "")
     if not nonce or fields.get("algorithm") != "md5-sess" or "auth" not in fields.get("qop", "auth").split(","):
@@ -67,7 +67,7 @@ def response(said: bytes, user: str, password: str, cnonce: str) -> bytes:
 
 
 def check_server(said: bytes, challenged: bytes, user: str, password: str, cnonce: str) -> None:
-    """Raises SaslRefused unless the server has shown that it knows the password, too."""
+    """Raise SaslRefused unless the server has proved that it knows the password, too."""
     fields = parse(challenged)
     uri = f"{SERVICE}/{SERVICE}"
     proof = _proof("", user, fields.get("realm", ""), password, fields.get("nonce", ""), cnonce, uri)
@@ -76,7 +76,10 @@ def check_server(said: bytes, challenged: bytes, user: str, password: str, cnonc
 
 
 def accept(answer: bytes, nonce: str, passwords: Mapping[str, str]) -> tuple[str, bytes]:
-    """The user of a client's answer, and what the server says last. Raises SaslRefused, the same for every reason."""
+    """Return the user of a client's answer, and the last message of the server.
+
+    Raises SaslRefused, with the same text for an unknown user and for a wrong password.
+    """
     fields = parse(answer)
     user, cnonce, uri = fields.get("username", ""), fields.get("cnonce", ""), fields.get("digest-uri", "")
     realm, said = fields.get("realm", ""), fields.get("response", "")

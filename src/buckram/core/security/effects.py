@@ -1,8 +1,8 @@
-"""What may be done by its effect, and which permissions it takes: the same behind every door.
+"""Effects of operations on data, and the permissions that each needs, the same in every interface.
 
-Doors name their operations as they like (`CREATE` with `overwrite`, `PUT`, `completeUpload`, a write of SQL); what
-counts is what becomes of the data. Pure. Not here: whose the data are (`core/security/namespaces.py`, and for objects
-`core/security/object_names.py`), and who has which permission (`core/security/acl.py`).
+Interfaces name their operations differently (`CREATE` with `overwrite`, `PUT`, `completeUpload`, a write of SQL); the
+permission depends only on the effect on the data. Pure. Not here: the owner of the data (`core/security/namespaces.py`,
+and for objects `core/security/object_names.py`), and the permissions of principals (`core/security/acl.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from buckram.core.wire.context import (
 
 
 class Effect(Enum):
-    """What becomes of a stream, a ledger, an object or a database."""
+    """Effects of an operation on a stream, a ledger, an object, a database or a namespace."""
 
     LIST = "its name, size and times are seen"
     READ = "what is in it is seen"
@@ -55,9 +55,9 @@ NEEDS: Mapping[Effect, frozenset[str]] = {
     Effect.MAKE: frozenset({"create"}),
     Effect.ADMINISTER: frozenset({"admin"}),
 }
-"""A rename is READ and REMOVE of the one name, and ADD, or REPLACE, of the other. What writers do to their stream by
-themselves, as retention does, takes what they have: `append`, and so does a ledger, which they make for what they add.
-Rows of a database are changed with `append` alone: its log only grows, and who writes SQL may write all of it. A
+"""Permissions that each effect needs. A rename is READ and REMOVE of the old name, and ADD or REPLACE of the new one.
+Writers change their own stream, as by retention, and make ledgers for it with the permission that they have, `append`.
+Rows of a database are changed with `append` alone: its log only grows, and a writer of SQL may write all of it. A
 statement is always READ as well."""
 
 OF_OPERATIONS: Mapping[int, Effect | None] = {
@@ -73,13 +73,13 @@ OF_OPERATIONS: Mapping[int, Effect | None] = {
     OP_AUTH: None,
     OP_START_TLS: None,
 }
-"""What each operation of a bookie's protocols does to the ledger that it names; None for one that names no ledger."""
+"""Effect of each operation of the bookie protocols on the ledger that it names; None: it names no ledger."""
 FENCING = Effect.SET
-"""What a read that fences does: it ends the ledger for its writer."""
+"""Effect of a read with fencing, which ends the ledger for its writer."""
 
 
 class Kept(Enum):
-    """What a key of the metadata store keeps, for whoever is held to grants."""
+    """Kinds of keys of the metadata store that principals with grants may use, by their contents."""
 
     LEDGER = "a ledger's record"
     SHARE = "that a stream holds a ledger"
@@ -105,17 +105,17 @@ OF_KEYS: Mapping[Kept, Mapping[KeyUse, Effect]] = {
     Kept.DATA_ROOT: {**_SEEN, KeyUse.CREATE: Effect.MAKE, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.SET},
     Kept.CURSOR: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.FOLLOW)},
 }
-"""What the use of a key does. A use without a row, and a key that none of these is, is for administrators."""
+"""Effect of each use of each kind of key. A use without a row, and a key of no such kind, is for administrators."""
 
 
 def on_log_of_objects(effect: Effect) -> Effect:
-    """What an effect on the log of all names of objects is, for whoever writes it himself: any of them is replaced or
-    removed by a record of it."""
+    """Return the effect that a direct write to the log of all objects is judged as: `append` is not enough, since each
+    record of the log can replace or remove an object."""
     return Effect.REPLACE if NEEDS[effect] == NEEDS[Effect.ADD] else effect
 
 
 def lacking(effect: Effect, granted: Collection[str]) -> list[str]:
-    """The permissions that an effect takes and that were not granted, in order."""
+    """Return the permissions that an effect needs and that were not granted, sorted."""
     return sorted(NEEDS[effect] - set(granted))
 
 

@@ -22,13 +22,13 @@ from buckram.extras import needs
 from buckram.types import DigestType, Entry, EntryId, LedgerId, LedgerMetadata
 
 ENCRYPTION = "buckram.encryption"
-"""In the custom metadata of a ledger whose entries are sealed: the id of the key."""
+"""Key in the custom metadata of a ledger whose entries are sealed; its value is the id of the encryption key."""
 KEY_BYTES, NONCE_BYTES, TAG_BYTES = 32, 12, 16
 OVERHEAD = NONCE_BYTES + TAG_BYTES
 MAX_KEYS = 1000
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 START_BYTES = 6
-"""Of a nonce: what a writer draws once. The rest counts its entries."""
+"""Bytes of a nonce that a writer draws once at random; the others count its entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,10 @@ class Key:
 
 
 def parse_keys(text: str, where: str) -> tuple[Key, ...]:
-    """Return keys from lines of 64 hexadecimal digits, the one that new ledgers get first. ConfigError."""
+    """Parse keys from lines of 64 hexadecimal digits; new ledgers use the first one. `where`: the source, for errors.
+
+    Blank lines, and those that begin with #, are skipped. Raises ConfigError.
+    """
     lines = [line.strip() for line in text.splitlines()]
     wanted = [(number, line) for number, line in enumerate(lines, 1) if line and not line.startswith("#")]
     bad = [number for number, line in wanted if not _HEX.fullmatch(line)]
@@ -58,7 +61,7 @@ def parse_keys(text: str, where: str) -> tuple[Key, ...]:
 
 
 class Cipher:
-    """Seals and opens the entries of one ledger. `start`: drawn at random for each writer, 6 bytes; not for readers."""
+    """Sealing and opening of the entries of one ledger. `start`: 6 random bytes for each writer; empty for readers."""
 
     def __init__(self, key: Key, birth: bytes, start: bytes = b"") -> None:
         try:
@@ -78,11 +81,11 @@ class Cipher:
         return nonce + self._aead.encrypt(nonce, payload, entry_id.to_bytes(8, "big"))
 
     def seal_all(self, first: EntryId, payloads: Sequence[bytes]) -> list[bytes]:
-        """Entries in a row."""
+        """Seal the payloads of consecutive entries."""
         return [self.seal(first + place, payload) for place, payload in enumerate(payloads)]
 
     def open(self, entry_id: EntryId, sealed: bytes) -> bytes | None:
-        """Return the payload; None for one that was not sealed so."""
+        """Return the payload; None if it was not sealed with this key for this entry."""
         if len(sealed) < OVERHEAD:
             return None
         try:
@@ -92,7 +95,7 @@ class Cipher:
 
 
 class SealedDigest(Digest):
-    """A digest that gives readers the payloads as they were before they were sealed. A bad seal is as a bad digest."""
+    """A digest that also opens the sealed payloads for readers. A bad seal counts as a bad digest."""
 
     __slots__ = ("cipher",)
 
@@ -118,7 +121,7 @@ class SealedDigest(Digest):
         return self._opened(first, super().open_payloads(ledger_id, first, bodies))
 
     def _opened(self, first: EntryId, sealed: Sequence[bytes]) -> list[bytes]:
-        """Up to the first that does not open."""
+        """Return the payloads up to the first one that does not open."""
         found: list[bytes] = []
         for place, one in enumerate(sealed):
             payload = self.cipher.open(first + place, one)
@@ -129,7 +132,7 @@ class SealedDigest(Digest):
 
 
 class LockedDigest(Digest):
-    """The digest of a reader that has no key: every entry raises why."""
+    """The digest of a reader without the key: opening any entry raises `why`."""
 
     __slots__ = ("why",)
 
@@ -148,11 +151,11 @@ class LockedDigest(Digest):
 
 
 def key_id_of(custom_metadata: Mapping[str, bytes]) -> str:
-    """The id of the key that a ledger's entries are sealed with; "" where they are not."""
+    """Return the id of the key with which a ledger's entries are sealed; "" if they are not."""
     return custom_metadata.get(ENCRYPTION, b"").decode(errors="replace")
 
 
 def sealed_digest(metadata: LedgerMetadata, digest: Digest, password: bytes, key: Key) -> SealedDigest:
-    """The digest for readers of a ledger that is sealed with this key."""
+    """Return the digest for readers of a ledger that is sealed with this key."""
     birth = birth_of(metadata)
     return SealedDigest(digest.kind, password, birth, Cipher(key, birth))

@@ -1,7 +1,7 @@
-"""Tables that principals share: how nobody alone refuses places to others, or has their entries dropped.
+"""Tables that principals share, so that none of them can use up the places of others or have their entries dropped.
 
-Where a full table refuses, its last eighth is for those who hold little (`FairShare`). Where it drops something,
-whoever holds most loses his oldest (`Owned`). Pure.
+In a table that refuses when it is full, the last eighth is kept for holders of few places (`FairShare`). In a table
+that drops an entry instead, the holder of the most loses its oldest one (`Owned`). Pure.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ K = TypeVar("K")
 
 
 def holder_of(principal: str) -> str:
-    """Who a principal of this name is in a table: the name, or empty for one who is not known by a login, since he is
-    whoever comes."""
+    """Return the holder that a principal is in a table: its name, or "" for one without a login, since that may be
+    anybody."""
     return principal if ":" in principal else ""
 
 
 class FairShare:
-    """Counts what holders have of `limit`. An empty holder is held to the limit alone."""
+    """Counts of the places that holders have of `limit`. For the holder "" only the limit applies."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.total = limit, 0
         self.kept = max(limit // 8, 1) if limit > 2 else 0
-        """What is kept for those who hold no more than that."""
+        """Number of places that are kept for holders who have no more than that number."""
         self._held: Counter[str] = Counter()
 
     def has_room(self, holder: str, size: int = 1) -> bool:
-        """Whether a holder may have so much more."""
+        """Return whether a holder may take this many places more."""
         free = self.limit - self.total
         if size > free:
             return False
         return not holder or size <= free - self.kept or self._held[holder] + size <= self.kept
 
     def take(self, holder: str, size: int = 1) -> None:
-        """Count it, whether there is room or not."""
+        """Count places as taken, whether there is room or not."""
         self.total += size
         self._held[holder] += size
 
     def give(self, holder: str, size: int = 1) -> None:
-        """Count it no more."""
+        """Count places as given back."""
         self.total -= size
         self._held[holder] -= size
         if self._held[holder] <= 0:
             del self._held[holder]
 
     def said(self, holder: str, what: str) -> str:
-        """How full it is, for the error of a holder who is refused."""
+        """Return how full the table is, in words for the error of a refused holder. `what`: name of the places."""
         if self.total >= self.limit or not holder:
             return f"{self.total} {what}"
         return f"{self.total} {what}, {self._held[holder]} of them of {holder}, and the last {self.kept} are for others"
@@ -58,29 +58,29 @@ class Owned(Generic[K]):
 
     def __init__(self) -> None:
         self._keys: dict[str, dict[K, None]] = {}
-        """The oldest first."""
+        """Keys by holder, the oldest first."""
 
     def count(self, holder: str) -> int:
-        """How many keys are a holder's."""
+        """Return the number of a holder's keys."""
         return len(self._keys.get(holder, ()))
 
     def add(self, holder: str, key: K) -> None:
-        """A new key, the holder's newest."""
+        """Add a key as the holder's newest one."""
         self._keys.setdefault(holder, {})[key] = None
 
     def remove(self, holder: str, key: K) -> None:
-        """The key is gone. Idempotent."""
+        """Remove a key of a holder. Idempotent."""
         keys = self._keys.get(holder, {})
         keys.pop(key, None)
         if not keys:
             self._keys.pop(holder, None)
 
     def oldest(self, holder: str) -> K:
-        """The oldest key of a holder who has some."""
+        """Return the oldest key of a holder, who must have one."""
         return next(iter(self._keys[holder]))
 
     def oldest_of_most(self) -> K:
-        """The oldest key of whoever holds most; of a table that is not empty."""
+        """Return the oldest key of the holder of the most keys; the table must not be empty."""
         return self.oldest(max(self._keys, key=lambda holder: len(self._keys[holder])))
 
 

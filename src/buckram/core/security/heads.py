@@ -1,11 +1,11 @@
-"""What whoever is held to grants may make of a stream's head, beyond the ledgers that it names. Pure.
+"""Limits on changes of a stream's head by principals who are no administrators, beyond the ledgers that it names. Pure.
 
-The janitor acts by a head with all rights: it deletes a stream that is marked as being deleted, and a fork that nobody
-completes. So these marks are deletions. And it goes through the heads of all streams: what no program can work with
-stays out.
+The janitor has all rights and acts on a head as it is: it deletes a stream that is marked as being deleted, and a fork
+that is never completed. So setting these marks is a deletion. It also reads the heads of all streams, so a head that no
+program could process is refused.
 
-Not here: which ledgers a head names (`core/security/naming.py`), which uid is whose (`bookie/service/gate.py`), what a
-stream is for (`core/streams/purposes.py`).
+Not here: the ledgers that a head names (`core/security/naming.py`), the owner of a uid (`bookie/service/gate.py`), the
+purpose of a stream (`core/streams/purposes.py`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from buckram.core.streams.policy import check_overrides
 from buckram.errors import InvalidArgument
 
 _UID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Paths of keys and of files have it as one part. Ours have 16 hexadecimal digits."""
+"""Form of a uid, which is one part of the paths of keys and files. Uids of this software have 16 hexadecimal digits."""
 
 
 def creation_refusal(head: Head) -> str:
-    """Return why nobody who is held to grants may create a stream with this head; "" if that is allowed."""
+    """Return why no principal but an administrator may create a stream with this head; "" if that is allowed."""
     if _UID.fullmatch(head.uid) is None:
         return f"its uid {head.uid[:70]!r} is not of 1 to 64 letters, digits, dashes and underscores"
     return _policy_refusal(head)
 
 
 def change_refusal(before: Head, after: Head) -> str:
-    """Return why one head may not take another's place; "" if it may."""
+    """Return why the head may not be changed so; "" if it may."""
     if after.uid != before.uid:
         return "it keeps its own, and uses no uid of another stream"
     if before.deleting and not after.deleting:
@@ -39,7 +39,7 @@ def change_refusal(before: Head, after: Head) -> str:
 
 
 def begins_deletion(before: Head, after: Head) -> bool:
-    """Whether the change has the stream deleted, by whoever comes. Giving up a fork that is not complete is none."""
+    """Return whether the change marks the stream for deletion by the janitor. Giving up an incomplete fork is none."""
     return after.deleting and not before.deleting and not before.incomplete
 
 

@@ -1,7 +1,7 @@
-"""Which namespace or stream a key or a ledger belongs to, and whether who asks may use it.
+"""The namespace or stream that a key or a ledger belongs to, and the decision whether a principal may use it.
 
-Default is no: a key that no row here knows is for administrators. Pure. Not here: which permissions the use of a key
-takes (`core/security/effects.py`).
+The default is no: a key that is not known here is for administrators. Pure. Not here: the permissions that the use of
+a key needs (`core/security/effects.py`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from buckram.errors import BuckramError
 from buckram.types import LedgerMetadata
 
 LEDGER_NAMESPACE = "buckram.namespace"
-"""In the custom metadata of a ledger that is no stream's: its namespace; without it `default`."""
+"""Key in the custom metadata of a ledger that is no stream's: its namespace; without it, it is in `default`."""
 _READ = (KeyUse.READ, KeyUse.LIST)
 _ADMINISTRATORS = "it is for administrators"
 UNSEEN = "it belongs to no stream and no namespace on which who asks has a permission (`buckram acl grant` gives some)"
-"""Of what is not there, and of what is another's, whose name is not told."""
+"""Refusal for what does not exist, and for what belongs to others, so that their names are not disclosed."""
 _MOST_KNOWN = 100_000
 
 
 def namespace_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
-    """The namespace of a ledger, which is said when it is created and never changes."""
+    """Return the namespace of a ledger, which is set when it is created and never changes."""
     owner = owner_of(custom_metadata)
     if owner is not None:
         return owner[0].partition("/")[0]
@@ -40,24 +40,26 @@ def namespace_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
 
 
 def is_log_of_objects(name: str) -> bool:
-    """Whether a stream's full name is that of the log of all objects of its namespace."""
+    """Return whether a stream's full name is that of the log of all objects of its namespace."""
     return name.partition("/")[2] == LOG
 
 
 def allowed_on_entries(name: str, allowed: frozenset[str]) -> frozenset[str]:
-    """What the permissions on a stream or namespace allow with its entries."""
+    """Return the permissions on the entries of a stream or namespace: the given ones, but without `append` on the log
+    of all objects if they are not enough to replace objects."""
     lacks = is_log_of_objects(name) and lacking(on_log_of_objects(Effect.ADD), allowed)
     return allowed - NEEDS[Effect.ADD] if lacks else allowed
 
 
 def granted_name_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
-    """What grants call a ledger: the full name of its stream, or the namespace of a ledger of its own."""
+    """Return the name of a ledger in grants: the full name of its stream, or its namespace if it is no stream's."""
     owner = owner_of(custom_metadata)
     return namespace_of_ledger(custom_metadata) if owner is None else owner[0]
 
 
 class Places:
-    """Where the keys of a cluster are. `is_ledger`: whether a key is a ledger's record."""
+    """Keys of a cluster in the metadata store. `root`: Apache's part of the tree, `own`: ours; `is_ledger`: whether a
+    key is a ledger's record."""
 
     def __init__(self, root: str, own: str, is_ledger: Callable[[str], bool]) -> None:
         self.root, self.own, self.is_ledger = root, own, is_ledger
@@ -65,7 +67,7 @@ class Places:
         self.namespaces, self.links = f"{own}/streams/namespaces", f"{own}/streams/replication"
         self.quotas = f"{own}/tenants/quotas"
         self.told = f"{own}/healing/behind/", f"{own}/healing/degraded/"
-        """What writers may say of ledgers and bookies."""
+        """Folders of the notes and reports that writers make of ledgers and bookies."""
         folders = [f"{own}/{name}" for name in ("convicted", "topology", "slow", "times")]
         folders += [f"{root}/available", f"{root}/cookies"]
         self._common = frozenset((f"{root}/INSTANCEID", f"{own}/require-identity", f"{own}/history", *folders))
@@ -73,25 +75,25 @@ class Places:
         self._common_below = tuple(f"{folder}/" for folder in folders)
 
     def is_common(self, key: str) -> bool:
-        """Whether every client has to read the key: which cluster this is, its bookies, and the time that these
-        recorded."""
+        """Return whether every client has to read the key: the identity of the cluster, its bookies, and the times that
+        these recorded."""
         return key in self._common or key.startswith(self._common_below)
 
     def is_share(self, key: str) -> bool:
-        """Whether it is a key by which a stream holds a ledger."""
+        """Return whether it is a key by which a stream holds a ledger together with others."""
         return self.is_ledger(key.rpartition("/")[0])
 
     def uid(self, key: str) -> str:
-        """Of the stream that a key below `data` belongs to; "" for any other key."""
+        """Return the uid of the stream that a key below `data` belongs to; "" for any other key."""
         return key[len(self._data) :].partition("/")[0] if key.startswith(self._data) else ""
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The keys right below which are names of namespaces."""
+        """Return the keys whose children are named by namespaces."""
         return self.heads, self.namespaces, self.links
 
     def called(self, key: str) -> str:
-        """What a denial calls the key, by nothing but its own words: no place in the store, and no name of another."""
+        """Return the name of a key in a refusal, without any path of the store, or any name beyond the key's own."""
         for folder in (*self.listed, self.quotas):
             name = key.removeprefix(f"{folder}/")
             if name != key:
@@ -101,7 +103,7 @@ class Places:
         return "a stream's data" if self.uid(key) else "what this asks for"
 
     def head_of(self, key: str) -> str:
-        """The full name of the stream whose head the key is; "" for any other key."""
+        """Return the full name of the stream whose head the key is; "" for any other key."""
         if not key.startswith(self._heads):
             return ""
         name = key[len(self._heads) :]
@@ -110,12 +112,12 @@ class Places:
 
 @dataclass(slots=True)
 class Known:
-    """Full names of streams by their uids, and what ledgers are called by grants by their keys, as they were read."""
+    """Cache of names that were read: full names of streams by their uids, names of ledgers in grants by their keys."""
 
     uids: dict[str, str] = field(default_factory=dict)
     ledgers: dict[str, str] = field(default_factory=dict)
     below: Known | None = None
-    """What counts where this one does not know."""
+    """Cache to look in for what is not in this one; None: there is none."""
 
     def of_uid(self, uid: str) -> str | None:
         return self.uids.get(uid) or (None if self.below is None else self.below.of_uid(uid))
@@ -125,18 +127,18 @@ class Known:
 
     def note(self, where: dict[str, str], what: str, name: str) -> None:
         if len(where) >= _MOST_KNOWN:
-            where.clear()  # it is read again
+            where.clear()  # names are read again when they are needed
         where[what] = name
 
 
 class NamespaceRules:
-    """KeyRules by grants. `acl` gives the grants of this moment."""
+    """KeyRules by grants. `acl` returns the present grants."""
 
     def __init__(self, places: Places, acl: Callable[[], Acl], principal: Principal, known: Known) -> None:
         self.places, self._acl, self._principal, self.known = places, acl, principal, known
 
     def trial(self) -> NamespaceRules:
-        """The same rules, whose `learn` changes nothing here."""
+        """Return the same rules, whose `learn` does not change these."""
         return NamespaceRules(self.places, self._acl, self._principal, Known(below=self.known))
 
     def is_ledger(self, key: str) -> bool:
@@ -175,7 +177,7 @@ class NamespaceRules:
         if uid:
             stream = self.known.of_uid(uid)
             return None if stream is None else self._needs_of_owner(stream, _data_kind(key, places, uid), use)
-        if key.startswith(places.told):  # who writes may say what lacks copies and who is slow, and take nothing back
+        if key.startswith(places.told):  # writers may note what lacks copies and who is slow, and remove no note
             usable = use in (KeyUse.CREATE, KeyUse.READ, KeyUse.SET) and self._acl().concern(self._principal)
             return "" if usable else _ADMINISTRATORS
         if key == places.root:  # ids of new ledgers
@@ -194,8 +196,8 @@ class NamespaceRules:
         return why or (f"a ledger of {_what(known)} stays one" if use is KeyUse.SET and said != known else "")
 
     def _of_share(self, key: str, use: KeyUse) -> str | None:
-        """The key by which a stream holds a ledger together with others. Who makes one has to be able to read what it
-        keeps, and to change the stream that it is for."""
+        """Judge the use of a key by which a stream holds a ledger together with others. To create one, a principal
+        needs the right to read the ledger, and the right to change the stream that is to hold it."""
         ledger, _, uid = key.rpartition("/")
         owner, holder = self.known.of_ledger(ledger), self.known.of_uid(uid)
         if holder is None or (owner is None and use is KeyUse.CREATE):
@@ -226,29 +228,31 @@ class NamespaceRules:
         return _refused(self._acl().allowed(self._principal, name), name, kept, use)
 
     def _needs_of_owner(self, name: str, kept: Kept, use: KeyUse) -> str:
-        """For what a ledger or a uid belongs to: who may do nothing with it does not learn its name either."""
+        """Judge the use of a key by the owner of its ledger or uid. A principal without any permission on the owner
+        does not learn its name."""
         allowed = self._acl().allowed(self._principal, name)
         return _refused(allowed, name, kept, use) if allowed else UNSEEN
 
     def _needs_within(self, namespace: str, kept: Kept, use: KeyUse) -> str:
-        """For what concerns a namespace, and so whoever may use a single stream of it."""
+        """Judge the use of a key of a namespace for which permissions on a single stream in it are enough."""
         return _refused(self._acl().within(self._principal, namespace), namespace, kept, use)
 
 
 @lru_cache(maxsize=32)
 def head_in(key: str, value: bytes) -> Head:
-    """`decode_head`, once for all who look at the same change. Raises MalformedRecord."""
+    """Return the decoded head, cached since several checks look at the same change. Raises MalformedRecord."""
     return decode_head(key, value)
 
 
 @lru_cache(maxsize=32)
 def record_in(value: bytes) -> LedgerMetadata:
-    """`parse` of a ledger's record, once for all who look at the same change. Raises MalformedRecord."""
+    """Return the parsed record of a ledger, cached since several checks look at the same change. Raises
+    MalformedRecord."""
     return parse(value)
 
 
 def uid_in(key: str, value: bytes) -> str:
-    """The uid of the stream with this head; "" where it does not parse."""
+    """Return the uid of the stream with this head; "" if it does not parse."""
     try:
         return head_in(key, value).uid
     except BuckramError:
@@ -277,8 +281,8 @@ def _ledger_name(value: bytes) -> str | None:
 
 
 def _data_kind(key: str, places: Places, uid: str) -> Kept:
-    """A reader may keep cursors; everything else below a stream's uid is its writer's. The key itself comes with the
-    stream."""
+    """Return the kind of a key below a stream's uid, or of the uid's own key, which is made with the stream. Cursors
+    are kept by readers; all other keys belong to the writer."""
     if key == f"{places.data}/{uid}":
         return Kept.DATA_ROOT
     return Kept.CURSOR if key.startswith(f"{places.data}/{uid}/cursors") else Kept.DATA

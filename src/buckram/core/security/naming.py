@@ -1,8 +1,8 @@
-"""Which ledgers a stream's keys name, and which of them a change names anew.
+"""Ledgers that a stream's keys name, and those that a change names anew.
 
-Servers with all rights read and delete what a head, a page or an intent names. So whoever may write such a key may name
-in it only what is the stream's own: docs/explanation/security-design.md, "What a key may name". Pure; looking up whose
-a ledger is, and saying no, is `bookie/service/gate.py`.
+Servers with all rights read and delete ledgers that a head, a page or an intent names. So a writer of such a key may
+name only ledgers of the stream in it: docs/explanation/security-design.md, "What a key may name". Pure. Not here:
+looking up the owner of a ledger, and refusing the change (`bookie/service/gate.py`).
 
 Rows of kind HISTORY name files outside the cluster and not ledgers, so they neither need a proof here nor give one.
 """
@@ -25,7 +25,7 @@ from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, Delete, KeyOp, Le
 
 _ID_DIGITS, _PAGE_DIGITS = 19, 12
 MAX_PAGES = 50_000
-"""Pages of one stream: 12.8 million segments. Whoever deletes a stream looks for each page that its head speaks of."""
+"""Maximum number of pages of one stream, 12.8 million segments: a deletion looks for each page that the head names."""
 
 
 class Kind(Enum):
@@ -34,18 +34,19 @@ class Kind(Enum):
     HEAD = "head"
     PAGE = "page"
     EXPORT = "export"
-    """The record of an export: the ids of its copies, which become those of intents when the copies go."""
+    """The record of an export, with the ids of its copies; when copies are removed, these become ids of intents."""
     INTENT = "intent"
-    """By its name: `data/UID/intents/ID`."""
+    """The intent of a ledger, which it names by its own name: `data/UID/intents/ID`."""
     MARK = "mark"
-    """By its name: `data/UID/shared/ID`, by which a fork finds what it holds together with others."""
+    """The mark of a shared ledger, which it names by its own name, `data/UID/shared/ID`: a fork finds the ledgers that
+    it holds together with others by these."""
 
 
 _BY_FOLDER = {"pages": Kind.PAGE, "exports": Kind.EXPORT, "intents": Kind.INTENT, "shared": Kind.MARK}
 
 
 class NamingKey(NamedTuple):
-    """A key that names ledgers. `uid`: of the stream that it is below; "" for a head, whose value says it."""
+    """A key that names ledgers. `uid`: that of the stream it is below; "" for a head, which has it in its value."""
 
     kind: Kind
     uid: str
@@ -53,7 +54,7 @@ class NamingKey(NamedTuple):
 
 
 def naming_key(places: Places, key: str) -> NamingKey | None:
-    """Return what kind of a naming key this is; None for any other key."""
+    """Return the kind, uid and name of a key that names ledgers; None for any other key."""
     if places.head_of(key):
         return NamingKey(Kind.HEAD, "", places.head_of(key))
     uid = places.uid(key)
@@ -64,10 +65,10 @@ def naming_key(places: Places, key: str) -> NamingKey | None:
 
 @dataclass(slots=True)
 class Claims:
-    """The ledgers that a change names anew for one stream, by what names them."""
+    """Ledgers that a change names anew for one stream, by the kind of key that names them."""
 
     rows: set[LedgerId] = field(default_factory=set)
-    """In heads, pages and records of exports."""
+    """Ledgers that are named in heads, pages and records of exports."""
     intents: set[LedgerId] = field(default_factory=set)
     marks: set[LedgerId] = field(default_factory=set)
 
@@ -78,8 +79,8 @@ def ids_of_head(head: Head) -> set[LedgerId]:
 
 
 def uid_and_ids(at: NamingKey, key: str, value: bytes) -> tuple[str, set[LedgerId]]:
-    """Return the uid that a key with this value is of, and the ledgers that it names. MalformedRecord says what is
-    wrong with the key or its value."""
+    """Return the uid of the stream that a key with this value belongs to, and the ledgers that it names. Raises
+    MalformedRecord, which says what is wrong with the key or its value."""
     match at.kind:
         case Kind.HEAD:
             head = head_in(key, value)
@@ -98,12 +99,12 @@ def uid_and_ids(at: NamingKey, key: str, value: bytes) -> tuple[str, set[LedgerI
 
 
 def newly_named(places: Places, ops: Sequence[KeyOp], before: Mapping[str, bytes]) -> dict[str, Claims]:
-    """Return by uid what a change names that no old value of a key of that uid, changed along with it, names.
+    """Return by uid the ledgers that a change names, and that no old value of a key of that uid in the change names.
 
     Rows move from a head to a page, or to the garbage, within one change, so all old values count together. An intent
     that the change deletes, checks or sets proves its id, too: it exists before the change, which fails otherwise, and
-    an intent can only be there for an id of the stream. `before`: the values of the heads, pages and exports that the
-    change touches, as far as they exist. MalformedRecord.
+    an intent can only exist for a ledger of the stream. `before`: the old values of the heads, pages and exports that
+    the change touches, as far as they exist. Raises MalformedRecord for a new value that does not parse.
     """
     created = {op.key for op in ops if isinstance(op, Create)}
     named: dict[str, Claims] = {}
@@ -132,7 +133,7 @@ def touched(places: Places, ops: Iterable[KeyOp]) -> list[str]:
 
 
 def _before(at: NamingKey, op: KeyOp, old: bytes | None, created: set[str]) -> tuple[str, set[LedgerId]]:
-    """What the key named before the change. What cannot be read proves nothing."""
+    """Return the uid and the ledgers that a key named before the change; none if its old value cannot be read."""
     with suppress(MalformedRecord):
         if at.kind is Kind.INTENT:
             return at.uid, set() if op.key in created else {_id(op.key, at.name)}
@@ -152,7 +153,7 @@ def _id(key: str, name: str) -> LedgerId:
 
 
 def _check_pages(key: str, head: Head) -> None:
-    """Whoever goes through a stream's pages does so from `first` to `paged`: a number of steps that a value says."""
+    """Raise MalformedRecord if a head claims too many pages: programs go through all from `first` to `paged`."""
     pages = (head.paged - head.first) // PAGE_SEGMENTS
     if head.first < 0 or pages > MAX_PAGES:
         raise MalformedRecord(
@@ -162,7 +163,7 @@ def _check_pages(key: str, head: Head) -> None:
 
 
 def _check_intent(key: str, value: bytes) -> None:
-    """Servers go through the intents of all streams: one that they cannot read would hold them up."""
+    """Raise MalformedRecord for an intent that servers could not read: they go through the intents of all streams."""
     try:
         raw = json.loads(value)
         fields = [raw["epoch"], raw["purpose"], raw["time"], raw["state"], raw.get("query", ""), raw.get("place", "")]

@@ -1,6 +1,6 @@
-"""Names of objects in grants: NAMESPACE/objects/NAME is one object, NAMESPACE/objects/PREFIX* all that begin so.
+"""Names of objects in grants: NAMESPACE/objects/NAME is one object, NAMESPACE/objects/PREFIX* all with that prefix.
 
-Pure. Not here: grants (`core/security/acl.py`), which names are good ones (`core/objects/rows.py`).
+Pure. Not here: grants (`core/security/acl.py`), the check of names of objects (`core/objects/rows.py`).
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from buckram.errors import InvalidArgument
 
 OBJECTS = "objects"
 _LAST = chr(0x10FFFF)
-"""No character comes behind it."""
+"""The last character of all in the order of names."""
 
 
 class NameRange(NamedTuple):
-    """The names that begin with `text`, or, with `exact`, this one alone; but for those in `holes`."""
+    """Range of names: those that begin with `text`, or, with `exact`, this one alone; without those in `holes`."""
 
     text: str
     exact: bool = False
     holes: tuple[NameRange, ...] = ()
 
     def has(self, name: str) -> bool:
-        """Whether this is one of the names."""
+        """Return whether a name is in the range."""
         found = name == self.text if self.exact else name.startswith(self.text)
         return found and not any(hole.has(name) for hole in self.holes)
 
     def reaches(self, prefix: str) -> bool:
-        """Whether some names that begin with the prefix may be among these."""
+        """Return whether names with this prefix may be in the range."""
         if any(hole.has_all(prefix) for hole in self.holes):
             return False
         return self.text.startswith(prefix) or (not self.exact and prefix.startswith(self.text))
 
     def has_all(self, prefix: str) -> bool:
-        """Whether all names that begin with the prefix are among these."""
+        """Return whether all names with this prefix are in the range."""
         whole = not self.exact and prefix.startswith(self.text)
         return whole and not any(hole.reaches(prefix) for hole in self.holes)
 
     def from_prefix(self, prefix: str) -> NameRange | None:
-        """Those of the names that begin with the prefix as well; None if there are none."""
+        """Return the part of the range with this prefix; None if there is none."""
         if not self.reaches(prefix):
             return None
         if self.text.startswith(prefix):
@@ -48,18 +48,19 @@ class NameRange(NamedTuple):
         return NameRange(prefix, holes=tuple(hole for hole in self.holes if hole.reaches(prefix)))
 
     def behind(self, name: str) -> str:
-        """What a list goes on after behind a name: a hole is not gone through."""
+        """Return the text after which a listing continues behind this name: the end of a hole that the name is in, so
+        that holes are skipped, or the name itself."""
         ends = [hole.text + _LAST for hole in self.holes if not hole.exact and hole.has(name)]
         return max([name, *ends])
 
 
 def object_name(namespace: str, name: str) -> str:
-    """What grants call an object."""
+    """Return the name of an object in grants."""
     return f"{namespace}/{OBJECTS}/{name}"
 
 
 def granted_range(words: str) -> NameRange | None:
-    """The names that a grant is for, from its words behind the namespace; None if it is for streams."""
+    """Return the names that a grant is for, from its text behind the namespace; None if it is for streams."""
     first, slash, name = words.partition("/")
     if first != OBJECTS or not slash:
         return None
@@ -67,7 +68,7 @@ def granted_range(words: str) -> NameRange | None:
 
 
 def check_range(words: str) -> None:
-    """Raises InvalidArgument for `state/objects.` in a grant that could not name an object."""
+    """Raise InvalidArgument for text behind the namespace of a grant, `objects/NAME`, that can name no object."""
     name = words.partition("/")[2]
     text = name.removesuffix("*")
     if any(letter in text for letter in "*?["):
@@ -79,7 +80,7 @@ def check_range(words: str) -> None:
 
 
 def disjoint(ranges: Iterable[NameRange]) -> tuple[NameRange, ...]:
-    """The same names in ranges of which none is within another, in the order of the names."""
+    """Return the same names as ranges of which none is within another, in the order of the names."""
     found: list[NameRange] = []
     for one in sorted(set(ranges)):
         if not any(before.has(one.text) if one.exact else before.has_all(one.text) for before in found):
@@ -88,7 +89,7 @@ def disjoint(ranges: Iterable[NameRange]) -> tuple[NameRange, ...]:
 
 
 def without(ranges: Iterable[NameRange], holes: Iterable[NameRange]) -> tuple[NameRange, ...]:
-    """What is left of ranges; those without any name that is left are gone. Neither has holes yet."""
+    """Return ranges with these holes in them; ranges without any name left are dropped. Neither may have holes yet."""
     taken = disjoint(holes)
     found: list[NameRange] = []
     for one in ranges:

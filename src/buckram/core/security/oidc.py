@@ -1,6 +1,6 @@
-"""Logins by OIDC: what a token of an issuer says, who that is in this cluster, and the keys that an issuer publishes.
+"""Logins by OIDC: the claims of an issuer's token, the principal they stand for here, and the keys of an issuer.
 
-Pure: documents, keys, revocations and the time are given. Needs the extra `security`. Not here: how keys are fetched
+Pure: documents, keys, revocations and the time are given. Needs the extra `security`. Not here: fetching keys
 (`runtime/net/issuer.py`), the cluster's own tokens (`core/security/tokens.py`).
 """
 
@@ -30,11 +30,11 @@ from buckram.core.security.tokens import (
 from buckram.errors import ConfigError
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
-"""One for each kind of key; a token's own word never chooses among them."""
+"""Algorithms of signatures: one for each kind of key. The key determines it, never the header of the token."""
 MOST_KEYS = 64
 MOST_DOCUMENT_BYTES = 256 * 1024
 GROUP_ROLE = "oidc-group:"
-"""Before a group, as a role, so that no group is taken for a role of this cluster."""
+"""Prefix of a role that is made from a group, so that no group is taken for a role of this cluster."""
 _LEAST_RSA_BITS = 2048
 _MOST_SUBJECT_BYTES = 255
 _DISCOVERY = "/.well-known/openid-configuration"
@@ -45,32 +45,32 @@ class IssuerRefused(Exception):
 
 
 class UnknownKey(TokenRefused):
-    """It may be signed with a key that the issuer published since."""
+    """A token whose key is not known; the issuer may have published it since its keys were fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Whose tokens count, and what their claims mean here."""
+    """An issuer whose tokens are accepted, and the meaning of their claims here."""
 
     issuer: str
     audience: str
     jwks: str = ""
-    """Where its keys are; empty: where its discovery document says."""
+    """Address of its keys; empty: the one in its discovery document."""
     groups_claim: str = "groups"
     principal_claim: str = "sub"
     known_s: float = 3600.0
     admin_groups: frozenset[str] = frozenset()
     roles: Mapping[str, str] | None = None
-    """Roles of groups that have another one than their own name with GROUP_ROLE before it."""
+    """Roles by group; any other group has the role of its own name with GROUP_ROLE before it."""
 
     @property
     def discovery(self) -> str:
-        """Where the issuer says where its keys are."""
+        """Return the address of the issuer's discovery document, which has the address of its keys."""
         return self.issuer.rstrip("/") + _DISCOVERY
 
 
 def issuer_of(auth: AuthConfig) -> Issuer | None:
-    """The issuer of the settings; None without one. ConfigError."""
+    """Return the issuer of the settings; None without one. Raises ConfigError."""
     if not auth.oidc_issuer:
         for name in ("oidc_audience", "oidc_jwks", "oidc_admin_groups", "oidc_roles"):
             if getattr(auth, name):
@@ -101,7 +101,7 @@ def _listed(text: str) -> list[str]:
 
 
 def url_refusal(url: str) -> str:
-    """Why keys are not fetched from there; "" if they are."""
+    """Return why keys may not be fetched from an address; "" if they may: https, or http on this machine."""
     try:
         found = urlsplit(url)
         host, _ = found.hostname or "", found.port
@@ -120,7 +120,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def keys_url_of(document: bytes, issuer: Issuer) -> str:
-    """Where a discovery document says that keys are. Raises IssuerRefused."""
+    """Return the address of keys in a discovery document. Raises IssuerRefused if it has none, or another issuer."""
     found = _object(document)
     if found.get("issuer") != issuer.issuer:
         raise IssuerRefused(f"it is of issuer {str(found.get('issuer'))[:100]!r}, and not of {issuer.issuer}")
@@ -133,8 +133,8 @@ def keys_url_of(document: bytes, issuer: Issuer) -> str:
 
 
 def keys_of(document: bytes) -> dict[str, tuple[Any, str]]:
-    """The keys of a JWK set that can sign, with the one algorithm that each is good for, by their ids. Others are left
-    out. Raises IssuerRefused."""
+    """Return the keys for signatures in a JWK set by their ids, each with its only algorithm. Keys of other kinds are
+    left out. Raises IssuerRefused for another document, or if no key is left."""
     import jwt
 
     rows = _object(document).get("keys")
@@ -181,7 +181,7 @@ def _object(document: bytes) -> dict[str, Any]:
 
 
 def is_of(text: str | bytes, issuer: Issuer) -> bool:
-    """Whether a token says that it is of this issuer. Nothing of it is proved."""
+    """Return whether a token claims to be of this issuer. The claim is not verified."""
     import jwt
 
     if len(text) > MAX_TOKEN_BYTES:
@@ -194,7 +194,7 @@ def is_of(text: str | bytes, issuer: Issuer) -> bool:
 
 
 def key_id_of(text: str | bytes) -> str:
-    """The id of the key that a token says it is signed with; empty for none."""
+    """Return the id of the key that a token claims to be signed with, which is not verified; "" for none."""
     import jwt
 
     try:
@@ -213,8 +213,8 @@ def verify(
     *,
     earliest_s: float | None = None,
 ) -> Token:
-    """Return what a token of the issuer says, and who that is here. Raises TokenRefused, UnknownKey. Times are as for
-    the cluster's own tokens."""
+    """Verify a token of the issuer, and return it with its subject and roles here. `now_s` and `earliest_s` are as in
+    `core/security/tokens.py:verify`. Raises TokenRefused, and UnknownKey if its key is not among `keys`."""
     import jwt
 
     if len(text) > MAX_TOKEN_BYTES:

@@ -1,6 +1,6 @@
-"""Who speaks on a connection: a name that says how it was proved, and roles.
+"""The principal of a connection: a name with the scheme by which it was authenticated, and roles.
 
-Not here: how it is proved (`bookie/service/login.py`), what it may do (`core/security/access.py`).
+Not here: authentication (`bookie/service/login.py`), authorisation (`core/security/access.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`name` is like `token:alice`, `oidc:alice`, `cert:CN=alice`, `sasl:alice`, `unix:alice` or `anonymous`."""
+    """A principal. `name`: `token:alice`, `oidc:alice`, `cert:CN=alice`, `sasl:alice`, `unix:alice` or `anonymous`."""
 
     name: str
     roles: tuple[str, ...] = ()
@@ -21,6 +21,6 @@ class Principal:
 
 
 ANONYMOUS = Principal("anonymous")
-"""Who has proved nothing."""
+"""Principal of a connection without a login."""
 EVERYBODY = Principal("anonymous", admin=True)
-"""The same on a bookie that asks nobody."""
+"""Principal of every connection to a bookie that requires no login."""

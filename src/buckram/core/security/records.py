@@ -1,6 +1,6 @@
-"""What whoever is held to grants may write into a ledger's record: at its creation, and later. Pure.
+"""Limits on a ledger's record for principals who are no administrators: at its creation, and in changes. Pure.
 
-Not here: which changes of a record are legal at all (`core/ledgers/metadata.py`), and who may make them
+Not here: the changes of a record that are legal at all (`core/ledgers/metadata.py`), and the permissions to make them
 (`core/security/namespaces.py`).
 """
 
@@ -12,17 +12,17 @@ from buckram.errors import MalformedRecord
 from buckram.types import LedgerMetadata
 
 CHANGING = ("fragments", "state", "last_entry", "length")
-"""What writers, recovery and repair change. The creator token may go, and everything else is there for good."""
+"""Fields that writers, recovery and repair change. The creator token may be removed; all others never change."""
 MOST_ENTRIES, MOST_BYTES = 10**10, 1 << 44
-"""What a record may claim: no disk has a ledger as large."""
+"""Limits on the entries and bytes that a record may claim, above any ledger that fits on a disk."""
 _LASTING = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password", "creation_time_ms",
             "format_version")  # fmt: skip
 
 
 def creation_refusal(value: bytes) -> str:
-    """Return why nobody who is held to grants may create a ledger with this record; "" if that is allowed.
+    """Return why no principal but an administrator may create a ledger with this record; "" if that is allowed.
 
-    Entries are known by id and birth. Without a birth of its own a ledger might pass for another one of its id.
+    Entries are identified by id and birth. Without a birth of its own a ledger might pass for another one of its id.
     """
     try:
         record = record_in(value)
@@ -34,7 +34,8 @@ def creation_refusal(value: bytes) -> str:
 
 
 def _size_refusal(record: LedgerMetadata) -> str:
-    """Healing looks for each entry that a record speaks of, whether or not anybody wrote it."""
+    """Return why the record claims too many entries or bytes, which healing would look for one by one even if they were
+    never written; "" if it does not."""
     last = max([record.last_entry or 0, *(fragment.first_entry for fragment in record.fragments)])
     if last >= MOST_ENTRIES:
         return f"it speaks of entry {last}, the limit is {MOST_ENTRIES} entries; begin another ledger"
@@ -58,7 +59,7 @@ def lasting_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
 
 
 def change_refusal(before: bytes, after: bytes) -> str:
-    """Return why one record may not take another's place; "" if it may."""
+    """Return why a record may not be changed so; "" if it may."""
     try:
         record = record_in(after)
         changed = lasting_change(record_in(before), record)

@@ -1,6 +1,6 @@
 """Tokens: JWTs that name a subject and its roles, for one cluster, signed with EdDSA or RS256.
 
-Pure: keys, revocations and the time are given. Needs the extra `security`. Not here: where they are kept
+Pure: keys, revocations and the time are given. Needs the extra `security`. Not here: keeping keys and revocations
 (`metadata/security.py`).
 """
 
@@ -19,16 +19,16 @@ from buckram.extras import needs
 ISSUER = "buckram"
 MAX_TOKEN_BYTES = 8 * 1024
 CLOCK_S = 300.0
-"""How far the clock of who made a token may be ahead."""
+"""Seconds by which the clock of the maker of a token may be ahead."""
 ADMIN = "admin"
-"""The role of who may do everything."""
+"""Role of administrators, who may do everything."""
 OIDC = "oidc"
-"""The scheme of who has logged in at an issuer outside of the cluster (`core/security/oidc.py`)."""
+"""Scheme of principals who logged in at an issuer outside the cluster (`core/security/oidc.py`)."""
 _LEAST_RSA_BITS = 2048
 
 
 def need_extra(who: str) -> None:
-    """ConfigError where what tokens stand on is not installed."""
+    """Raise ConfigError if the packages that tokens need are not installed. `who`: the feature, for the error."""
     try:
         import cryptography
         import jwt
@@ -39,11 +39,11 @@ def need_extra(who: str) -> None:
 
 
 class TokenRefused(Exception):
-    """Why a token does not count. Says nothing of its content but names and times."""
+    """A token that is refused; the text gives the reason, and discloses only names and times of the token."""
 
 
 class TokenExpired(TokenRefused):
-    """It was good once: the signature was verified. `subject`: whose it is."""
+    """A token that has expired; its signature was verified. `subject`: its owner."""
 
     def __init__(self, token_id: str, subject: str, ago_s: float) -> None:
         super().__init__(f"token {token_id} of {subject} has expired {ago_s:.0f} s ago")
@@ -52,7 +52,7 @@ class TokenExpired(TokenRefused):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a token says, once it was verified. Times in seconds since 1970."""
+    """Contents of a verified token. Times are in seconds since 1970."""
 
     token_id: str
     subject: str
@@ -67,28 +67,29 @@ class Token:
 
     @property
     def known_as(self) -> str:
-        """The subject by which its tokens are revoked, and told to operators."""
+        """Return the name by which the subject's tokens are revoked, and which operators see."""
         return f"{OIDC}:{self.subject}" if self.scheme == OIDC else self.subject
 
 
 CERTIFICATE = "certificate:"
-"""Before the serial number of a certificate, in hexadecimal digits, among the ids of what was revoked."""
+"""Prefix of the id by which a certificate is revoked, before its serial number in hexadecimal digits."""
 
 
 def certificate_id(serial: int) -> str:
-    """The id by which a certificate is revoked."""
+    """Return the id by which a certificate is revoked."""
     return f"{CERTIFICATE}{serial:x}"
 
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """Tokens by their ids, certificates by theirs, and subjects with the time up to which their tokens do not count."""
+    """Revoked tokens and certificates by their ids, and subjects, each with the time up to which its tokens are revoked
+    that were issued until then."""
 
     tokens: frozenset[str] = frozenset()
     subjects: Mapping[str, float] | None = None
 
     def why(self, token: Token) -> str:
-        """Return why the token does not count any more; "" if it does."""
+        """Return why the token is revoked; "" if it is not."""
         if token.token_id in self.tokens:
             return f"token {token.token_id} was revoked"
         # The clock of an issuer may be ahead of the one that revoked.
@@ -98,13 +99,13 @@ class Revocations:
         return ""
 
     def why_certificate(self, serial: int) -> str:
-        """Return why the certificate of this serial number does not count any more; "" if it does."""
+        """Return why the certificate with this serial number is revoked; "" if it is not."""
         return f"its certificate {serial:x} was withdrawn" if certificate_id(serial) in self.tokens else ""
 
 
 def ends_of(text: str) -> float | None:
-    """When a token says that it ends, in seconds since 1970; None for what is no token. Nothing of it is proved: it is
-    for telling the one who gave it why it does not count."""
+    """Return when a token claims to expire, in seconds since 1970; None for text that is no token. The claim is not
+    verified, and only good for telling the token's owner why it is refused."""
     try:
         said = json.loads(base64.urlsafe_b64decode(text.split(".")[1] + "=="))
         return float(said["exp"])
@@ -113,7 +114,7 @@ def ends_of(text: str) -> float | None:
 
 
 def audience(cluster: str, purpose: str) -> str:
-    """Whom a token is for: the cluster, or a purpose in it; it counts for nothing else."""
+    """Return the audience of a token, the only one that accepts it: the cluster, or a purpose in it."""
     return f"{cluster} {purpose}" if purpose else cluster
 
 
@@ -126,7 +127,7 @@ def verify(
     *,
     earliest_s: float | None = None,
 ) -> Token:
-    """Return what the token says. `keys`: public keys (PEM) by key id. Raises TokenRefused.
+    """Verify a token, and return its contents. `keys`: public keys (PEM) by key id. Raises TokenRefused.
 
     While the time is in doubt, `now_s` is the latest that it may be, and `earliest_s` the earliest: the token has to
     count at both.
@@ -175,7 +176,7 @@ def _token(said: Mapping[str, Any]) -> Token:
 
 
 def sign(token: Token, cluster: str, key_id: str, private_key: bytes) -> str:
-    """Make the text of a token. `private_key`: PEM, of Ed25519 or RSA."""
+    """Return the signed text of a token. `private_key`: PEM, of Ed25519 or RSA."""
     import jwt
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -186,7 +187,7 @@ def sign(token: Token, cluster: str, key_id: str, private_key: bytes) -> str:
         "iss": ISSUER, "aud": cluster, "sub": token.known_as, "jti": token.token_id, "roles": list(token.roles),
         "iat": int(token.issued_s), "exp": round(token.expires_s),
     }  # fmt: skip
-    if token.scheme != "token":  # A release that does not know it takes the subject, which nobody else has, as it is.
+    if token.scheme != "token":  # a release that does not know the scheme uses the subject as it is, which is unique
         said["scheme"] = token.scheme
     return jwt.encode(said, private_key, algorithm=algorithm, headers={"kid": key_id})
 

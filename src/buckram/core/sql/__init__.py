@@ -1,1 +1,1 @@
-"""What can be known of SQL text without a database, and the state of one caller's transaction."""
+"""SQL text as far as it can be understood without a database, and the state of one caller's transaction."""

@@ -1,7 +1,7 @@
-"""The functions of a connection that are no functions of SQLite: a statement of its own asks for one.
+"""Functions of a connection that are no functions of SQLite: each is called by a statement of its own.
 
 `SELECT buckram_token('order-4711')` gives the next commit of the connection a token, `SELECT buckram_offset()` says how
-far its replica is, `SELECT buckram_after(1200)` has its reads see everything below an offset. What they do is in
+far its replica is, `SELECT buckram_after(1200)` has its reads see everything below an offset. They are executed in
 `sql/session.py`.
 """
 
@@ -24,17 +24,20 @@ _PREFIX = "buckram_"
 
 
 class OwnCall(NamedTuple):
-    """A call of such a function."""
+    """One call of a function of the connection."""
 
     name: str
     argument: str
-    """As it is written; empty for none."""
+    """The argument as it is written: a literal or a placeholder; empty for none."""
     label: str
-    """The name of the column."""
+    """Name of the result column."""
 
 
 def own_call(sql: str) -> OwnCall | None:
-    """The call that a statement is, of which `sql` is the text without comments before it; None for all else."""
+    """Return the call that a statement consists of; None for any other statement.
+
+    `sql`: text of the statement, without comments before it.
+    """
     if len(sql) > _MOST_CHARACTERS or _PREFIX not in sql.lower():
         return None
     found = _CALL.fullmatch(sql)
@@ -45,7 +48,7 @@ def own_call(sql: str) -> OwnCall | None:
 
 
 def argument_of(call: OwnCall, parameters: Parameters) -> SqlValue:
-    """The value of its argument; None where there is none."""
+    """Return the value of the argument of a call; None without one, or if its placeholder has no value."""
     written = call.argument
     if written.startswith("'"):
         return written[1:-1].replace("''", "'")

@@ -1,4 +1,4 @@
-"""SQL text: where statements end, and which of them begin and end transactions. Knows no grammar beyond that."""
+"""SQL text: the ends of statements, and which of them begin and end transactions. No grammar beyond that is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODES = {"DEFERRED": "deferred", "IMMEDIATE": "immediate", "EXCLUSIVE": "immedi
 
 
 class Kind(enum.Enum):
-    """What a statement does to the transaction of its connection."""
+    """Kinds of statements, by their effect on the transaction of the connection."""
 
     BEGIN = "begin"
     COMMIT = "commit"
@@ -28,14 +28,14 @@ class Kind(enum.Enum):
     SAVEPOINT = "savepoint"
     RELEASE = "release"
     OTHER = "other"
-    """Nothing: it runs in the transaction, or in one of its own."""
+    """A statement without effect on it: it runs in the open transaction, or in one of its own."""
     EMPTY = "empty"
-    """Blanks and comments."""
+    """Text of blanks and comments only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement. `mode` is of BEGIN: deferred, immediate or readonly; `name` is that of a savepoint."""
+    """One statement. `mode` of a BEGIN: "deferred", "immediate" or "readonly"; `name`: that of a savepoint."""
 
     kind: Kind
     mode: str = ""
@@ -46,7 +46,7 @@ _OTHER = Statement(Kind.OTHER)
 
 
 def classify(sql: str) -> Statement:
-    """The kind of a single statement. What is not understood is OTHER: SQLite will say what is wrong with it."""
+    """Return the kind of a single statement. Text that is not understood is OTHER: SQLite reports its errors."""
     first, words = "", list[str]()
     for kind, text in _tokens(sql):
         if kind == "end":
@@ -61,7 +61,7 @@ def classify(sql: str) -> Statement:
 
 
 def split(script: str) -> list[str]:
-    """The statements of a script without those that are empty; a trigger with its body is one."""
+    """Return the statements of a script without empty ones; a trigger with its body is one statement."""
     found: list[str] = []
     begin, words = 0, list[str]()
     for match in _TOKEN.finditer(script):
@@ -83,12 +83,12 @@ def split(script: str) -> list[str]:
 
 
 def is_single(sql: str) -> bool:
-    """Whether the text is one statement at most."""
+    """Return whether the text has at most one statement."""
     return ";" not in sql.rstrip().rstrip(";") or len(split(sql)) <= 1
 
 
 def placeholders(sql: str) -> dict[str, str]:
-    """The names of a statement's placeholders, each with the character before it: {"a": ":a", "2": "?2"}."""
+    """Return the names of a statement's placeholders, each with its full form: {"a": ":a", "2": "?2"}."""
     found: dict[str, str] = {}
     before = ""
     for match in _TOKEN.finditer(sql):
@@ -153,7 +153,7 @@ def _release(words: list[str]) -> Statement:
 
 
 def _name(word: str) -> str:
-    """The name of a savepoint for comparing: without quotes, in one case."""
+    """Return the name of a savepoint in a form for comparison: without quotes, in lower case."""
     if word[0] in "'\"`[":
         close = "]" if word[0] == "[" else word[0]
         word = word[1:-1] if word[0] == "[" else word[1:-1].replace(close * 2, close)

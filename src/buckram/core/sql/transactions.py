@@ -1,9 +1,9 @@
-"""The state of one caller's transaction: what each statement means for it. Pure; who executes is `sql/session.py`.
+"""The state of one caller's transaction, and the effect of each statement on it. Pure; `sql/session.py` executes.
 
-A caller sees what a SQLite connection shows: BEGIN, COMMIT, ROLLBACK, and savepoints, of which the outermost is a
-transaction if none is open. One thing is more strict. When a transaction ended without the caller's doing (it took too
-long, the leader changed), later statements are refused until the caller says ROLLBACK: otherwise they would be executed
-one by one, as if each had been meant alone.
+Callers see the behaviour of a SQLite connection: BEGIN, COMMIT, ROLLBACK, and savepoints, of which the outermost is a
+transaction if none is open. One rule is stricter: if a transaction ended without the caller's doing (it took too long,
+the leader changed), later statements are refused until the caller sends ROLLBACK; otherwise each would be executed and
+committed alone, although it was meant as a part of the transaction.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from buckram.core.sql.statements import Kind, Statement
 
 
 class Do(enum.Enum):
-    """What is to be done with a statement."""
+    """Actions for the executor of a statement."""
 
     RUN_ALONE = "run alone"
-    """In a transaction of its own."""
+    """Run the statement in a transaction of its own."""
     RUN_INSIDE = "run inside"
-    """In the open transaction."""
+    """Run the statement in the open transaction."""
     BEGIN = "begin"
     """Open a transaction."""
     BEGIN_AND_RUN = "begin and run"
-    """Open a transaction, then run the statement inside it: a savepoint outside of transactions."""
+    """Open a transaction, then run the statement inside it: a savepoint outside any transaction."""
     COMMIT = "commit"
     ROLLBACK = "rollback"
     NOTHING = "nothing"
 
 
 class TransactionMisuse(Exception):
-    """The statement does not fit to the state; SQLite's words."""
+    """A statement that does not fit the state of the transaction; the text is that of SQLite."""
 
 
 class TransactionGone(Exception):
-    """The transaction ended without the caller's doing; the text says why."""
+    """The transaction ended without the caller's doing; the text gives the reason."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class CallerTransaction:
     active: bool = False
     readonly: bool = False
     gone: str = ""
-    """Why the transaction ended that the caller takes to be open; empty if there is none such."""
+    """Reason why a transaction ended that the caller takes to be open; empty: there is no such one."""
     _savepoints: list[str] | None = None
     """Names of open savepoints, if the outermost one began the transaction."""
 
@@ -54,7 +54,11 @@ class CallerTransaction:
         return not self.active and not self.gone
 
     def plan(self, statement: Statement) -> Do:
-        """What is to be done with a statement. Raises TransactionMisuse and TransactionGone. Changes nothing."""
+        """Return the action for a statement, without changing the state.
+
+        Raises TransactionMisuse if the statement does not fit the state, and TransactionGone until a ROLLBACK if the
+        transaction ended without the caller's doing.
+        """
         kind = statement.kind
         if kind is Kind.EMPTY:
             return Do.NOTHING
@@ -80,7 +84,8 @@ class CallerTransaction:
         return Do.RUN_INSIDE if self.active else Do.RUN_ALONE
 
     def done(self, statement: Statement, did: Do) -> None:
-        """What was planned has been done. If COMMIT failed and left the transaction open, it was not done."""
+        """Update the state after the planned action succeeded; not to be called if COMMIT failed and left the
+        transaction open."""
         if did in (Do.COMMIT, Do.ROLLBACK):
             self._end()
         elif did is Do.NOTHING and statement.kind is Kind.ROLLBACK:
@@ -93,11 +98,11 @@ class CallerTransaction:
             self._follow_savepoints(statement)
 
     def ended(self) -> None:
-        """SQLite rolled the transaction back because of an error, and says so: the caller is outside again."""
+        """Note that SQLite rolled the transaction back with an error that the caller sees: none is open any more."""
         self._end()
 
     def lost(self, why: str) -> None:
-        """The transaction ended without the caller's doing, or what became of its commit is not known."""
+        """Note that the transaction ended without the caller's doing, or that the outcome of its commit is unknown."""
         self._end()
         self.gone = why
 

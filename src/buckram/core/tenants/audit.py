@@ -1,7 +1,7 @@
 """Events of the audit trail: who did what to which object, through which bookie, and whether it was allowed. Pure.
 
-What events name was written by others: they are cut to a size, as JSON they are ASCII, and `shown` is one line.
-Not here: noting them (`bookie/audit_log.py`), writing and reading them (`audit`), what links them
+Texts in events come from others: each is cut to a size, the JSON is ASCII, and `shown` gives a single line.
+Not here: recording them (`bookie/audit_log.py`), writing and reading them (`audit`), their chain
 (`core/tenants/audit_chain.py`).
 """
 
@@ -41,27 +41,27 @@ ACTIONS = (
     REFUSALS,
     LOST,
 )
-"""`login`, `read`, `append` and `list` are noted where they were refused; `refusals`: so many more of a principal were;
-`lost`: so many events were not kept, because the trail could not be written."""
+"""Actions of events. `login`, `read`, `append` and `list` are recorded when they are refused; `refusals` counts further
+refusals of a principal, and `lost` counts events that were not kept because the trail could not be written."""
 DONE, REFUSED = "done", "refused"
 MOST_TEXT = 500
-"""Characters of one field, as it is in JSON."""
+"""Maximum characters of one text field, as encoded in JSON."""
 MOST_BYTES = 9 * MOST_TEXT
-"""No event is larger."""
+"""Maximum bytes of one encoded event."""
 _CUT = "..."
 _MOST_ESCAPED = 12
-"""Characters that JSON needs for one at most."""
+"""Maximum characters that JSON needs for one character: a pair of surrogates, escaped."""
 _MOST_US = 253_402_300_800_000_000
-"""The year 10000: no time is as late."""
+"""Upper bound of times, exclusive: the year 10000, in microseconds since 1970."""
 _LINKS = ("chain", "number", "before")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """`what` names the object, such as `stream shop/orders`; `namespace` is "" where it belongs to none.
+    """One event. `what` names the object, such as `stream shop/orders`; `namespace` is "" if it belongs to none.
 
-    `chain` is who wrote it down ("": a release that had none), `number` its place there, from 1, and `before` the
-    digest of the one before it.
+    `chain`: the writer whose chain it is in ("": written by a release without chains); `number`: its place there,
+    from 1; `before`: the digest of the event before it.
     """
 
     time_us: int
@@ -78,7 +78,7 @@ class AuditEvent:
     before: str = ""
 
     def row(self) -> dict[str, Any]:
-        """Return what it says, without its place where it has none."""
+        """Return the fields by name; without those of the chain if it is in none."""
         return {name: getattr(self, name) for name in _NAMES if self.chain or name not in _LINKS}
 
     def encode(self) -> bytes:
@@ -86,7 +86,7 @@ class AuditEvent:
 
     @classmethod
     def parse(cls, value: bytes) -> AuditEvent:
-        """Raises InvalidArgument for what `encode` did not make."""
+        """Parse an event. Raises InvalidArgument for anything that `encode` did not make."""
         try:
             raw = json.loads(value)
             texts = {name: str(raw.get(name, "")) for name in _TEXTS}
@@ -106,12 +106,13 @@ class AuditEvent:
             return cls(record.timestamp, "", LOST, f"record {record.offset}", detail="it is no event of the trail")
 
     def bounded(self) -> AuditEvent:
-        """Return it with each text cut to its size."""
+        """Return the event with each text cut to MOST_TEXT."""
         cut: dict[str, Any] = {name: bounded(getattr(self, name)) for name in _TEXTS}
         return replace(self, **cut)
 
     def matches(self, *, principal: str = "", action: str = "", namespace: str = "", what: str = "") -> bool:
-        """Whether it is of that principal, action and namespace, and about something with that text in its name."""
+        """Return whether the event has this principal, action and namespace, and this text in the name of its object;
+        an empty argument matches every event."""
         return (
             (not principal or self.principal == principal)
             and (not action or self.action == action)
@@ -125,7 +126,7 @@ _TEXTS = tuple(name for name in _NAMES if name not in ("time_us", "number"))
 
 
 def _json(value: Any) -> str:
-    """ASCII without control characters."""
+    """Return JSON in ASCII without control characters."""
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 

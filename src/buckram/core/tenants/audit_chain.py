@@ -1,9 +1,9 @@
 """The chain of the audit trail: each event of a writer has a number and the digest of the one before. Pure.
 
-A writer is one life of a bookie. Who looks at the trail later sees by it that an event is missing, was put in, or was
-changed, but for the newest one of each writer, and but for the oldest ones: where those begin that are left, a chain
-begins. Nothing here is signed: who may write everything can make a whole chain anew, so keep the newest digests, or a
-copy of the events, where he does not reach.
+A writer is one run of a bookie. A later check finds that an event is missing, was inserted or was changed, except for
+the newest event of each writer, and for the oldest ones after retention: a chain then begins with the first event that
+is left. Nothing here is signed: whoever may write everything can make a whole chain anew, so keep the newest digests,
+or a copy of the events, out of his reach.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from buckram.core.tenants.audit import AuditEvent
 from buckram.errors import InvalidArgument
 
 _MOST_BREAKS = 100
-"""Breaks of one chain that are told one by one."""
+"""Maximum number of breaks that are listed of one chain, and of unreadable records; further ones are counted."""
 _REMEMBERED = 50_000
-"""Digests by which a batch is known that was written twice, after an answer that was lost."""
+"""Number of recent digests by which an event is recognised that was written twice because an answer was lost."""
 
 
 def digest_of(value: bytes) -> str:
-    """The digest of an event as it is stored."""
+    """Return the digest of an event in its stored form, SHA-256 in hexadecimal digits."""
     return hashlib.sha256(value).hexdigest()
 
 
 class Links:
-    """Gives events of one writer their places."""
+    """The chain of one writer, which gives each of its events its place."""
 
     def __init__(self, chain: str) -> None:
         self.chain = chain
         self._number, self._before = 0, ""
 
     def add(self, event: AuditEvent) -> AuditEvent:
-        """Return the event as the next one of the chain, whatever chain it says that it is of."""
+        """Return the event as the next one of the chain; the place that it had before is replaced."""
         self._number += 1
         event = replace(event, chain=self.chain, number=self._number, before=self._before).bounded()
         self._before = digest_of(event.encode())
@@ -53,7 +53,7 @@ class Break:
 
 @dataclass(slots=True)
 class Chain:
-    """What the trail has of one writer."""
+    """The events of one writer in the trail, as far as they have been checked."""
 
     chain: str
     bookie: str
@@ -62,7 +62,7 @@ class Chain:
     last: int = 0
     last_us: int = 0
     digest: str = ""
-    """Of the last one. Whoever keeps it elsewhere can prove later that nothing before it was changed."""
+    """Digest of the last event. A copy that is kept elsewhere proves later that no event before it was changed."""
     events: int = 0
     repeated: int = 0
     breaks: list[Break] = field(default_factory=list)
@@ -80,13 +80,16 @@ class Chain:
 
 
 class ChainCheck:
-    """`from_start`: nothing was ever removed from the beginning of the trail, so each chain has to begin with 1."""
+    """Check of the chains of a trail, record by record.
+
+    `from_start`: nothing was ever removed from the beginning of the trail, so each chain has to begin with 1.
+    """
 
     def __init__(self, *, from_start: bool) -> None:
         self._from_start = from_start
         self.chains: dict[str, Chain] = {}
         self.before_chain, self.unchained_later = 0, 0
-        """Events without a place, and those of them that stand behind one that has one."""
+        """Number of events in no chain, and of those among them that follow an event that is in one."""
         self.unreadable: list[int] = []
         self.more_unreadable = 0
         self._digests: OrderedDict[tuple[str, int], str] = OrderedDict()
@@ -96,7 +99,7 @@ class ChainCheck:
         return not self.unreadable and all(chain.whole for chain in self.chains.values())
 
     def see(self, offset: int, value: bytes) -> None:
-        """Look at the next record of the trail."""
+        """Check the next record of the trail."""
         try:
             event = AuditEvent.parse(value)
         except InvalidArgument:
@@ -129,7 +132,7 @@ class ChainCheck:
             chain.broken("missing", 1, event.number - 1, offset)
 
     def _again(self, chain: Chain, event: AuditEvent, digest: str, offset: int) -> None:
-        """A number that was there: a batch was written twice, or somebody put an event in."""
+        """Check an event whose number was seen before: a repetition of the same event, or an inserted one."""
         if self._digests.get((event.chain, event.number)) == digest:
             chain.repeated += 1
         else:

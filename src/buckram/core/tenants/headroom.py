@@ -1,9 +1,9 @@
-"""How fast tenants that use much may go while one that uses little is beside them. Pure.
+"""Pacing of large tenants while small ones use the same bookie. Pure.
 
-Turns alone share what a bookie can do; they do not keep it free: where each turn uses all of the disk and the
-processor, whoever comes with one small add waits for the turn before it. So the large ones are paced, as fast as the
-adds of the small ones still take about as long as they do at the quietest.
-Not here: who is held back and when it goes on (`bookie/service/turnstile.py`).
+Turns alone share the capacity of a bookie; they keep none of it free: if each turn uses all of the disk and the
+processor, a single small add waits for the turn before it. So large tenants are paced, just so fast that adds of small
+ones take about as long as at the slowest pace.
+Not here: holding requests back and letting them go on (`bookie/service/turnstile.py`).
 """
 
 from __future__ import annotations
@@ -14,52 +14,59 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 TICK_S = 0.02
-"""How often `look` is called while tenants compete."""
+"""Seconds between calls of `look` while tenants compete."""
 SMALL = 0.5
-"""A tenant is small that uses at most so much of what the largest one uses."""
+"""Share of the largest tenant's usage up to which a tenant is small."""
 LEAST_BYTES = 4 * 1024 * 1024
-"""No tenant is paced below so many bytes a second."""
+"""Slowest pace of a tenant, bytes a second."""
 _QUICK_S = 0.002
-"""Adds of small tenants that take no longer hold nobody up."""
+"""Latency of small tenants' adds, in seconds, up to which large tenants are not slowed down."""
 _TIMES = 1.5
-"""Where the disk is slower than that, they may take so many times of what they take at the slowest pace."""
+"""Multiple of their average latency at the slowest pace up to which small tenants' adds may take, if that is more."""
 _MEMORY_S, _LEARNING = 60.0, 0.1
-"""For how long that is known, and the weight of one look."""
+"""Seconds for which that average is kept without a new sample, and the weight of one sample in it."""
 _USE_S = 0.25
-"""Over about so long it is averaged what a tenant uses."""
+"""Time constant of the usage average, seconds."""
 _DOWN, _UP = 0.7, 1.02
 _APART, _FREE = 4.0, 8.0
-"""The pace is at least so many times what a small one uses, or that would be none; and none if it is far above use."""
+"""`_APART`: least pace as a multiple of the largest usage of a small tenant, which would not be small otherwise.
+`_FREE`: multiple of the largest usage above which pacing ends."""
 
 
 class Headroom(Generic[T]):
-    """`pace` is what each large tenant may use, in bytes a second; infinite while nobody has to give way."""
+    """Pacing of the tenants of one bookie.
+
+    `pace`: limit of each large tenant, in bytes a second; infinite while there is no reason to slow them down.
+    """
 
     def __init__(self) -> None:
         self.pace = math.inf
         self._used: dict[T, float] = {}
         self._small_until = 0.0
-        """Who uses at most so much is small."""
+        """Usage up to which a tenant is small, bytes a second."""
         self._quiet_s = 0.0
-        """What adds of small tenants took on average at the slowest pace; 0.0: not known."""
+        """Average latency of small tenants' adds at the slowest pace, seconds; 0.0: unknown."""
         self._known_until = 0.0
 
     def __len__(self) -> int:
-        """How many tenants used anything lately."""
+        """Return the number of tenants with recent usage."""
         return len(self._used)
 
     def __contains__(self, tenant: T) -> bool:
-        """Whether it used anything lately."""
+        """Return whether a tenant has recent usage."""
         return tenant in self._used
 
     def is_small(self, tenant: T) -> bool:
-        """Whether others give way to it."""
+        """Return whether a tenant is small, so that large ones are paced for its sake."""
         used = self._used.get(tenant)
         return used is not None and used <= self._small_until
 
     def look(self, now: float, elapsed_s: float, used: Mapping[T, int], took_s: float | None) -> None:
-        """Learn what each tenant used since the last look, in bytes, and the longest that an add of a small one took
-        (None: there was none, or nothing is known)."""
+        """Update the averages, and set the pace.
+
+        `used`: bytes that each tenant used since the last look, `elapsed_s` ago. `took_s`: longest latency of an add of
+        a small tenant since then; None: there was no such add, or it is unknown, and the pace stays.
+        """
         weight = min(1.0, elapsed_s / _USE_S)
         for tenant, size in used.items():
             before = self._used.get(tenant, size / elapsed_s)
@@ -89,7 +96,7 @@ class Headroom(Generic[T]):
         return self._quiet_s
 
     def forget(self) -> None:
-        """Nobody competes any more."""
+        """Drop all usage and end pacing, since no tenants compete any more."""
         self.pace = math.inf
         self._used.clear()
 

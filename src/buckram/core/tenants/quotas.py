@@ -1,7 +1,7 @@
-"""Quotas: what a namespace may have and do. Names, units and their stored form.
+"""Quotas, the limits of a namespace: names, units and their stored form.
 
-Pure. Not here: where they are kept (`metadata/tenants.py`), what is used (`core/tenants/usage.py`), who holds requests
-back (`bookie/service/turnstile.py`).
+Pure. Not here: keeping them (`metadata/tenants.py`), usage (`core/tenants/usage.py`), holding requests back
+(`bookie/service/turnstile.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from buckram.errors import InvalidArgument
 
 MOST = 2**62
 _LEAST_RATE = 1024
-"""A slower one than this many bytes a second would hold single entries back for minutes."""
+"""Lowest quota of bytes a second; a lower one would hold single entries back for minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Of one namespace; None: no limit. Rates count an entry once, however many copies of it there are."""
+    """Quotas of one namespace; None: no limit. Rates count an entry once, however many copies of it there are."""
 
     stored_bytes: int | None = None
     """Bytes on the disks of all bookies, each copy counted, as the logs of bookies hold them."""
@@ -44,11 +44,11 @@ class Quotas:
         return {name: getattr(self, name) for name in NAMES}
 
     def limits(self) -> dict[str, int]:
-        """Those that are set."""
+        """Return the quotas that are set, by name."""
         return {name: value for name, value in self.values().items() if value is not None}
 
     def changed(self, changes: Mapping[str, int | None]) -> Quotas:
-        """With these in place of the present ones; None takes one back. InvalidArgument."""
+        """Return quotas with these changes; None removes a limit. Raises InvalidArgument."""
         for name, value in changes.items():
             _check(name, value)
         return dataclasses.replace(self, **changes)
@@ -58,7 +58,7 @@ class Quotas:
 
     @classmethod
     def parse(cls, value: bytes) -> Quotas:
-        """Raises ValueError for what `encode` did not make. Names of a later release are left out."""
+        """Parse quotas; names of a later release are left out. Raises ValueError for what `encode` did not make."""
         found = json.loads(value)
         if not isinstance(found, dict) or found.get("version") != 1:
             raise ValueError("no quotas of a version that this release knows (1)")

@@ -1,7 +1,7 @@
 """Rates: a token bucket that may go into debt, and a bookie's share of a rate that many bookies keep together. Pure.
 
-A bucket lets something pass while it is not empty and then takes what that needs; what comes behind waits until the
-debt is paid.
+A bucket lets a request pass while it is not empty, and then takes all the tokens that this one needs; later requests
+wait until the debt is paid.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import math
 from collections.abc import Sequence
 
 BURST_S = 0.5
-"""So much of a second's tokens may be saved up."""
+"""Size of a bucket: seconds of its rate that may be saved up."""
 PIECE_S = 0.25
-"""A run is let through in pieces of so much of a second's tokens, so that whoever waits for it hears of some of it."""
+"""Size of the pieces in which a run of entries passes, in seconds of the rate, so that its client sees progress."""
 MOST_DEBT_S = 4.0
-"""An entry that needs more than this of its rate is paid for with so much: longer than 5 s no client waits."""
+"""Largest debt, in seconds of the rate: an entry that needs more costs no more, since clients wait for 5 s at most."""
 _SPARE = 0.02
-"""The part of a quota that is kept for bookies that receive nothing yet."""
+"""Share of a quota that is kept for bookies without requests so far."""
 
 
 class Bucket:
-    """Refilled with `rate` tokens a second, of which those of `burst_s` seconds are kept at most."""
+    """Token bucket, refilled with `rate` tokens a second, of which it keeps those of `burst_s` seconds at most."""
 
     __slots__ = ("_at", "_burst_s", "_level", "rate")
 
@@ -29,7 +29,8 @@ class Bucket:
         self._level, self._at = rate * burst_s, now
 
     def set_rate(self, rate: float, now: float) -> None:
-        """From now on. A debt stays the time that it has left, so that a new rate does not make it longer."""
+        """Change the rate from now on. A debt keeps the time until it is paid, so that a lower rate does not make that
+        longer."""
         self._refill(now)
         if self._level < 0 < self.rate:
             self._level *= rate / self.rate
@@ -37,14 +38,14 @@ class Bucket:
         self._level = min(self._level, rate * self._burst_s)
 
     def wait_s(self, now: float) -> float:
-        """How long until something may pass; 0: now."""
+        """Return the seconds until something may pass; 0: now, infinite: the rate is 0."""
         self._refill(now)
         if self._level > 0:
             return 0.0
         return math.inf if self.rate <= 0 else max(-self._level / self.rate, 1e-4)
 
     def take(self, tokens: float) -> None:
-        """After `wait_s` was 0, or for what may not wait."""
+        """Take tokens, after `wait_s` was 0, or for a request that may not wait."""
         self._level = max(self._level - tokens, -MOST_DEBT_S * self.rate)
 
     def _refill(self, now: float) -> None:
@@ -54,9 +55,9 @@ class Bucket:
 
 
 def share_of(quota: float, wanted: float, others: Sequence[float]) -> float:
-    """The part of a rate that one bookie may use, by what it is asked for and what the others are, each a second.
+    """Return the part of a quota that one bookie may use, given the rate wanted from it and those wanted from others.
 
-    The shares of all bookies make up the quota. While less is asked for, everybody has an equal part of the rest.
+    The shares of all bookies add up to the quota. If less is wanted, each bookie has an equal part of the rest.
     """
     bookies = len(others) + 1
     total = wanted + math.fsum(others)

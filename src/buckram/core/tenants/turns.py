@@ -1,6 +1,6 @@
-"""Whose turn it is: deficit round robin between tenants that wait, by the bytes of what they want. Pure.
+"""Turns of tenants that wait: deficit round robin, by the bytes of their requests. Pure.
 
-Not here: what is held back and when it goes on (`bookie/service/turnstile.py`).
+Not here: holding requests back and letting them go on (`bookie/service/turnstile.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ QUANTUM = 64 * 1024
 class Turns(Generic[T]):
     """Tenants take turns in the order in which they began to wait; each turn adds QUANTUM bytes to what one may take.
 
-    A tenant whose turn is over goes to the end, and one with nothing left loses what it saved up. If there is no room
-    left in the middle of a turn, that turn goes on first when there is.
+    A tenant whose turn is over goes to the end, and one with no request left loses its saved bytes. A turn that is
+    interrupted because the room is used up goes on first when there is room again.
     """
 
     def __init__(self) -> None:
         self._deficits: dict[T, int] = {}
         self._interrupted: T | None = None
-        """The first one, if it is in the middle of its turn."""
+        """The first tenant, if it is in the middle of its turn; None if it is not."""
 
     def __len__(self) -> int:
         return len(self._deficits)
@@ -41,8 +41,8 @@ class Turns(Generic[T]):
     def serve(self, room: int, next_size: Callable[[T], int | None], take: Callable[[T], None]) -> int:
         """Let tenants take, one after the other, until `room` bytes are used up. Returns the bytes that are left.
 
-        `next_size` is the size of what the tenant wants next; None: nothing, or it may not now, and it leaves. At
-        least one is served however large it is, or nothing would move.
+        `next_size` gives the size of a tenant's next request; None: it has none, or may not go on now, and leaves. At
+        least one request is served however large it is, or none would ever be.
         """
         served = False
         while self._deficits and (room > 0 or not served):

@@ -1,4 +1,4 @@
-"""What namespaces use: as one bookie counts it, and all bookies together. Pure.
+"""Usage of namespaces, as counted by one bookie, and by all bookies together. Pure.
 
 Not here: counting (`bookie/accounting.py`), keeping it (`metadata/tenants.py`).
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of one namespace on one bookie or on several. Rates are of the last seconds, and count an entry once."""
+    """Usage of one namespace on one bookie or on several. Rates are of the last seconds, and count an entry once."""
 
     stored_bytes: int = 0
     in_bytes_per_s: float = 0.0
@@ -21,7 +21,7 @@ class Usage:
     out_bytes_per_s: float = 0.0
     connections: int = 0
     wanted_in_bytes: float = 0.0
-    """A second: what came in, and what is held back. Bookies share rates out by what each is asked for."""
+    """Bytes a second that came in or are held back; bookies divide the quota of a rate in proportion to these."""
     wanted_in_entries: float = 0.0
     wanted_out_bytes: float = 0.0
 
@@ -46,7 +46,7 @@ NOTHING = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the records say that a namespace has. `applications`: bytes of closed ledgers, by who made them."""
+    """Contents of a namespace, counted in its records. `applications`: bytes of closed ledgers by application."""
 
     ledgers: int = 0
     streams: int = 0
@@ -55,13 +55,13 @@ class Counts:
 
 
 def encode_usage(found: Mapping[str, Usage], round_number: int) -> bytes:
-    """What one bookie publishes. `round_number` tells a bookie that counts from one that has stopped."""
+    """Encode the usage that one bookie publishes; a new `round_number` shows that the bookie is still counting."""
     rows = {name: [round(value, 1) for value in one.row()] for name, one in found.items() if one != NOTHING}
     return json.dumps({"version": 1, "round": round_number, "namespaces": rows}, separators=(",", ":")).encode()
 
 
 def parse_usage(value: bytes) -> tuple[dict[str, Usage], int]:
-    """Raises ValueError for what `encode_usage` did not make."""
+    """Parse the usage and its round number. Raises ValueError for anything that `encode_usage` did not make."""
     raw = _versioned(value)
     try:
         found = {str(name): _usage(row) for name, row in raw["namespaces"].items()}
@@ -84,7 +84,7 @@ def encode_counts(found: Mapping[str, Counts], round_number: int) -> bytes:
 
 
 def parse_counts(value: bytes) -> tuple[dict[str, Counts], int]:
-    """Raises ValueError for what `encode_counts` did not make."""
+    """Parse the counts and their round number. Raises ValueError for anything that `encode_counts` did not make."""
     raw = _versioned(value)
     try:
         found = {
@@ -104,7 +104,7 @@ def _versioned(value: bytes) -> dict[str, Any]:
 
 
 def summed(bookies: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
-    """Of all bookies together."""
+    """Return the usage of each namespace, summed over all bookies."""
     total: dict[str, Usage] = {}
     for found in bookies:
         for name, one in found.items():
