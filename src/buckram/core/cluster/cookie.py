@@ -92,7 +92,7 @@ def check_cookie(configured: Cookie, stored: Cookie, *, allow_expansion: bool = 
 
 
 def same_cookie(configured: Cookie, stored: Cookie) -> bool:
-    """Whether `stored` belongs to what is `configured`."""
+    """Return whether `stored` belongs to what is `configured`."""
     try:
         check_cookie(configured, stored)
     except WrongCookie:

@@ -3,7 +3,7 @@ and the one change of the head that replaces a run by a single segment.
 
 Offsets, event times, append times, txids, keys, headers and producers' sequences of the records stay as they are: only
 the place where they are read from changes. The segment that holds the producers' table is left alone, so its table is,
-too. Copying and the order of steps are streams/maintain/compaction.
+too. Not here: copying and the order of steps (`streams/maintain/compaction`).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from buckram.errors import MalformedBatch, StreamError
 from buckram.types import Buffer, LedgerId
 
 TINY_BYTES, SMALL_BYTES = 64 * 1024, 1024 * 1024
-"""What segments that are joined on the way have together, at most."""
+"""Maximum bytes of a segment that `small_runs` joins from tiny ones, and from small ones."""
 _SPANS_PER_RETENTION = 10
 _US = 1_000_000
 
 
 class RunChanged(StreamError):
-    """What was to be replaced is not in the list as it was: truncated, deleted, or compacted by somebody else."""
+    """A segment of the run was truncated, deleted or compacted by another client meanwhile. The list was not changed."""
 
     retryable = True
 
@@ -171,11 +171,11 @@ class EntryRewriter:
         self._row: Summary | None = None
 
     def segment(self, row: Segment) -> None:
-        """The entries that come now are of this segment."""
+        """Begin with the entries of this segment; those that follow belong to it."""
         self._row, self._base = row.summary, self.records
 
     def rewrite(self, payload: bytes) -> bytes | None:
-        """The entry's new form; None for one without records. MalformedBatch."""
+        """Return the entry in its new form; None if it has no records. Raises MalformedBatch."""
         header, summary = parse_header(payload), self._row
         if header.kind != DATA:
             return None
@@ -210,7 +210,7 @@ class EntryRewriter:
 
 
 def with_timestamps(payload: Buffer, header: EntryHeader) -> tuple[bytes, int]:
-    """The body with a column of event times, which were the entry's append time; and its compression."""
+    """Return the body with a column of event times, which were the entry's append time, and its compression."""
     from buckram.core.streams.batch import entry_body
 
     body, count, mask = memoryview(entry_body(payload, header)).cast("B"), header.records, header.columns
@@ -287,7 +287,7 @@ def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> 
     if any(not _may_move(head, kept) for kept in run.rows) or run.rows[0].number < head.first:
         raise RunChanged(name, f"segments from offset {run.base} on were truncated")
     if paged:
-        # The counter tells everybody who keeps pages in memory to read them again.
+        # The counter tells every client that caches pages to read them again.
         return Step(replace(head, rewritten=head.rewritten + 1))
     rows = _replaced(name, head.tail, run, row)
     assert rows is not None

@@ -30,7 +30,7 @@ _FIRST_AT = 8
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """How far a location has a stream. `version` is that of its key; -1: the key does not exist."""
+    """Progress of the export of a stream to one location. `version` is that of its key; -1: the key does not exist."""
 
     location: str
     next: Offset = 0

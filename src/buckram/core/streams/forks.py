@@ -33,7 +33,7 @@ from buckram.types import LedgerId, Offset
 
 @dataclass(frozen=True, slots=True)
 class ForkPlan:
-    """What a fork takes of its source, as one head of the source and its pages say."""
+    """Segments of the source that a fork shares and copies, computed from one head of the source and its pages."""
 
     at: Offset
     earliest: Offset
@@ -53,7 +53,7 @@ class ForkPlan:
     """Number of the first segment, or of the next one if there is none."""
     last_append: int
     last_txid: int
-    """Those of the last whole segment."""
+    """Greatest txid up to the last whole segment; `last_append` is the append time of its last record."""
     transactions: Mapping[str, Transaction]
 
     @property
@@ -64,7 +64,9 @@ class ForkPlan:
 
     @property
     def gapless(self) -> bool:
-        """Whether the segments have every record from `earliest` to `at`; not if pages went while they were read."""
+        """Return whether the segments cover every offset from `earliest` to `at`. Pages deleted during reading leave
+        gaps.
+        """
         rows = (*self.whole, *([self.cut] if self.cut is not None else ()))
         if not rows:
             return self.earliest == self.at
@@ -74,7 +76,7 @@ class ForkPlan:
 
 
 class Made(NamedTuple):
-    """What replaces a segment of the source in the fork: its own copy."""
+    """Segment of the source and the fork's own copy that replaces it."""
 
     origin: Segment
     row: Segment
@@ -110,8 +112,9 @@ def _producers(
     head: Head, rows: Sequence[Segment], whole: Sequence[Segment], at: Offset
 ) -> tuple[int | None, Segment | None, bool]:
     """Return the segment with the producers' table as of the end of `whole`, by number or as a row of its own, and
-    whether that is known. Only compaction makes segments that had producers and have no table any more, and none of
-    those is behind the segment that the head names."""
+    whether the table is known. Only compaction makes segments that had producers and have no table any more, and none
+    of those is behind the segment that the head names.
+    """
     if head.producers is None:
         return None, None, True
     last = whole[-1] if whole else None
@@ -143,7 +146,7 @@ def _has_table(row: Segment) -> bool:
 
 
 def hides_producers(header: EntryHeader) -> bool:
-    """Whether an entry has records of producers and no table of them in its segment: compaction leaves it out."""
+    """Return whether an entry has records of producers but its segment has no table of them, as after compaction."""
     return bool(header.columns & PRODUCERS) and header.snapshot == NO_SNAPSHOT
 
 

@@ -6,7 +6,9 @@ _MOST = 1 << 63
 
 
 def is_int64(value: object) -> bool:
-    """Whether it is a whole number of 64 bits. JSON has larger ones, which fit into no time, offset or file."""
+    """Return whether a value is a whole number of 64 bits. JSON has larger ones, which fit into no time, offset or
+    file.
+    """
     return type(value) is int and -_MOST <= value < _MOST
 
 

@@ -1,8 +1,7 @@
-"""What a namespace or stream may choose: quorums, digest, rolling, retention, compression, idempotence.
+"""Settings of a namespace or stream: quorums, digest, rolling, retention, compression, idempotence.
 
 A stream's settings lie over its namespace's, which lie over the defaults; only what was set is stored. Retention
-deletes nothing unless it is told to. Carrying a policy out is streams/maintain/retention; quotas will be fields of
-their own.
+deletes nothing unless it is set. Not here: carrying a policy out (`streams/maintain/retention`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Policy:
     retention_bytes: int | None = None
     """The oldest segments are truncated as long as those that stay hold at least this much payload."""
     retention_cursors: bool = False
-    """Never truncate beyond the lowest cursor (where there is one)."""
+    """Whether truncation stops at the lowest cursor, if the stream has one."""
     retention_consumed: bool = False
     """Records that every cursor has passed are truncated; nothing while there is no cursor."""
     offload_to: str = ""
@@ -56,15 +55,15 @@ class Policy:
     backup_to: str = ""
     """The place of these backups, by its name in the operator's list (`[janitor] backup_places`)."""
     backup_keep: int = 7
-    """So many of them stay: the newest."""
+    """Number of backups that stay, the newest ones."""
     compression: str = "none"
     encryption: str = "optional"
-    """Whether entries are encrypted where the writer has a key (optional), or nothing is written without one."""
+    """Encryption of entries: "optional", if the writer has a key, or "required": nothing is written without one."""
     max_producers: int = 10_000
     producer_s: float = 7 * 86_400.0
-    """A producer that appended nothing for so long is forgotten."""
+    """Seconds without an append after which a producer is forgotten."""
     max_uploads: int = 10_000
-    """So many uploads of objects in parts may be open in a namespace at the same time."""
+    """Maximum uploads of objects in parts that are open in a namespace at the same time."""
 
     @property
     def quorum(self) -> Quorum:
@@ -72,7 +71,9 @@ class Policy:
 
     @property
     def segment_s(self) -> float:
-        """How long a segment is written at most: one that outlived the retention of its first record keeps space."""
+        """Return the longest time that a segment is written, seconds: at most the retention, since retention frees
+        whole segments.
+        """
         return self.roll_s if self.retention_s is None else min(self.roll_s, max(self.retention_s, 1.0))
 
     @property

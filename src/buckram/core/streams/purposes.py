@@ -2,8 +2,8 @@
 
 Most streams hold records of their users. Others are the log of a machine, of a database or of a namespace's objects, or
 what the cluster writes about itself: whoever deleted, wrote or truncated one of these as a stream would take the
-machine, the database or all objects along. `refusal` decides for every door: Python, the command line, HTTP, Spark and
-the metadata service of bookies. Whoever acts for the owner says so, with the purpose of the stream.
+machine, the database or all objects along. `refusal` decides for every interface: Python, the command line, HTTP, Spark
+and the metadata service of bookies. A caller that acts for the owner gives the purpose of the stream.
 
 Reading is free, and so are cursors, which belong to readers. Not here: what a mirror takes (`mirrors.py`), permissions
 (`core/security/acl.py`).
@@ -28,7 +28,7 @@ _MARKS = ("buckram", "cdc")
 
 
 class Purpose(Enum):
-    """What a stream is for, by the word that is shown and that an owner says."""
+    """Purpose of a stream; the value is the word that is shown and that an owner gives."""
 
     RECORDS = "records"
     """Records of users."""
@@ -45,7 +45,7 @@ class Purpose(Enum):
 
 
 class Act(Enum):
-    """What is done to a stream as a stream, by the words that a refusal uses."""
+    """Action on a stream; the value is the word that a refusal uses."""
 
     WRITE = "write"
     """Append, publish a bulk step, import, seal or end."""

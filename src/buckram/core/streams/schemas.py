@@ -17,10 +17,10 @@ from buckram.core.streams.avro_types import AvroType, Field, fingerprint, parse
 from buckram.errors import InvalidArgument
 
 PREFIX = "schema."
-"""Of the properties that hold versions: schema.1 is the oldest."""
+"""Prefix of the properties that hold versions: schema.1 is the oldest."""
 MARK = b"\xc3\x01"
 HEAD_BYTES = len(MARK) + 8
-"""Of each value: the mark, and the fingerprint of the version."""
+"""Bytes at the beginning of each value: the mark, and the fingerprint of the version."""
 MAX_VERSIONS = 100
 _PROPERTY = re.compile(re.escape(PREFIX) + r"([1-9][0-9]{0,3})")
 _WIDER = {("int", "long"), ("int", "double"), ("float", "double")}
@@ -101,7 +101,7 @@ def check_no_schema(stream: str, names: Mapping[str, object]) -> None:
 
 
 def _fault(old: AvroType, new: AvroType, where: str) -> str:
-    """What is wrong with `new` in the place of `old`; empty if nothing is."""
+    """Return what is wrong with `new` in the place of `old`; empty if nothing is."""
     place = f"field {where}" if where else "the record"
     if old.nullable and not new.nullable:
         return f"{place} may be null in it and not any more"
