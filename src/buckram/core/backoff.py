@@ -1,4 +1,4 @@
-"""How long to wait before a failed attempt is made again: delays that double, and every policy of Buckram in one table.
+"""Delays before a failed attempt is repeated, which double, and every policy of Buckram in one table.
 
 Not here: waiting (`runtime/net/retry.py`), and the deadline of all attempts, which each caller sets.
 """
@@ -38,7 +38,7 @@ class Delays:
 
     @property
     def next_s(self) -> float:
-        """The delay that `take` returns next, without its random factor."""
+        """Return the delay that `take` returns next, without its random factor."""
         return self._next_s
 
     def take(self) -> float:
@@ -65,7 +65,7 @@ READABLE = Backoff(0.002, 0.1)
 STORE_WATCH = Backoff(0.05, 2.0)
 """Following a key whose last known value stays in force meanwhile, so that no caller waits."""
 FOLLOWER = Backoff(0.5, 30.0)
-"""Whoever follows something and failed with what nobody expected begins anew."""
+"""A loop that follows something, after an unexpected error: it begins anew."""
 REGISTRATION = Backoff(0.05, 2.0)
 """A bookie's registration; all bookies register at once when the store comes back, so callers add a random factor."""
 ADMISSION = Backoff(0.02, 1.0)

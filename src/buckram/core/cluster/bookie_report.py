@@ -40,7 +40,7 @@ class Keeps(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes that nobody needs and that a bookie keeps. `why` is a sentence; `bytes` is None if they were not counted."""
+    """Bytes that nobody needs and that a bookie keeps. `why` is a sentence; `bytes` is None if not counted."""
 
     kind: str
     why: str

@@ -68,7 +68,8 @@ class WallClocks:
         self._ahead: dict[BookieId, tuple[int, int]] = {}
         """By bookie: its wall time minus our monotonic time, and the monotonic time of the observation."""
         self._certain: dict[BookieId, bool] = {}
-        """By bookie: true if it is certain of its time. Bookies of earlier releases do not judge it, and are not here.
+        """State of each bookie that judges its time: true if it is certain of it. Earlier releases do not, and are not
+        here.
         """
         self._guessing: dict[BookieId, tuple[int, int]] = {}
         """Observations, as above, of bookies that began in doubt: no other clock may follow them."""

@@ -111,7 +111,9 @@ def parse_places(text: str) -> dict[str, str]:
 
 
 def location_of(name: StreamName, policy: Policy, places: Mapping[str, str]) -> str:
-    """Return the location of the place that a policy names. Raises InvalidArgument if the operator has not listed it."""
+    """Return the location of the place that a policy names. Raises InvalidArgument if the operator has not listed
+    one.
+    """
     cure = f"`buckram stream set {name} --set backup_to=PLACE`"
     if not policy.backup_to:
         raise InvalidArgument(f"its policy has backup_every_s, and backup_to names no place: {cure} names one")

@@ -68,7 +68,9 @@ class Unknown:
 
     @property
     def damaged(self) -> bool:
-        """Whether the reply was OK but its bytes fail the digest: the request, maybe a fence, was carried out."""
+        """Return whether the reply was OK but its bytes fail the digest: the request, maybe a fence, was carried
+        out.
+        """
         return isinstance(self.error, DigestMismatch)
 
 
@@ -162,5 +164,5 @@ class CoverageTally:
 
     @property
     def complete(self) -> bool:
-        """Whether all positions have answered, so that coverage can no longer change."""
+        """Return whether all positions have answered, so that coverage can no longer change."""
         return len(self.answered) == self.quorum.ensemble_size

@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """What to send to the bookie at `position`: frames, the expected replies, and their ranges of ids."""
+    """Message to the bookie at `position`: frames, the expected replies, and their ranges of ids."""
 
     position: Position
     slot: Slot

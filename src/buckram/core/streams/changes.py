@@ -205,7 +205,9 @@ def published(
 
 
 def insertable(name: str, head: Head, step: StepId, now: int) -> bool:
-    """Return whether the stream's writer can publish the step now. Raises nothing: the caller finds the reason itself."""
+    """Return whether the stream's writer can publish the step now. Raises nothing: the caller finds the reason
+    itself.
+    """
     try:
         if not check_publishable(name, head, step, seal_live=True):
             return False

@@ -47,7 +47,7 @@ _US = 1_000_000
 
 
 class RunChanged(StreamError):
-    """A segment of the run was truncated, deleted or compacted by another client meanwhile. The list was not changed."""
+    """A segment of the run was truncated, deleted or compacted by another client. The list was not changed."""
 
     retryable = True
 

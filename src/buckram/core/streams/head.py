@@ -140,7 +140,7 @@ class Fork(NamedTuple):
 
 
 class Mirror(NamedTuple):
-    """Part of a stream in a pair with the same records in two clusters; `core/streams/mirrors.py` says who may write."""
+    """Part of a stream in a pair with the same records in two clusters; `core/streams/mirrors.py` has the rules."""
 
     state: str
     """MIRROR, PROMOTED or SUPERSEDED of `core/streams/mirrors.py`."""

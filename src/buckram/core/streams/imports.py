@@ -37,7 +37,7 @@ class SourceFile(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """Return the mark of the file that the import's record keeps: 12 hexadecimal digits of a hash of size and name."""
+        """Return the mark of the file in the import's record: 12 hexadecimal digits of a hash of size and name."""
         return hashlib.sha256(f"{self.size} {self.name}".encode()).hexdigest()[:12]
 
 

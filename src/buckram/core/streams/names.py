@@ -27,7 +27,9 @@ class StreamName(NamedTuple):
 
 
 class StreamId(NamedTuple):
-    """Identity of a stream by its name and uid: one that was deleted and made anew under the same name has another uid."""
+    """Identity of a stream by its name and uid: one that was deleted and made anew under the same name differs in
+    uid.
+    """
 
     name: StreamName | None
     """Name of the stream; None where only the uid is known, as for the remains of a deleted stream."""

@@ -41,7 +41,7 @@ class Policy:
     retention_bytes: int | None = None
     """The oldest segments are truncated as long as those that stay hold at least this much payload."""
     retention_cursors: bool = False
-    """Whether truncation stops at the lowest cursor, if the stream has one."""
+    """True: truncation stops at the lowest cursor, if the stream has one."""
     retention_consumed: bool = False
     """Records that every cursor has passed are truncated; nothing while there is no cursor."""
     offload_to: str = ""

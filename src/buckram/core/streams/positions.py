@@ -45,7 +45,7 @@ class Present(NamedTuple):
     end: Offset
     """The offset after the last record that is readable."""
     live: bool
-    """Whether a writer has it, or died: more may be stored than is readable."""
+    """True while a writer has the stream, or died: more may be stored than is readable."""
     sealed_end: Offset
     last_append: int
     """Append time of the last sealed record, microseconds UTC."""

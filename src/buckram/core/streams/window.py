@@ -54,13 +54,13 @@ class StreamWindow:
         return first
 
     def acked(self, segment: SegmentProgress, next_offset: Offset) -> bool:
-        """Note that the segment's ledger acknowledged its records below `next_offset`; return whether `released` moved."""
+        """Note that the segment's ledger acknowledged all below `next_offset`; return whether `released` moved."""
         check(segment.acked <= next_offset <= segment.sent, "S9", f"acknowledged {next_offset} of {segment.sent}")
         segment.acked = next_offset
         return self._release()
 
     def listed(self, segment: SegmentProgress) -> bool:
-        """Note that one compare-and-set sealed the segment before and listed this one; return whether `released` moved."""
+        """Note that one compare-and-set sealed the segment before and listed this one; return if `released` moved."""
         if segment is not self._segments[0]:
             check(self.complete, "M9", "listed before the segment before it was complete")
             del self._segments[0]

@@ -36,7 +36,9 @@ _LOW_BYTES = bytes(range(256))
 
 
 class AddContext(NamedTuple):
-    """What the replies to a run need besides its ids. `txns`: the v3 transaction id of each entry as a raw varint."""
+    """Context for the replies to a run, besides its ids. `txns`: the v3 transaction id of each entry as a raw
+    varint.
+    """
 
     protocol: int
     version: int
@@ -47,7 +49,7 @@ V2_ADDS = AddContext(2, 2, ())
 
 
 class OnAnswered(Protocol):
-    """Takes the answer to a run that did not come as adds, but is stored as if it had."""
+    """Receiver of the answer to a run that did not come as adds, but is stored as if it had."""
 
     def __call__(self, run: AddRun, code: Code, /) -> None: ...
 
@@ -72,7 +74,7 @@ class AddRun:
     context: AddContext = V2_ADDS
     deferred_sync: bool = False
     answered: OnAnswered | None = field(default=None, repr=False)
-    """Who gets the answer; None: the client, as replies to adds."""
+    """Receiver of the answer; None for the client, which gets replies to adds."""
 
     @property
     def last(self) -> EntryId:
