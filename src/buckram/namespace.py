@@ -1,4 +1,4 @@
-"""Namespace: the handle from `client.namespace(name)`. Its streams, and the doors to its machines and databases.
+"""Namespace: the handle from `client.namespace(name)`. Its streams, and access to its machines and databases.
 
 The operations on streams are in `streams/namespace.py`; the others call `machine` and `db`, which stand on them.
 """
@@ -135,9 +135,9 @@ class Namespace(StreamNamespace):
     def database_changes(
         self, name: str, from_offset: int | None = None, *, follow: bool = False
     ) -> AsyncIterator[Change]:
-        """What committed transactions did to rows, in their order, of a database that was made with `cdc`.
+        """Yield changes of rows by committed transactions, in their order, of a database that was made with `cdc`.
 
-        `async for change in ns.database_changes("main", offset)`: those at this offset of the log and later; without
+        `async for change in ns.database_changes("main", offset)`: changes at this offset of the log and later; without
         it, all that are kept. `follow`: wait for more at the end. Nothing is opened but the log. Raises ChangesNotKept,
         ChangesGone, NotDatabase, NoSuchStream.
         """

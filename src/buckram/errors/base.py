@@ -18,7 +18,9 @@ class BuckramError(Exception):
     retryable: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as it is: most classes make their message from values, and would make it again from the message."""
+        """Pickle the error as it is: most classes make their message from values, and would make it again from the
+        message.
+        """
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -216,7 +218,9 @@ class BookieUnavailable(BookieError):
 
 
 class WrongBookie(BookieUnavailable):
-    """Somebody else answers at the bookie's address, or does not say who it is: nothing that it says counts."""
+    """Another process answers at the bookie's address, or one that does not give its identity. Its replies are
+    ignored.
+    """
 
 
 class RequestTimeout(BookieError):
@@ -228,7 +232,7 @@ class BookieIOError(BookieError):
 
 
 class BookieReadOnly(BookieError):
-    """The bookie takes no new entries for now: its disk is full, or it was told so."""
+    """The bookie takes no new entries for now: its disk is full, or an operator made it read-only."""
 
     code = Code.READ_ONLY
 
@@ -240,7 +244,7 @@ class BookieTooBusy(BookieError):
 
 
 class UnknownLedgerState(BookieError):
-    """The bookie may have lost data of this ledger, so it says neither yes nor no (limbo)."""
+    """The bookie may have lost data of this ledger, so it neither confirms nor denies entries (limbo)."""
 
     code = Code.UNKNOWN_LEDGER_STATE
 
@@ -256,9 +260,9 @@ class Unauthorized(BuckramError):
 
 
 class QuotaExceeded(BuckramError):
-    """A namespace has used up what it may have. Nothing was written; what was acknowledged before stays.
+    """A namespace has used up its quota. Nothing was written; what was acknowledged before stays.
 
-    `used` and `limit` are None where the bookie said no more than that.
+    `used` and `limit` are None if the bookie did not send them.
     """
 
     def __init__(self, namespace: str, quota: str, used: int | None = None, limit: int | None = None) -> None:
@@ -294,7 +298,7 @@ class MetadataUnavailable(MetadataError):
 
 
 class VersionConflict(MetadataError):
-    """Somebody changed the key since the version named was read."""
+    """Another client changed the key since the named version was read."""
 
     retryable = True
 
@@ -340,7 +344,7 @@ class MalformedRecord(MetadataError):
 
 
 class ClusterNotInitialised(MetadataError):
-    """Nothing was ever set up at this metadata URI."""
+    """No cluster was ever set up at this metadata URI."""
 
     def __init__(self, uri: str) -> None:
         do = f"start one with `buckram up`, or prepare it with `buckram cluster init --metadata {uri}`"
@@ -359,7 +363,9 @@ class WrongCluster(MetadataError):
 
 
 class StoreReplaced(MetadataError):
-    """The file of an embedded store is not the one that was opened: nothing is read from or written to the old one."""
+    """The file of an embedded store was replaced since it was opened: nothing is read from or written to the old
+    one.
+    """
 
 
 class StoreWentBack(MetadataError):

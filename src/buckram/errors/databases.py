@@ -7,7 +7,7 @@ from buckram.extras import needs
 
 
 def limit_named(name: str) -> str:
-    """How a limit is raised that an error is about: in a program, and of a server."""
+    """Return the advice on raising the limit of this name: in a program, and of a server."""
     return f"limit: DatabaseLimits.{name}; of a server: `buckram db serve --limit {name}=`"
 
 
@@ -92,7 +92,8 @@ class DatabaseNotEmpty(DatabaseError, InvalidArgument):
 
 
 class SqlError(DatabaseError):
-    """What SQLite says of a statement. Nothing of the statement was done; its transaction says what else.
+    """An error of SQLite for a statement. Nothing of the statement was done; the state of its transaction depends on
+    the error. Nothing of the statement was done; its transaction says what else.
 
     `code` and `extended_code` are SQLite's result codes, `name` is that of the extended one (SQLITE_CONSTRAINT_UNIQUE).
     """
@@ -103,7 +104,7 @@ class SqlError(DatabaseError):
 
 
 class DatabaseBusy(SqlError):
-    """Other transactions had the database for longer than this one may wait. Nothing was done."""
+    """Other transactions held the database for longer than this one may wait. Nothing was done."""
 
     retryable = True
 
@@ -119,7 +120,7 @@ class StatementRefused(DatabaseError, InvalidArgument):
 
 
 class TransactionExpired(DatabaseError):
-    """The transaction had the database for longer than it may, and was rolled back so that others have their turn."""
+    """The transaction held the database for longer than allowed, and was rolled back so that others have their turn."""
 
     retryable = True
 
@@ -133,7 +134,7 @@ class TransactionExpired(DatabaseError):
 
 
 class TransactionTooLarge(DatabaseError):
-    """The transaction changed more pages than one may, and was rolled back."""
+    """The transaction changed more pages than allowed, and was rolled back."""
 
     def __init__(self, database: str, limit: int) -> None:
         super().__init__(
@@ -145,7 +146,7 @@ class TransactionTooLarge(DatabaseError):
 
 
 class ResultTooLarge(DatabaseError):
-    """A statement's rows are more than are held in memory. A transaction around it goes on."""
+    """A statement's rows exceed the limit of rows in memory. A transaction around it goes on."""
 
     def __init__(self, database: str, limit: int) -> None:
         super().__init__(
@@ -156,10 +157,10 @@ class ResultTooLarge(DatabaseError):
 
 
 class CommitUnknown(DatabaseError):
-    """Whether the transaction was committed is not known: the leadership ended before that was decided.
+    """The leadership ended before it was known whether the transaction was committed.
 
-    `token`: `outcome(token)` on whoever leads says what became of it. Under a token that the caller gave, the same call
-    can be repeated, and is executed once.
+    `outcome(token)` on the present leader tells whether it was. Under a token that the caller gave, the same call can
+    be repeated, and is executed once.
     """
 
     retryable = True

@@ -42,7 +42,7 @@ class NotLeader(MachineError):
 
 
 class CommandUnknown(MachineError):
-    """Leadership ended before the command was acknowledged: it may have been executed, or be executed by nobody.
+    """Leadership ended before the command was acknowledged: it may have been executed, or never be.
 
     `token`: executing the command again under it, on whoever leads, executes it once and gives the first result.
     """
@@ -69,7 +69,7 @@ class CommandRefused(BuckramError):
 
 
 class CommandTooLarge(MachineError):
-    """Nothing was written."""
+    """The command is over the size limit. Nothing was written."""
 
     def __init__(self, machine: str, size: int, limit: int) -> None:
         super().__init__(machine, f"a command of {size} bytes is over the limit of {limit} bytes; split it")
@@ -81,7 +81,7 @@ class UnknownCommand(BuckramError):
 
 
 class ReplicaStopped(MachineError):
-    """This replica met a command that it cannot apply, and stopped before it. Others may go on."""
+    """This replica met a command that it cannot apply, and stopped before it. Other replicas may go on."""
 
     def __init__(self, machine: str, offset: Offset, message: str) -> None:
         super().__init__(machine, f"this replica stopped at offset {offset}: {message}")

@@ -68,7 +68,9 @@ class StreamEnded(StreamError):
 
 
 class StreamPurpose(StreamError, InvalidArgument):
-    """The stream has a purpose of its own, and is not for what was asked. The message has the command that is right."""
+    """The stream has a purpose of its own, and the request is not for such a stream. The message has the right
+    command.
+    """
 
 
 class MirrorStream(StreamError):
@@ -95,7 +97,7 @@ class SourceWentBack(ReplicationRefused):
 
 
 class WriterExists(StreamError):
-    """Somebody else holds the lease of the stream."""
+    """Another client holds the lease of the stream."""
 
     retryable = True
 
@@ -118,7 +120,7 @@ class WriterFailed(StreamError):
 
 
 class RecordTooLarge(StreamError):
-    """Nothing was written."""
+    """The record is over the size limit. Nothing was written."""
 
     def __init__(self, stream: str, size: int, limit: int, what: str = "a record") -> None:
         super().__init__(stream, f"{what} of {size} bytes is over the limit of {limit} bytes; split it")
@@ -169,7 +171,7 @@ class OffsetTruncated(StreamError):
 
 
 class TxidOutOfOrder(StreamError):
-    """Nothing was written."""
+    """The txid is below the last one of the stream. Nothing was written."""
 
     def __init__(self, stream: str, txid: int, last_txid: int) -> None:
         super().__init__(stream, f"txid {txid} is below the last one, {last_txid}; txids never decrease in a stream")
@@ -177,7 +179,7 @@ class TxidOutOfOrder(StreamError):
 
 
 class ProducerForgotten(StreamError):
-    """The stream does not know the producer (any more): whether the record was stored before cannot be told."""
+    """The stream does not know the producer (any more): it is not known whether the record was stored before."""
 
     def __init__(self, stream: str, producer: str, sequence: int, message: str) -> None:
         super().__init__(stream, f"producer {producer!r}, sequence {sequence}: {message}")
@@ -348,7 +350,7 @@ class MalformedSource(BuckramError):
 
 
 class SourceUnavailable(BuckramError):
-    """What is to be imported from cannot be asked, or does not answer. Nothing was lost; the import goes on later."""
+    """The source of an import cannot be reached, or does not answer. Nothing was lost; the import goes on later."""
 
     retryable = True
 
@@ -394,7 +396,7 @@ class NoSuchCursor(StreamError):
 
 
 class CursorMoved(StreamError):
-    """Somebody else moved the cursor; two readers share it."""
+    """Another reader moved the cursor, which two readers share."""
 
     retryable = True
 
@@ -406,7 +408,7 @@ class CursorMoved(StreamError):
 
 
 def _utc(time_us: int) -> str:
-    """Seconds are enough for a person. Done by hand: the core imports no clock."""
+    """Return a time as text for people, to the second. Computed by hand: the core imports no clock."""
     days, second = divmod(time_us // 1_000_000, 86_400)
     # Civil calendar from days since 1970-01-01, in eras of 400 years that begin on March 1.
     era, day = divmod(days + 719_468, 146_097)

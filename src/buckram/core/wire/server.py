@@ -253,7 +253,7 @@ class ServerProtocol:
         if opening.begun is not None and self._needs_tls:
             self._unauthenticated(*opening.begun, items)
         elif opening.begun is not None and self._authenticated:
-            # Authenticated by its certificate. The AUTH in clear has no credential, and anybody on the way may have sent it.
+            # Authenticated by certificate. The AUTH in clear has no credential; anybody on the way may have sent it.
             items.append(Ready(encode_reply(opening.begun[1], AuthReply(Code.OK, AUTH_DISABLED, b""))))
         elif opening.begun is not None:
             self._auth_request(*opening.begun, items)

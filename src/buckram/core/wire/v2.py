@@ -44,7 +44,7 @@ which they were added. The master key follows the request, because these frames 
 LOCATED = 0x2000
 """Flag, with FRAMED in a request: the reply may list places of entries (core/wire/located), and then has this flag."""
 FROM_FILES = 0x1000
-"""With FRAMED in a request: read from files, not from memory."""
+"""Flag, with FRAMED in a request: read from files, not from memory."""
 ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
 NAME_LEDGER = 0x42
 """Opcode of a packet of our own: the birth of the ledger that the next requests about its id mean. It has no reply."""
@@ -267,7 +267,7 @@ def _auth_message(packet: bytes) -> tuple[str, bytes]:
     except (
         DecodeError,
         UnicodeDecodeError,
-    ) as error:  # Depending on its version, protobuf checks text on access, or returns bytes.
+    ) as error:  # protobuf checks text on access, or returns bytes
         raise BadPacket(f"a v2 AUTH that is no AuthMessage: {error}") from None
 
 
