@@ -420,7 +420,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[Sourced]]:
-    """The section's value and the origin of each key. `file` is the whole parsed TOML document."""
+    """Return the section's value and the origin of each key. `file` is the whole parsed TOML document."""
     cls = SECTIONS[section]
     known = {f.name: f for f in dataclasses.fields(cls)}
     document = file or {}

@@ -45,8 +45,8 @@ class Namespace(StreamNamespace):
 
         `factory` makes the state (a class with apply, snapshot and restore, see StateMachine in
         `state/machine/machine.py`). Its log is a stream of this name; `create` makes it, with `policy`. `stand`: become
-        the leader whenever nobody leads; without it only by `m.lead()`. `process`: what others see of this process when
-        it leads, default HOST:PID. Errors: NoSuchStream, NotMachineLog, StateLost.
+        the leader whenever there is none; without it only by `m.lead()`. `process`: the name of this process that
+        others see when it leads, default HOST:PID. Errors: NoSuchStream, NotMachineLog, StateLost.
         """
         from buckram.state.machine.opening import open_machine
         from buckram.state.machine.settings import MachineSettings
@@ -81,10 +81,10 @@ class Namespace(StreamNamespace):
     ) -> Opening[Database]:
         """Open a replicated SQL database: `async with ns.database("main") as db`, or await it.
 
-        Its log is a stream of this name; `create` makes it, with `policy`. `announce`: what others see of this process
-        when it leads (a server's address), default HOST:PID. `stand`: become the leader whenever nobody leads; without
-        it only by `db.lead()`. `directory`: where the local files are, which are removed when it is closed; default
-        that of temporary files. Errors: NoSuchNamespace, NoSuchDatabase, NotDatabase, StateLost,
+        Its log is a stream of this name; `create` makes it, with `policy`. `announce`: the name of this process that
+        others see when it leads (a server's address), default HOST:PID. `stand`: become the leader whenever there is
+        none; without it only by `db.lead()`. `directory`: where the local files are, which are removed when it is
+        closed; default that of temporary files. Errors: NoSuchNamespace, NoSuchDatabase, NotDatabase, StateLost,
         MissingEngine.
         """
         check_engine()
@@ -181,7 +181,9 @@ class Namespace(StreamNamespace):
             return await load(database, Path(path))
 
     async def verify_database(self, name: str) -> Verified:
-        """Read all that is kept of a database and compare every digest; says what is wrong. StateLost, NotDatabase."""
+        """Read all that is kept of a database, compare every digest, and return the findings. Raises StateLost,
+        NotDatabase.
+        """
         check_engine()
         from buckram.state.db.transfer import verify
 

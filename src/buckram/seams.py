@@ -145,7 +145,7 @@ class Disk(Protocol):
         ...
 
     def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
-        """The blocking form of `write`, for start-up and for jobs that run in `offload`."""
+        """Write as `write` does, blocking, for start-up and for jobs that run in `offload`."""
         ...
 
     def write(self, writes: Sequence[Write], done: OnWritten, *, sync: bool = True) -> None: ...
@@ -349,7 +349,7 @@ class Traces(Protocol):
     """Function whose result is falsy if the caller is certainly within no span. Costs next to nothing."""
 
     def gap(self) -> int:
-        """Return how many appends are left out before the next one that begins a trace."""
+        """Return how many candidates are left out before the next one that begins a trace."""
         ...
 
     def append(self, ledger: LedgerId, entry: EntryId, entries: int, size: int, *, chosen: bool) -> AppendSpan | None:
@@ -485,7 +485,7 @@ class MetadataStore(Protocol):
         ...
 
     async def require_identity(self, required: bool) -> None:
-        """Set or clear that clients require identities; idempotent."""
+        """Set whether clients must require identities; idempotent."""
         ...
 
     async def sync(self) -> None:

@@ -211,7 +211,7 @@ class BookieSet:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """`owned`: the key is bound to the session that asks."""
+    """Value of a key with its version. `owned`: the key is bound to the calling session."""
 
     value: bytes
     version: int

@@ -71,7 +71,7 @@ REGISTRATION = Backoff(0.05, 2.0)
 ADMISSION = Backoff(0.02, 1.0)
 """A bookie's look at the metadata of a ledger that it has never seen, while an add waits."""
 UNREAD_OWNER = Backoff(0.5, 30.0)
-"""A bookie's next look whose ledgers are that it could not read: their requests pass meanwhile, and nobody waits."""
+"""A bookie's next attempt to read the owner of ledgers, after a failure: their requests pass meanwhile, none waits."""
 SCRUB = Backoff(1.0, 60.0)
 """A bookie's check of its own files that lacks descriptors or the metadata store; nobody waits for it."""
 LIMBO = Backoff(5.0, 300.0)

@@ -109,7 +109,7 @@ class NoSuchLedger(LedgerError):
 
 
 class LedgerExists(LedgerError):
-    """The ledger id that was asked for is taken."""
+    """The requested ledger id is taken."""
 
     def __init__(self, ledger_id: LedgerId) -> None:
         super().__init__(ledger_id, "exists already; choose another id or let the store choose")
@@ -132,7 +132,7 @@ class LedgerClosed(LedgerError):
 
 
 class LedgerFenced(LedgerError):
-    """Somebody recovers or has recovered this ledger. An append that failed so may or may not be in it."""
+    """Another client recovers or has recovered this ledger. An append that failed so may or may not be in it."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class LedgerFenced(LedgerError):
 
 
 class NoSuchEntry(LedgerError):
-    """Every replica said explicitly that it does not hold the entry, or it lies beyond the last one."""
+    """Every replica denied explicitly that it holds the entry, or it lies beyond the last one."""
 
     def __init__(self, ledger_id: LedgerId, entry_id: EntryId, message: str = "no replica holds it") -> None:
         super().__init__(ledger_id, f"entry {entry_id}: {message}")
@@ -167,13 +167,13 @@ class EntryTooLarge(LedgerError):
 
 
 class DigestMismatch(LedgerError):
-    """Bytes that fail their digest or carry foreign ids: says nothing of whether the entry exists."""
+    """Bytes that fail their digest or carry foreign ids: whether the entry exists is unknown."""
 
     retryable = True
 
 
 class ReadFailed(LedgerError):
-    """No replica gave a good copy and not all said no: unknown, so it may succeed later."""
+    """No replica gave a good copy and not all denied the entry: unknown, so it may succeed later."""
 
     retryable = True
 
@@ -260,7 +260,7 @@ class Unauthorized(BuckramError):
 
 
 class QuotaExceeded(BuckramError):
-    """A namespace has used up its quota. Nothing was written; what was acknowledged before stays.
+    """A namespace has used up its quota. Nothing was written; entries acknowledged before stay.
 
     `used` and `limit` are None if the bookie did not send them.
     """
@@ -369,11 +369,11 @@ class StoreReplaced(MetadataError):
 
 
 class StoreWentBack(MetadataError):
-    """The metadata store is behind what bookies have seen of it, or was restored and nobody has accepted that yet."""
+    """The metadata store is behind what bookies have seen of it, or was restored and that is not accepted yet."""
 
 
 class WrongLedgerManager(ConfigError, MetadataError):
-    """The metadata URI asks for another ledger manager than the cluster has."""
+    """The metadata URI names another ledger manager than the cluster has."""
 
 
 class LedgerIdsExhausted(MetadataError):
@@ -406,7 +406,9 @@ class AccessRefused(MetadataError):
     """The key of the store, in the bookie that refuses: for its audit trail, and never sent."""
 
     def __init__(self, key: str, found: str, *, advice: str = _OTHER_CREDENTIALS) -> None:
-        """`key`: the node, or what was asked for in words. `advice`: what to do, where `found` does not say it."""
+        """Make the error. `key`: the node, or the request in words. `advice`: what to do, if `found` does not contain
+        it.
+        """
         super().__init__(f"{key}: {found}" + (f"; {advice}" if advice else ""))
         self.key, self.found = key, found
 
@@ -441,15 +443,15 @@ class CorruptStore(BuckramError):
 
 
 class ZooKeeperFailed(BuckramError):
-    """The server ended, or did not serve in time; the message ends with what it said last."""
+    """The server ended, or did not serve in time; the message ends with its last output."""
 
 
 class EtcdFailed(BuckramError):
-    """The server ended, or did not serve in time; the message ends with what it said last."""
+    """The server ended, or did not serve in time; the message ends with its last output."""
 
 
 class ChildFailed(BuckramError):
-    """A bookie process ended, or did not get ready in time; the message ends with what it said last."""
+    """A bookie process ended, or did not get ready in time; the message ends with its last output."""
 
 
 class PortInUse(ZooKeeperFailed):

@@ -20,7 +20,7 @@ class DatabaseError(BuckramError):
 
 
 class DatabaseFailed(DatabaseError):
-    """The table engine of this replica stopped: its files, or what they hold, are not what the log says."""
+    """The table engine of this replica stopped: its files, or their content, contradict the log."""
 
 
 class NoSuchDatabase(DatabaseError):
@@ -38,7 +38,7 @@ class NotDatabase(DatabaseError, InvalidArgument):
 
 
 class NoEarlierState(DatabaseError, InvalidArgument):
-    """The state that was asked for is older than the oldest snapshot: the log before that is gone."""
+    """The requested state is older than the oldest snapshot: the log before that is gone."""
 
     def __init__(self, database: str, offset: int, earliest: int, end: int) -> None:
         DatabaseError.__init__(
@@ -57,7 +57,7 @@ class ChangesNotKept(DatabaseError, InvalidArgument):
 
 
 class ChangesGone(DatabaseError):
-    """The changes that were asked for are older than what is kept of the log."""
+    """The requested changes are older than the kept part of the log."""
 
     def __init__(self, database: str, offset: int, earliest: int) -> None:
         super().__init__(
@@ -92,8 +92,8 @@ class DatabaseNotEmpty(DatabaseError, InvalidArgument):
 
 
 class SqlError(DatabaseError):
-    """An error of SQLite for a statement. Nothing of the statement was done; the state of its transaction depends on
-    the error. Nothing of the statement was done; its transaction says what else.
+    """An error of SQLite for a statement. Nothing of the statement was done; whether its transaction goes on depends on
+    the error.
 
     `code` and `extended_code` are SQLite's result codes, `name` is that of the extended one (SQLITE_CONSTRAINT_UNIQUE).
     """

@@ -21,7 +21,7 @@ class NoSuchNamespace(BuckramError):
     """The namespace does not exist."""
 
     def __init__(self, namespace: str, instead: str = "") -> None:
-        """`instead`: what was meant, perhaps, with the verb before it."""
+        """Make the error. `instead`: the name that was perhaps meant, with the verb before it."""
         makes = f"`buckram namespace create {namespace}` makes it"
         super().__init__(f"namespace {namespace}: does not exist; " + (f"{instead}, or {makes}" if instead else makes))
         self.namespace = namespace
@@ -39,7 +39,7 @@ class NamespaceNotEmpty(BuckramError):
     """A namespace that was to be deleted still has streams."""
 
     def __init__(self, namespace: str, example: str, why: str = "") -> None:
-        """`why`: the example is not for records; what it is, and how it is deleted."""
+        """Make the error. `why`: the purpose of the example if it is not for records, and how it is deleted."""
         which = f"{example}, which {why}" if why else f"{example}; delete those first"
         super().__init__(f"namespace {namespace}: still has streams, such as {which}")
         self.namespace = namespace
@@ -78,7 +78,7 @@ class MirrorStream(StreamError):
 
 
 class ReplicationRefused(BuckramError):
-    """A namespace, or a stream of it, is not to be replicated as it was asked; nothing was changed."""
+    """A namespace, or a stream of it, cannot be replicated as requested; nothing was changed."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"replication of {name}: {message}")
@@ -86,7 +86,8 @@ class ReplicationRefused(BuckramError):
 
 
 class SourceWentBack(ReplicationRefused):
-    """A stream, or the objects of a namespace, went back in the source, and the mirror has what is there no more.
+    """A stream, or the objects of a namespace, went back in the source, and the mirror has records or objects that the
+    source lost.
 
     `first` is the offset from which on the two differ and `end` that at which the mirror ends; both are 0 for objects.
     """
@@ -112,11 +113,11 @@ class WriterExists(StreamError):
 
 
 class WriterLost(StreamError):
-    """The writer lost the stream: fenced, taken over, or deleted. What was not acknowledged may or may not be in it."""
+    """The writer lost the stream: fenced, taken over, or deleted. Unacknowledged records may or may not be in it."""
 
 
 class WriterFailed(StreamError):
-    """The writer gave up. What was not acknowledged may or may not be in the stream; open a new writer."""
+    """The writer gave up. Unacknowledged records may or may not be in the stream; open a new writer."""
 
 
 class RecordTooLarge(StreamError):
@@ -146,7 +147,7 @@ class OffsetOutOfRange(StreamError):
 
 
 class OffsetNotReadable(OffsetOutOfRange):
-    """Bookies have a record with this offset, but its writer has told no reader yet that it is confirmed."""
+    """Bookies have a record with this offset, but its writer has not published yet that it is confirmed."""
 
     retryable = True
 
@@ -206,7 +207,7 @@ class CorruptEntry(StreamError):
 
 
 class MalformedBatch(BuckramError):
-    """Bytes that are not a batch; readers turn it into CorruptEntry, which says where."""
+    """Bytes that are not a batch; readers turn it into CorruptEntry, which names the place."""
 
 
 class UnknownBatchVersion(MalformedBatch):

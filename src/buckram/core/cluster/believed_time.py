@@ -38,8 +38,8 @@ RECORD_US = 60 * 1_000_000
 class Moment:
     """The time now, in microseconds since 1970: `low` and `high` are the earliest and the latest that it may be.
 
-    `best` is the one to be written down. `why` says what the doubt is about; it is empty where there is none.
-    `bounded`: it is certainly not earlier than `low`; others may doubt a time whose past is not known here.
+    `best` is the one for records. `why` describes the doubt; it is empty if there is none. `bounded`: it is certainly
+    not earlier than `low`; other processes may doubt a time whose history they do not know.
     """
 
     low: int
@@ -55,7 +55,7 @@ class Moment:
 
     @property
     def earliest(self) -> int:
-        """Return the earliest possible time: what has not ended by then has certainly not ended."""
+        """Return the earliest possible time, 0 if it is unbounded: only what ends before it has ended for certain."""
         return self.low if self.bounded else 0
 
 
@@ -75,7 +75,7 @@ class TellsTime(Protocol):
 class Jump:
     """Wall time went ahead by `by` and was in doubt from `begin` to `end` of the time before, until it was believed.
 
-    What was stamped in between is younger by `by` than its stamp says.
+    Records stamped in between are younger by `by` than their stamps.
     """
 
     begin: int
@@ -266,8 +266,8 @@ class BelievedTime:
     def best(self, wall: int, mono: int) -> int:
         """Take a reading, and return the time for records.
 
-        While the process runs, that is the line which it believed before. A process that began in doubt takes the
-        later one: what is stamped too late lives too long, and what is stamped too early would die too early.
+        While the process runs, that is the line which it believed before. A process that began in doubt takes the later
+        one: a record stamped too late lives too long, one stamped too early would end too early.
         """
         self.observe(wall, mono)
         assert self._line is not None
@@ -322,10 +322,10 @@ def agreed_jumps(recorded: Iterable[Recorded]) -> tuple[Jump, ...]:
 
 
 def held_back(cutoff: int, jumps: Iterable[Jump], now: int) -> int:
-    """Return the time of which it is certain that what was stamped before is at least as old as `cutoff`.
+    """Return the time before which all stamps are certainly at least as old as `cutoff`.
 
-    What was stamped during the doubt before a jump stays until all of it is as old. A jump to a time that is still to
-    come was a mistake, which was put right since.
+    Records stamped during the doubt before a jump stay until all of them are that old. A jump to a time in the future
+    was a mistake that has been corrected since.
     """
     for jump in sorted(jumps, key=lambda jump: -jump.begin):
         if jump.end + jump.by <= now + APART_US and jump.begin < cutoff <= jump.end + jump.by:

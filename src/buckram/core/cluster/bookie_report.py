@@ -52,8 +52,7 @@ class Kept:
 class Collected:
     """Result of one garbage collection of a bookie.
 
-    `bytes_reclaimable` was there to be freed when the deletions were done, `bytes_reclaimed` of them were freed, and
-    `kept` says where the rest is.
+    `bytes_reclaimable` could be freed after the deletions, `bytes_reclaimed` of them were, and `kept` lists the rest.
     """
 
     ledgers: int

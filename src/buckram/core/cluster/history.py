@@ -17,7 +17,7 @@ from buckram.types import History, LedgerId
 
 LONGEST_RECORD = 64 * 1024
 HIGHEST_EPOCH = 2**40
-"""A number above this is not an epoch: nobody restores a store so often."""
+"""Highest number that can be an epoch: no store is restored that often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A ledger that the store does not have any more under the birth that it had; `why` says it in words."""
+    """A ledger that the store does not have any more under the birth that it had; `why` describes it in words."""
 
     ledger_id: LedgerId
     birth: bytes

@@ -13,8 +13,8 @@ RELEASES = ("0.1", "0.2")
 
 
 def release_problems(bookies: Mapping[BookieId, str], own: str = RELEASES[-1]) -> list[Problem]:
-    """Return the bookies whose release does not work with this program's. `bookies`: the version that each says it
-    runs; empty for one that is not Buckram's. `own`: this program's.
+    """Return a problem for each bookie whose release this program cannot upgrade or does not know. `bookies`: the
+    version that each reports; empty for one that is not Buckram's. `own`: this program's.
     """
     here = RELEASES.index(series(own))
     found = []

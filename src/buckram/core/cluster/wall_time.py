@@ -126,13 +126,13 @@ class WallClocks:
 
     @property
     def doubting(self) -> int:
-        """Return the number of bookies in doubt, if these are half of all that told the time, or more; else 0."""
+        """Return the number of bookies in doubt, if these are half of all that sent their time, or more; else 0."""
         doubting = len(self._guessing) + sum(self._certain.get(bookie) is False for bookie in self._ahead)
         return doubting if 2 * doubting >= self.telling else 0
 
     @property
     def telling(self) -> int:
-        """Return the number of bookies that told the time."""
+        """Return the number of bookies that sent their time."""
         return len(self._ahead) + len(self._guessing)
 
     def since(self, mono: int) -> int:

@@ -1,6 +1,6 @@
-"""Turns: a queue in which callers have their turns one after the other, however much each of them asks for.
+"""Turns: a queue that serves callers in turn (round-robin), however many items each of them has.
 
-What one caller asks for keeps its order. Not here: what is done in a turn (`state/db/writer.py`).
+Items of one caller keep their order. Not here: the work of a turn (`state/db/writer.py`).
 """
 
 from __future__ import annotations

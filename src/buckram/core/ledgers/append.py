@@ -114,7 +114,9 @@ class AppendWindow:
 
     @property
     def reachable(self) -> EntryId:
-        """The highest id that can be acknowledged without another append; with explicit ids, the one before a gap."""
+        """Return the highest id that can be acknowledged without another append; with explicit ids, the one before a
+        gap.
+        """
         if not self.explicit_ids:
             return self.next_entry - 1
         last = self.pending_head

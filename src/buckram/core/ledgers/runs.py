@@ -1,6 +1,6 @@
 """Runs of adds as a writer keeps and sends them: framed bytes with their ids.
 
-Not here: what is acknowledged (`core/ledgers/append.py`).
+Not here: acknowledgements (`core/ledgers/append.py`).
 """
 
 from __future__ import annotations

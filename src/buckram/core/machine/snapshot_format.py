@@ -19,7 +19,7 @@ _HEADER, _SESSIONS, _STATE, _FOOTER = b"H", b"S", b"D", b"E"
 
 
 class SnapshotHeader(NamedTuple):
-    """State of a replica beside the machine's state and the sessions. `Fold` says what the fields are."""
+    """State of a replica beside the machine's state and the sessions. `Fold` describes the fields."""
 
     offset: Offset
     commands: int
@@ -30,7 +30,7 @@ class SnapshotHeader(NamedTuple):
 
 
 class BadSnapshot(Exception):
-    """The entries are not those of a whole snapshot with the digest that was asked for."""
+    """The entries are not those of a whole snapshot with the requested digest."""
 
 
 class SnapshotEncoder:

@@ -38,7 +38,7 @@ UPLOAD_US = 7 * 86_400 * 1_000_000
 """Microseconds after which an upload that was not completed is given up."""
 MAX_PARTS = 10_000
 MAX_OBJECTS = 10_000_000
-"""Maximum names of a namespace: each takes some 600 bytes in the memory of every process that opens it."""
+"""Maximum objects of a namespace: each takes some 600 bytes in the memory of every process that opens it."""
 
 
 class ObjectIndex(Names):
@@ -340,7 +340,7 @@ class ObjectIndex(Names):
     # -- mirrors ------------------------------------------------------------------------------------------
 
     def outline(self) -> Outline:
-        """All names of this moment. Tables are copied, and no row."""
+        """Return all names of this moment. Tables are copied, and no row."""
         tables = {path: (found.kept, dict(found.nodes)) for path, found in directories(self.root)}
         return Outline(self._version, tables)
 
@@ -402,7 +402,7 @@ class ObjectIndex(Names):
 
     @property
     def expiry_due(self) -> bool:
-        """Return whether `expire` would remove an object or upload at the time of the log, or a little later."""
+        """Return whether an expiry is due at the time of the log."""
         return bool(self._expiring) and self._expiring[0][0] <= self.now_us
 
     @property

@@ -94,8 +94,8 @@ def same(one: ObjectRow, other: ObjectRow) -> bool:
 def parted_at(source: Outline, mirror: Outline) -> int | None:
     """Return a version that shows that the source went back; None if nothing does.
 
-    A mirror that had more versions than its source, or another object of a version, was copied from what the source has
-    forgotten. What was deleted or put anew shows nothing.
+    A mirror that had more versions than its source, or another object of a version, was copied from a state that the
+    source has lost. Deleted or replaced objects show nothing.
     """
     if mirror.version > source.version:
         return mirror.version
@@ -145,7 +145,7 @@ def difference(source: Outline, mirror: Outline, now_us: int) -> Difference:
 
 
 def steps(found: Difference) -> Iterator[Step]:
-    """The steps that make the mirror the same: objects in the order of their versions, then what goes.
+    """Yield the steps that make the mirror the same: objects in the order of their versions, then removals.
 
     A rename, where few things have changed, is one step.
     """

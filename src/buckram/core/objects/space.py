@@ -61,7 +61,7 @@ class Space:
         return True
 
     def seal(self, ledger: LedgerId, total: int) -> None:
-        """Take note that nobody adds to a ledger any more; it holds `total` bytes."""
+        """Seal a ledger, to which nothing is added any more; it holds `total` bytes."""
         row = self._ledgers.get(ledger)
         if row is not None and row.state == OPEN:
             row.state, row.total = SEALED, max(total, row.live)

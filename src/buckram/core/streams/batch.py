@@ -134,9 +134,9 @@ class Batch:
         self.entry_id = entry_id
         """Its entry in the ledger, -1 if that is not known."""
         self.payload = payload
-        """The entry as it is stored, of which this batch may be a part; empty if its columns come from a file."""
+        """Stored bytes of the entry, of which this batch may be a part; empty if its columns come from a file."""
         self.payload_bytes = len(payload)
-        """Size of the entry as it is stored."""
+        """Size of the entry's stored bytes."""
         self.append_time = header.append_time
         """Microseconds UTC; the same for all records of an entry, never less than that of the entry before."""
         self._start, self._stop = 0, header.records
@@ -185,27 +185,27 @@ class Batch:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first record."""
+        """Return the offset of the first record."""
         return self.base + self.header.first + self._start
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record."""
+        """Return the offset after the last record."""
         return self.base + self.header.first + self._stop
 
     def __len__(self) -> int:
         return self._stop - self._start
 
     def values(self) -> list[bytes | None]:
-        """The value of each record; None is the delete marker."""
+        """Return the value of each record; None is the delete marker."""
         return self._values.rows(self._start, self._stop)
 
     def keys(self) -> list[bytes | None]:
-        """The key of each record, None where it has none."""
+        """Return the key of each record, None where it has none."""
         return [None] * len(self) if self._keys is None else self._keys.rows(self._start, self._stop)
 
     def headers(self) -> list[HeaderList]:
-        """The headers of each record: pairs of a name and bytes."""
+        """Return the headers of each record: pairs of a name and bytes."""
         return [()] * len(self) if self._headers is None else self._headers.rows(self._start, self._stop)
 
     def timestamps(self) -> list[int]:
@@ -215,7 +215,7 @@ class Batch:
         return self._timestamps[self._start : self._stop].tolist()
 
     def txids(self) -> list[int | None]:
-        """The txid of each record, None where it has none."""
+        """Return the txid of each record, None where it has none."""
         if self._txids is None:
             return [None] * len(self)
         return [None if txid == NO_TXID else txid for txid in self._txids[self._start : self._stop].tolist()]
@@ -229,7 +229,7 @@ class Batch:
         return [None if place < 0 else (names[place], sequence) for place, sequence in rows]
 
     def records(self) -> list[Record]:
-        """The records, one by one."""
+        """Return the records, one by one."""
         offsets = range(self.first_offset, self.next_offset)
         values, time = self.values(), self.append_time
         if self.header.columns & ~VALUE_NULLS == 0:
@@ -253,7 +253,7 @@ class Batch:
     # -- parts and columns --------------------------------------------------------------------------------
 
     def clamped(self, least: int, most: int) -> Batch:
-        """The same records with an append time within these bounds, where their segment's row says so."""
+        """Return the same records with an append time within these bounds, which their segment's row gives."""
         time = min(max(self.append_time, least), most)
         if time == self.append_time:
             return self
@@ -262,7 +262,7 @@ class Batch:
         return part
 
     def between(self, first: int, stop: int | None = None) -> Batch:
-        """The records with first <= offset < stop that are in this batch; a view of the same bytes."""
+        """Return the records with first <= offset < stop that are in this batch; a view of the same bytes."""
         at = self.base + self.header.first
         start = min(max(self._start, first - at), self._stop)
         end = self._stop if stop is None else max(start, min(self._stop, stop - at))

@@ -59,7 +59,7 @@ def claimed(
     """Claim the stream for a writer: no change by an older epoch succeeds from now on. `mirror_of`: the uid of the
     source, for a writer that copies into a mirror; else empty.
 
-    `acting_for`: the purpose of the stream, for whoever writes one that is not for records.
+    `acting_for`: the purpose of the stream, for a writer of one that is not for records.
     """
     check_usable(name, head)
     check_act(name, head, Act.WRITE, acting_for)
@@ -226,7 +226,7 @@ def inserted(
     step: StepId | None,
     now: int,
 ) -> Step | None:
-    """The writer of `epoch` ends its segment `old` and lists the sealed ledgers of a bulk step behind it.
+    """End the segment `old` of the writer of `epoch`, and list the sealed ledgers of a bulk step behind it.
 
     Its next segment begins behind them. `old` is None if it has no segment in the list. A step that is not
     `insertable`, or None, is left out. None: that was done already, or there is nothing to do.
@@ -247,7 +247,7 @@ def inserted(
 
 
 def _with_ledgers(name: str, head: Head, segments: Sequence[tuple[LedgerId, Summary]], step: StepId, now: int) -> Head:
-    """The head with the sealed ledgers of a step at its end, and the step's transaction."""
+    """Return the head with the sealed ledgers of a step at its end, and the step's transaction."""
     time = max(now, head.last_append)
     first, number, rows = head.end, head.next_number, list(head.tail)
     offset = first
@@ -405,7 +405,7 @@ def _sizes(key: str, value: str) -> tuple[int, int]:
 def deleted(name: str, head: Head, acting_for: Purpose = Purpose.RECORDS) -> Step | None:
     """Begin deletion: every other change is refused from now on. `acting_for` as in `claimed`.
 
-    One that has begun is completed by anybody.
+    Any process may complete a deletion that has begun.
     """
     if head.deleting:
         return None

@@ -78,11 +78,11 @@ class Run:
 def plan_runs(
     head: Head, rows: Iterable[Segment], *, target_bytes: int, span_us: int | None = None, even: bool = True
 ) -> list[Run]:
-    """Runs of neighbours that together have at most `target_bytes`, oldest first.
+    """Return runs of neighbours that together have at most `target_bytes`, oldest first.
 
     No run spans more than `span_us` of append time: truncation by time frees whole segments. Of each run the largest
     segment has at most half of it, so that no byte is copied more than a few times however often this is done; unless
-    `even` is false, for what is so little that this does not matter.
+    `even` is false, for segments so small that this does not matter.
     """
     found: list[Run] = []
     open_run: list[Segment] = []
@@ -103,10 +103,11 @@ def plan_runs(
 
 
 def small_runs(head: Head, policy: Policy, *, at_least: int) -> list[Run]:
-    """Runs of `at_least` small neighbours in the head's own list, oldest first; none of a mirror or a machine's log.
+    """Return runs of `at_least` small neighbours in the head's own list, oldest first; none of a mirror or a machine's
+    log.
 
-    Many short writers leave one segment each. What is tiny is joined with what was joined before, until together it is
-    no longer tiny; what is larger as `plan_runs` says.
+    Many short writers leave one segment each. Tiny segments are joined with those joined before, until together they
+    are no longer tiny; larger ones as `plan_runs` does.
     """
     if at_least < 2 or head.snapshots is not None or (head.mirror is not None and head.mirror.state == MIRROR):
         return []
@@ -119,7 +120,7 @@ def small_runs(head: Head, policy: Policy, *, at_least: int) -> list[Run]:
 
 
 def longest_span(policy: Policy) -> int | None:
-    """The most append time, in microseconds, that one segment may span.
+    """Return the longest append time, in microseconds, that one segment may span; None without a retention by time.
 
     Retention frees whole segments, so a long one would keep expired records for as long as it spans.
     """
@@ -143,7 +144,7 @@ def _fits(run: Sequence[Segment], row: Segment, target_bytes: int, span_us: int 
 
 
 def _worthwhile(rows: tuple[Segment, ...]) -> list[Run]:
-    """The parts of a run in which no segment has more than half of the bytes."""
+    """Return the parts of a run in which no segment has more than half of the bytes."""
     if len(rows) < 2:
         return []
     largest = max(range(len(rows)), key=lambda place: _bytes(rows[place]))
@@ -244,7 +245,7 @@ def _padded(size: int) -> int:
 
 
 def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segment:
-    """The row that takes the place of a run; StreamError if what the new ledger holds is not the same."""
+    """Return the row that takes the place of a run. Raises StreamError if the new ledger does not hold the same."""
     rows = [row.summary for row in run.rows if row.summary is not None]
     expected = Summary(
         sum(row.records for row in rows),
@@ -268,13 +269,13 @@ def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segm
 
 
 def compacted_page(name: str, page: Page, run: Run, row: Segment) -> Page | None:
-    """The page with `row` in the place of the run; None when it has it already. RunChanged."""
+    """Return the page with `row` in the place of the run; None if it has it already. Raises RunChanged."""
     rows = _replaced(name, page.segments, run, row)
     return None if rows is None else Page(page.number, rows)
 
 
 def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> Step | None:
-    """`row` in the place of the run, whose ledgers are nobody's any more. RunChanged: nothing was changed.
+    """Put `row` in the place of the run, whose ledgers become garbage. Raises RunChanged; nothing was changed then.
 
     `paged`: the run is in a page, and the same multi writes that page, as `compacted_page` made it. Otherwise None
     when it was done already.

@@ -37,7 +37,7 @@ class BatchCopy:
 
     @property
     def size(self) -> int:
-        """Bytes of the body as it is stored."""
+        """Return the stored bytes of the body."""
         return len(self.body)
 
     @property
@@ -47,12 +47,12 @@ class BatchCopy:
 
     @property
     def last_txid(self) -> int:
-        """The greatest txid of the source up to these records, as far as the entry says it."""
+        """Return the greatest txid of the source up to these records, as far as the entry has it."""
         return self.batch.header.last_txid
 
 
 def copy_of(batch: Batch) -> BatchCopy:
-    """Return a batch as a copy that says the same to readers. MalformedBatch for bytes that are no entry."""
+    """Return a batch as a copy that is the same to readers. Raises MalformedBatch for bytes that are no entry."""
     header = batch.header
     times = batch.timestamps() if header.columns & TIMESTAMPS else (header.append_time,)
     lowest, highest = min(times), max(times)

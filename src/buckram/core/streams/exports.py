@@ -25,7 +25,7 @@ FORMAT = 1
 MAX_COPIES = 40_000
 """The most copies in one location: their ids must fit into one value of every metadata store."""
 _FIRST_AT = 8
-"""The place among the fields of a header that says how many records of the segment come before the entry."""
+"""Index of the field of a header with the number of the segment's records before the entry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class ForkPlan:
 
     @property
     def shared(self) -> tuple[LedgerId, ...]:
-        """The ledgers that both streams list from now on."""
+        """Return the ledgers that both streams list from now on."""
         rows = [row for row in self.whole if row.kind != HISTORY]
         return tuple(dict.fromkeys(row.ledger for row in (*rows, *([self.table] if self.table else ()))))
 
@@ -238,12 +238,12 @@ def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made], *, done:
 
 
 def given_up(name: str, head: Head) -> Step | None:
-    """Return the head of a fork that nobody completes any more, which is deleted; None if it is complete."""
+    """Return the head, to be deleted, of a fork that will not be completed; None if it is complete."""
     return deleted(name, head, purpose_of(name, head)) if head.incomplete else None
 
 
 def check_forking(name: str, head: Head) -> None:
-    """StreamError unless the fork is still being made and nobody else has touched it."""
+    """Raise StreamError unless the fork is still being made and was not changed otherwise."""
     if head.deleting or head.fork is None or head.fork.done or head.epoch:
         raise StreamError(name, "was deleted or taken by somebody while it was made as a fork; fork again")
 

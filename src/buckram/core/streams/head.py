@@ -71,7 +71,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The offset after its last record; of an open one its base."""
+        """Return the offset after its last record; of an open segment its base."""
         return self.base + (self.summary.records if self.summary else 0)
 
 
@@ -102,7 +102,7 @@ class Transaction(NamedTuple):
     pause: int = 0
     """Longest recent time between two batches of a streaming query, microseconds; 0: not known."""
     planned: int = 0
-    """When Spark planned the batch, as its checkpoint says, in microseconds UTC; 0: not known."""
+    """Time at which Spark planned the batch, from its checkpoint, microseconds UTC; 0: not known."""
     history: str = ""
     """Mark of the metadata history in which a streaming query published it (core/streams/transactions); empty: not
     known.

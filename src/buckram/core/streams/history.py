@@ -155,7 +155,7 @@ def directory_of(location: str, name: StreamName, uid: str) -> str:
 
 
 def stream_of_directory(directory: str) -> str:
-    """Return the full name of the stream whose history is in a directory; "" for what is none."""
+    """Return the full name of the stream whose history is in a directory; "" for a directory of none."""
     _, namespace, stream, uid = ("", "", "", *directory.rsplit("/", 3))[-4:]
     return f"{namespace}/{stream}" if namespace and stream and uid else ""
 
@@ -238,7 +238,7 @@ def _old(row: Segment, now: int | None, after_s: float | None) -> bool:
 
 
 def offloaded_row(row: Segment, copy: LedgerId, offloaded: Offloaded) -> Segment:
-    """Return the row that takes the place of `row`: all that it says of the records stays."""
+    """Return the row that takes the place of `row`; all facts about the records stay."""
     return replace(row, ledger=copy, kind=HISTORY, offloaded=offloaded)
 
 
@@ -253,7 +253,7 @@ def plain_header(payload: Buffer) -> bytes:
 
 
 def split_headers(data: bytes, count: int) -> Iterator[bytes]:
-    """Yield the headers of `count` entries. MalformedBatch if there are not so many."""
+    """Yield the headers of `count` entries. Raises MalformedBatch if there are fewer."""
     if len(data) < count * HEADER_SIZE:
         raise MalformedBatch(f"{len(data)} bytes of headers, {count} entries need {count * HEADER_SIZE}")
     for at in range(0, count * HEADER_SIZE, HEADER_SIZE):

@@ -49,7 +49,7 @@ class Position(NamedTuple):
 
     @property
     def version(self) -> int:
-        """The transaction's version. It grows from range to range."""
+        """Return the transaction's version, which grows from range to range."""
         return self.file << _RANGE_BITS | self.range
 
 
@@ -107,7 +107,7 @@ def key_of(application: str) -> str:
 def continued(known: Import, given: Import, files: Sequence[SourceFile], done: int) -> Import:
     """Return the record for a run that goes on after version `done`. InvalidArgument if the source is another one now.
 
-    `given` is what the caller asks for, `known` the record as it was stored.
+    `given` has the caller's settings, `known` the record as it was stored.
     """
     name = given.source
     if (known.format, known.columns) != (given.format, given.columns):

@@ -1,4 +1,4 @@
-"""Values in the JSON of a stream's metadata, which whoever may append to the stream writes. Pure."""
+"""Values in the JSON of a stream's metadata, which anyone who may append to the stream writes. Pure."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def is_superseded(here: Link | None, there: Link | None, cluster: str) -> bool:
 
 
 def check_creation(namespace: str, stream: str, link: Link | None, copied_from: str = "") -> None:
-    """ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced.
+    """Raise ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced.
 
-    `copied_from`: the cluster whose stream the replication copies into this one; empty for what anybody else creates.
+    `copied_from`: the cluster whose stream the replication copies into this one; empty for any other creation.
     """
     if link is None or not link.has(stream):
         return
@@ -105,7 +105,7 @@ def check_creation(namespace: str, stream: str, link: Link | None, copied_from: 
 
 
 def check_ledger(namespace: str, link: Link | None) -> None:
-    """ReplicationRefused for a new ledger of a namespace as a whole, in a cluster whose side of it was replaced."""
+    """Raise ReplicationRefused for a new ledger of a whole namespace, in a cluster whose side of it was replaced."""
     if link is not None and link.state == SUPERSEDED and not link.streams:
         raise ReplicationRefused(
             namespace,
@@ -115,7 +115,7 @@ def check_ledger(namespace: str, link: Link | None) -> None:
 
 
 def check_run(namespace: str, source: Link | None, target: Link | None, source_id: str, target_id: str) -> None:
-    """ReplicationRefused unless the namespace may be copied from `source` to `target`."""
+    """Raise ReplicationRefused unless the namespace may be copied from `source` to `target`."""
     if source_id == target_id:
         raise ReplicationRefused(
             namespace, f"both sides are the same cluster, {source_id}: give --from and --to different ones"

@@ -29,7 +29,7 @@ class OffloadPlaces:
         return (*self.listed.get(namespace, ()), *self.listed.get(EVERY, ()))
 
     def check_policy(self, namespace: str, location: str) -> None:
-        """InvalidArgument for an offload_to that the operator has not listed for the namespace."""
+        """Raise InvalidArgument for an offload_to that the operator has not listed for the namespace."""
         if location not in self.of(namespace):
             known = ", ".join(self.of(namespace)) or "none"
             raise InvalidArgument(

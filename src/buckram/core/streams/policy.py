@@ -86,8 +86,9 @@ FIELDS = {field.name: field for field in dataclasses.fields(Policy)}
 
 
 def merged(*overrides: Mapping[str, Any]) -> Policy:
-    """The defaults with these over them, the last one uppermost. InvalidArgument for what no setting can be: these were
-    written by whoever may write a stream's metadata."""
+    """Return the defaults with these over them, the last one uppermost. Raises InvalidArgument for invalid values,
+    since anyone who may write a stream's metadata writes the overrides.
+    """
     values: dict[str, Any] = {}
     for part in overrides:
         values.update(part)
@@ -109,7 +110,7 @@ def _is_of_type(name: str, value: Any) -> bool:
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in their stored form. InvalidArgument names the setting, the value and what is accepted."""
+    """Return the settings in their stored form. InvalidArgument names the setting, the value and what is accepted."""
     checked: dict[str, Any] = {}
     for name, value in overrides.items():
         if name not in FIELDS:
@@ -119,7 +120,9 @@ def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_place_name(name: str) -> str:
-    """The name of a place for backups. InvalidArgument for a location, which only an operator may give."""
+    """Return the name of a place for backups. Raises InvalidArgument for a location, which only an operator may
+    give.
+    """
     if not isinstance(name, str) or _PLACE.fullmatch(name) is None:
         raise InvalidArgument(
             f"backup_to {name!r}: needs the name of a place that an operator has listed ([janitor] backup_places), of "

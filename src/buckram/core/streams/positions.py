@@ -1,9 +1,9 @@
 """Positions in a stream that a client remembers, and whether they still mean the same records.
 
 A stream goes back when the metadata of its cluster are restored from a backup: it ends earlier, and other records come
-at the offsets that it had given before. Who remembers a position remembers the record before it as well, and compares
-that with what the stream has there now: times of appending never repeat, so that two streams with the same record at
-one offset have the same records below it. Pure. Not here: reading records (`replication/positions.py`).
+at the offsets that it had given before. A client that remembers a position remembers the record before it as well, and
+compares that with the present record there: times of appending never repeat, so that two streams with the same record
+at one offset have the same records below it. Pure. Not here: reading records (`replication/positions.py`).
 """
 
 from __future__ import annotations

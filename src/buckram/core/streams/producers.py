@@ -50,8 +50,9 @@ class ProducerTable:
     def fresh(self, stream: str, producer: str, first: int, count: int, start: int | None = None) -> int:
         """Return how many of the sequences first .. first + count - 1 are stored already, which the caller leaves out.
 
-        OutOfOrderSequence for a gap, which would make what is missing look like a retry later. `start`: where a
-        producer begins that the stream never had (else at 0). ProducerForgotten for one that may have been forgotten.
+        Raises OutOfOrderSequence for a gap, which would make the missing records look like a retry later. `start`: the
+        first sequence of a producer that the stream never had (else 0). Raises ProducerForgotten for one that may have
+        been forgotten.
         """
         known = self._known.get(producer)
         if known is not None:

@@ -146,7 +146,7 @@ def purpose_of(name: str, head: Head) -> Purpose:
 
 
 def purpose_named(word: str) -> Purpose:
-    """Return the purpose that a caller says. InvalidArgument for another word."""
+    """Return the purpose that a caller gives. Raises InvalidArgument for another word."""
     try:
         return Purpose(word)
     except ValueError:
@@ -157,7 +157,7 @@ def purpose_named(word: str) -> Purpose:
 def refusal(name: str, purpose: Purpose, act: Act, acting_for: Purpose = Purpose.RECORDS) -> str:
     """Return why the act is refused, with the command that is right; "" if it is allowed.
 
-    `acting_for`: the purpose that the caller says it acts for. Its owner may do everything to a stream.
+    `acting_for`: the purpose for which the caller acts. Its owner may do everything to a stream.
     """
     if acting_for is purpose:
         return ""
@@ -194,8 +194,8 @@ def check_marks(name: str, head: Head, properties: Mapping[str, Any]) -> None:
 def change_refusal(name: str, before: Head, after: Head | None) -> str:
     """Return why nobody may replace one head by another in the metadata, or delete it (None); "" if that is allowed.
 
-    The head itself says for whom a deletion began, so that whoever keeps the metadata can tell an owner's deletion from
-    one that takes a machine, a database or all objects for records.
+    The head itself names the purpose of a deletion, so that the metadata service can distinguish an owner's deletion
+    from one that takes a machine, a database or all objects for records.
     """
     purpose = purpose_of(name, before)
     if after is not None and purpose_of(name, after) is not purpose:

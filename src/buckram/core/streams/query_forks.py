@@ -1,4 +1,5 @@
-"""The id of a query whose checkpoint was forked says what it is: of which query, and after which batch. Pure.
+"""The id of a query with a forked checkpoint, which names the original query and the batch after which it was forked.
+Pure.
 
 Such an id is a UUID of version 8, whose bits are free for the application (RFC 9562); Spark makes version 4 and takes
 any. A sink finds all that it has to know in the id that comes with each batch, wherever the checkpoint is, so the first

@@ -73,7 +73,7 @@ class EntryHeader(NamedTuple):
 
 @dataclass(slots=True)
 class Columns:
-    """Records to be written, by columns; a column that nobody used is None. Lists have one item per record."""
+    """Records to be written, by columns; an unused column is None. Lists have one item per record."""
 
     values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | None] | None = None

@@ -44,17 +44,17 @@ class RecordSchemas:
 
     @property
     def version(self) -> int:
-        """The number of the newest version; the oldest is 1."""
+        """Return the number of the newest version; the oldest is 1."""
         return len(self.texts)
 
     @cached_property
     def newest(self) -> AvroType:
-        """The type of the newest version."""
+        """Return the type of the newest version."""
         return parse(self.texts[-1])
 
     @cached_property
     def heads(self) -> dict[bytes, int]:
-        """The number of each version, by the bytes that its values begin with."""
+        """Return the number of each version, by the bytes that its values begin with."""
         return {MARK + fingerprint(text): number for number, text in enumerate(self.texts, 1)}
 
     def version_of(self, value: bytes) -> int | None:

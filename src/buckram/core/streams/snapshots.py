@@ -31,10 +31,11 @@ def published(name: str, head: Head, row: SnapshotRow, keep: int) -> Head | None
 
 
 def leapt(name: str, head: Head, row: SnapshotRow, mark: Mark) -> Head | None:
-    """The mirror of a machine's log goes on at a snapshot, since its source has truncated records that it lacks.
+    """Continue the mirror of a machine's log at a snapshot, since its source has truncated records that it lacks.
 
-    What it has is below its earliest offset then, and its state in the snapshot. It remembers `mark`, its position in
-    the source, in the same change: it has no record there, by which it could be found again. None if it lacks none.
+    Its own records are below its earliest offset then, and their effect is in the snapshot. It remembers `mark`, its
+    position in the source, in the same change: it has no record there, by which it could be found again. None if it
+    lacks none.
     """
     check(head.snapshots is not None and head.open_segment is None, "R7", f"{name} cannot go on at {row}: {head}")
     check(mark.offset == row.offset, "R7", f"{name} cannot go on at {row} with its position at {mark}")

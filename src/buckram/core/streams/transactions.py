@@ -1,10 +1,10 @@
 """Transactions of a stream: each application's newest one, and whether a step may be published. Pure.
 
-A step is (application, version); streaming queries also say which run of the world it belongs to: the query's id, which
-lives in its checkpoint, and where that checkpoint is. So a checkpoint that was deleted or replaced is noticed, and a
-query that was replaced can never publish again. A query whose checkpoint was forked begins in the middle; its id says
-where (`query_forks.py`), and its sink is a stream of its own: a new one, or a fork, to which the batches of its source
-came along. The change of the head is in `changes.py`.
+A step is (application, version); streaming queries also give their identity: the query's id, which lives in its
+checkpoint, and where that checkpoint is. So a checkpoint that was deleted or replaced is noticed, and a query that was
+replaced can never publish again. A query whose checkpoint was forked begins in the middle; its id says where
+(`query_forks.py`), and its sink is a stream of its own: a new one, or a fork, to which the batches of its source came
+along. The change of the head is in `changes.py`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StepId(NamedTuple):
 
 
 HISTORY_HEADER = "Buckram-History"
-"""The header in which a server says the `history_mark` of what an answer was given from; it has none without a mark."""
+"""HTTP header with the `history_mark` of the state from which a server answered; absent without a mark."""
 
 
 def history_mark(cluster: str, now: History) -> str:
@@ -171,9 +171,10 @@ def recorded(
     now: int,
     earliest: int | None = None,
 ) -> dict[str, Transaction]:
-    """The transactions after this step, which `settled` let pass, got the offsets first..stop - 1.
+    """Return the transactions after this step, which `settled` let pass, got the offsets first..stop - 1.
 
-    `now` is noted. What is old by `earliest`, the earliest that it may be now, is forgotten; the same as `now` if None.
+    `now` is recorded. Transactions that are old by `earliest`, the earliest possible present time (None: `now`), are
+    forgotten.
     """
     earliest = now if earliest is None else earliest
     same, others = newest(known, step.application, step.query), _others(known, step)

@@ -1,7 +1,7 @@
 """Offsets of a writer that may be acknowledged: over one segment, and across a roll to the next.
 
-A segment's records count as stored when its ledger has acknowledged them, but they may be told to callers only when the
-segment is listed, and not before every record of the segment before it. Sending and listing are the writer's.
+A segment's records count as stored when its ledger has acknowledged them, but they may be acknowledged to callers only
+when the segment is listed, and not before every record of the segment before it. Sending and listing are the writer's.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class StreamWindow:
         return self._release()
 
     def cut(self, segment: SegmentProgress, end: int) -> None:
-        """The oldest segment turned out to end at `end`: what was sent beyond is not in it, nor in its successor."""
+        """Cut the oldest segment at `end`, where it turned out to end: later records are neither in it nor in its
+        successor.
+        """
         check(self._segments[0] is segment, "M9", "a segment ended that is not the oldest")
         counts = f"{segment.acked} acknowledged, {end} stored, {segment.sent} sent"
         check(segment.acked <= end <= segment.sent, "S9", counts)

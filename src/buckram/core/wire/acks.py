@@ -237,7 +237,7 @@ class AckMatcher:
             self._patient_until = now + patience_s
 
     def expire(self, now: float) -> list[AckEvent]:
-        """Return as unanswered what was due by `now`; later replies to it are unexpected frames."""
+        """Return all that was due by `now` as unanswered; later replies to it are unexpected frames."""
         while self._queue and self.is_overdue(self._queue[0][2], now):
             self._take_first_apart()
         events: list[AckEvent] = []

@@ -105,7 +105,7 @@ class AddRun:
     def split(self, count: int) -> tuple[AddRun, AddRun]:
         """Return the first `count` entries and the others, as two runs; `count` is at least 1 and less than all.
 
-        Both keep the run's LAC: what it says of entries is true, whichever part is stored first.
+        Both keep the run's LAC: it holds for all entries, whichever part is stored first.
         """
         at = self.start
         if self.stride:
@@ -133,7 +133,7 @@ class AddRun:
 def scan_adds(
     chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES
 ) -> tuple[int, list[AddRun]]:
-    """Take version 2 ADD frames from `offset` on. Returns the offset of what is left, and the runs.
+    """Take version 2 ADD frames from `offset` on. Returns the offset of the unconsumed rest, and the runs.
 
     Stops before the first frame that is incomplete, not such an ADD, or malformed; the caller decides about it. A run
     ends at `max_run_bytes`, so that an entry inside it is found by walking few frames.

@@ -49,7 +49,9 @@ MAX_NAMED = 4096
 
 
 class Conflict(Exception):
-    """A v2 request whose reply could not be told from that of an outstanding one; use v3, or wait for the other."""
+    """A v2 request whose reply could not be distinguished from that of an outstanding one; use v3, or wait for the
+    other.
+    """
 
 
 class _LaneAdd(NamedTuple):
@@ -302,7 +304,9 @@ class ClientProtocol:
             received.answers.append((token, _checked(self.version, pending.request, operation, reply)))
 
     def _late(self, key: Key) -> None:
-        """Count the late reply to an abandoned request, so that it need not be told from others any more."""
+        """Count the late reply to an abandoned request, so that later replies need not be distinguished from it any
+        more.
+        """
         kinds = self._abandoned.get(key)
         if kinds:
             kinds.pop()

@@ -225,7 +225,7 @@ class LocatedReply:
 
 @dataclass(frozen=True, slots=True)
 class PullReply:
-    """`count` entries from `entry_id` on are durable, of `bytes` stored bytes; with another code than OK, it says why
+    """`count` entries from `entry_id` on are durable, of `bytes` stored bytes; a code other than OK is the reason why
     there are not more.
     """
 

@@ -346,7 +346,7 @@ class ServerProtocol:
         return items
 
     def _open(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:
-        """Begin an opening with the first request, if TLS may follow it."""
+        """Begin an opening with the first request, which TLS may follow."""
         self._opening = Opening()
         self._opening.take(request, context)
         self._chunks.limit = min(self._max_frame_bytes, MAX_OPENING_BYTES)

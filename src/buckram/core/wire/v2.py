@@ -96,7 +96,7 @@ def named_ledger(packet: bytes) -> tuple[LedgerId, bytes] | None:
 
 
 def trace_add(ledger_id: LedgerId, entry: EntryId, context: bytes) -> bytes:
-    """Return the frame that says that the add of an entry is part of a trace."""
+    """Return the frame that marks the add of an entry as part of a trace."""
     return _TRACED.pack(_TRACED.size - 4, _TRACED_HEADER, ledger_id, entry, context)
 
 
@@ -189,7 +189,8 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext]:
 def plain_reads(buffer: bytes, offset: int) -> tuple[int, list[tuple[LedgerId, EntryId]]]:
     """Take plain reads of one entry, as most reads are, from `offset` on.
 
-    Returns the offset of what is left, and the ids. Stops before the first frame that is another or not complete.
+    Returns the offset of the unconsumed rest, and the ids. Stops before the first frame that is another or not
+    complete.
     """
     found: list[tuple[LedgerId, EntryId]] = []
     unpack, stop = _READ.unpack_from, len(buffer) - _READ.size
@@ -264,10 +265,7 @@ def _auth_message(packet: bytes) -> tuple[str, bytes]:
         if not isinstance(message.authPluginName, str):
             raise BadPacket("a v2 AUTH whose plug-in name is no text")
         return message.authPluginName, message.payload
-    except (
-        DecodeError,
-        UnicodeDecodeError,
-    ) as error:  # protobuf checks text on access, or returns bytes
+    except (DecodeError, UnicodeDecodeError) as error:  # protobuf checks text on access, or returns bytes
         raise BadPacket(f"a v2 AUTH that is no AuthMessage: {error}") from None
 
 
