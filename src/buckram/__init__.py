@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 
 TYPE_CHECKING = False
-"""As typing's, which takes longer to import than all else here."""
+"""Stand-in for typing.TYPE_CHECKING: importing typing takes longer than all other imports here."""
 
 if TYPE_CHECKING:
     from typing import Any

@@ -1,7 +1,7 @@
-"""Addresses as text: HOST:PORT, [::1]:PORT, host names, and which of them somebody else can connect to. Pure.
+"""Addresses as text: HOST:PORT, [::1]:PORT, host names, and which of them others can connect to. Pure.
 
-The one place that takes them apart: metadata URIs, options, settings, ids of bookies and headers of requests go
-through it. URLs with a scheme and a path are `urllib.parse.urlsplit`'s.
+The only parser of addresses in metadata URIs, options, settings, ids of bookies and headers of requests. URLs with a
+scheme and a path are `urllib.parse.urlsplit`'s.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _MAX_PORT = 65_535
 
 
 class Address(NamedTuple):
-    """`host` is without brackets; `port` None where none was given."""
+    """Host, without brackets, and port; None if none was given."""
 
     host: str
     port: int | None
 
 
 def read_address(text: str) -> Address | None:
-    """HOST, HOST:PORT, ::1, [::1] or [::1]:PORT taken apart; None for anything else."""
+    """Parse HOST, HOST:PORT, ::1, [::1] or [::1]:PORT; None for anything else."""
     host, port = text, ""
     if text.startswith("["):
         host, closed, port = text[1:].partition("]")
@@ -48,7 +48,7 @@ def read_address(text: str) -> Address | None:
 
 
 def host_port(text: str, what: str) -> tuple[str, int]:
-    """HOST:PORT taken apart, the host without brackets; or ConfigError that begins with `what`."""
+    """Parse HOST:PORT; the host is returned without brackets. Raises ConfigError, whose message begins with `what`."""
     found = read_address(text)
     if found is not None and found.port is not None:
         return found.host, found.port
@@ -63,12 +63,12 @@ def host_port(text: str, what: str) -> tuple[str, int]:
 
 
 def parse_address(text: str, what: str) -> BookieAddress:
-    """As `host_port`; the error names the option or setting `what`."""
+    """Parse an address as `host_port` does; the error names the option or setting `what`."""
     return BookieAddress(*host_port(text, f"{what} = {text!r}"))
 
 
 def parse_host(text: str, what: str) -> str:
-    """A name or an address without a port, in brackets or not; without them in the end. ConfigError."""
+    """Return a name or an address without its brackets. Raises ConfigError if there is a port."""
     found = read_address(text)
     if found is None or found.port is not None:
         raise ConfigError(f"{what} {text[:100]!r}: needs a name or an address without a port, such as 10.0.0.7 or ::1")
@@ -76,7 +76,7 @@ def parse_host(text: str, what: str) -> str:
 
 
 def with_port(text: str, port: int) -> tuple[str, int] | None:
-    """The host and its port, which is `port` where none was given; None for what is no address with a port from 1."""
+    """Return the host and its port, `port` if none was given; None for what is no address with a port from 1 on."""
     found = read_address(text)
     if found is None or found.port == 0:
         return None
@@ -84,8 +84,9 @@ def with_port(text: str, port: int) -> tuple[str, int] | None:
 
 
 def address_of_id(bookie_id: str) -> BookieAddress | None:
-    """The address in a bookie id of the form host:port; None for any other id. Other software writes IPv6 addresses
-    there without brackets."""
+    """Return the address in a bookie id of the form host:port; None for any other id. Other software writes IPv6
+    addresses there without brackets.
+    """
     host, _, digits = bookie_id.rpartition(":")
     if len(digits) > len("65535"):
         return None
@@ -94,7 +95,7 @@ def address_of_id(bookie_id: str) -> BookieAddress | None:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether a host means all addresses of the machine, so that one can listen there and nobody can connect."""
+    """Return whether a host means all addresses of the machine: a server can listen there and nobody can connect."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -104,7 +105,7 @@ def is_unspecified(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only the machine itself reaches a host: each machine has this address."""
+    """Return whether a host is reachable from its own machine only: each machine has this address."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -124,22 +125,23 @@ def check_reachable(host: str, what: str) -> str:
 
 
 def check_announced(host: str, what: str, cure: str) -> str:
-    """Return the host where a server listens, to announce it to others, because it is told nothing else. ConfigError,
-    which begins with `what`, for one that nobody can connect to; `cure` says how to tell another one."""
+    """Return the host where a server listens, to announce it to others if no other address is set. Raises ConfigError,
+    which begins with `what`, for one that nobody can connect to; `cure` tells how to set another one.
+    """
     if is_unspecified(host):
         raise ConfigError(f"{what} listens everywhere, so clients need to be told where: {cure}")
     return host
 
 
 def loopback(host: str) -> str:
-    """The address at which a server that listens on `host` is reached from its own machine."""
+    """Return the address at which a server that listens on `host` is reached from its own machine."""
     if not is_unspecified(host):
         return host
     return "::1" if ":" in host else "127.0.0.1"
 
 
 def join(host: str, port: int) -> str:
-    """HOST:PORT, with brackets around an IPv6 address."""
+    """Return HOST:PORT, with brackets around an IPv6 address."""
     return str(BookieAddress(host, port))
 
 
@@ -148,7 +150,7 @@ def _is_ipv6(text: str) -> bool:
         ipaddress.IPv6Address(text)
     except ValueError:
         return False
-    return _IPV6.fullmatch(text) is not None  # a name of an interface may be anything there
+    return _IPV6.fullmatch(text) is not None  # the name of an interface may be anything
 
 
 __all__ = [

@@ -9,13 +9,13 @@ from typing import Any
 from buckram.errors import InvalidArgument
 
 _SECONDS = "_s"
-"""Names that end so are durations; what has a float as its default takes fractions."""
+"""Suffix of the names of durations; a limit with a float as its default takes fractions."""
 _BOUNDS: dict[bool, tuple[float, float]] = {True: (0.05, 366 * 86_400.0), False: (1, 2**40)}
-"""Of durations, and of all else, where nothing narrower is said."""
+"""Inclusive bounds of durations (True), in seconds, and of other limits (False), unless narrower ones are given."""
 
 
 def is_duration(field: Field[Any]) -> bool:
-    """Whether a limit is a number of seconds."""
+    """Return whether a limit is a number of seconds."""
     return field.name.endswith(_SECONDS) and not field.name.endswith("_per_s")
 
 

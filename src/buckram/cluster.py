@@ -1,4 +1,5 @@
-"""connect() and Client: the door of programs to a cluster, with ledgers, streams, objects, machines and databases.
+"""connect() and Client: the entry point of programs to a cluster, with ledgers, streams, objects, machines and
+databases.
 
 Ledgers are in `client/ledger_client.py`, namespaces in `namespace.py`. Rooms below this file take a `LedgerClient`.
 """

@@ -22,16 +22,16 @@ class Code(enum.IntEnum):
     TOO_MANY_REQUESTS = 506
     UNKNOWN_LEDGER_STATE = 507
     QUOTA_EXCEEDED = 590
-    """Our own, for clients that announced that they know it (core/wire/introduction.py)."""
+    """Code of Buckram's own, for clients that announced that they know it (core/wire/introduction.py)."""
 
     @property
     def v2(self) -> int:
-        """The number on the v2 wire. 507 becomes 101: Apache's v2 client dies on 107."""
+        """Return the number on the v2 wire. 507 becomes 101: Apache's v2 client dies on 107."""
         return _V2_OF[self]
 
     @classmethod
     def from_v2(cls, number: int) -> Code:
-        """Any number is accepted; an unlisted one is an I/O error: unknown, never negative."""
+        """Return the code of any number; an unlisted one is an I/O error: unknown, never negative."""
         return _OF_V2.get(number, cls.IO_ERROR)
 
     @classmethod
@@ -43,7 +43,7 @@ class Code(enum.IntEnum):
 
     @property
     def explicit_negative(self) -> bool:
-        """The only answers that are evidence of absence."""
+        """Return whether the code is evidence of absence: NO_LEDGER and NO_ENTRY only."""
         return self is Code.NO_LEDGER or self is Code.NO_ENTRY
 
 

@@ -30,7 +30,9 @@ def _key(
     address: bool = False,
     host: bool = False,
 ) -> Any:
-    """`least` and `most` are inclusive and for numbers; `address`: HOST:PORT or empty; `host`: without a port."""
+    """Return a configuration key. `least` and `most` are inclusive and for numbers; `address`: HOST:PORT or empty;
+    `host`: without a port.
+    """
     limits = {"least": least, "most": most, "choices": choices, "address": address, "host": host}
     return field(default=default, metadata={"meaning": meaning, **limits})
 
@@ -43,7 +45,7 @@ _BELIEVE_CLOCK = (
 
 @dataclass(frozen=True, slots=True)
 class NetConfig:
-    """Both ends of the wire."""
+    """Settings of both ends of the wire."""
 
     max_frame_bytes: int = _key(
         5 * MIB,
@@ -81,7 +83,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """Who is on the other end: logins that a bookie asks for, and what a client says."""
+    """Authentication: logins that a bookie requires, and credentials of a client."""
 
     logins: str = _key(
         "", "bookies: which logins count, of token, certificate and sasl, with spaces between; empty: nobody is asked"
@@ -418,7 +420,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[Sourced]]:
-    """The section's value and the origin of each key. `file` is the whole parsed TOML document."""
+    """Return the section's value and the origin of each key. `file` is the whole parsed TOML document."""
     cls = SECTIONS[section]
     known = {f.name: f for f in dataclasses.fields(cls)}
     document = file or {}

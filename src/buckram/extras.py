@@ -1,4 +1,6 @@
-"""The extras of the package: what each brings, what is missing here, and how that is told, by one form of words."""
+"""The extras of the package: the modules of each, those that are missing here, and the wording of messages about
+them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ MODULES = {
     "uvicorn": "serve",
     "zstandard": "compression",
 }
-"""What a program imports, and the extra that brings it."""
+"""Extra of the package that installs each module."""
 
 
 class Extra(NamedTuple):
@@ -58,18 +60,18 @@ class Extra(NamedTuple):
 
 
 def install_line(extra: str) -> str:
-    """What brings this extra."""
+    """Return the command that installs this extra."""
     return f"pip install 'buckram[{extra}]'"
 
 
 def needs(what: str, extra: str) -> str:
-    """Say that `what` needs this extra, and how it is installed."""
+    """Return the message that `what` needs this extra, with the command that installs it."""
     return f"{what} needs the extra {extra}: {install_line(extra)}"
 
 
 @contextmanager
 def needed_for(what: str, extra: str) -> Iterator[None]:
-    """Within this, a package that an extra brings and that is not installed is told as what `what` needs."""
+    """Turn the ModuleNotFoundError for a package of an extra into one that names the extra and that `what` needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -79,23 +81,25 @@ def needed_for(what: str, extra: str) -> Iterator[None]:
 
 
 def missing() -> list[Extra]:
-    """Those with a requirement that is not installed, by name."""
+    """Return the extras with a requirement that is not installed, by name."""
     absent = {name for name, package in required() if not _is_there(package)}
     return [Extra(name, BRINGS.get(name, "more"), install_line(name)) for name in sorted(absent)]
 
 
 def some_missing() -> bool:
-    """Whether a module that an extra brings cannot be found; `missing` takes 30 ms to say which extras those are."""
+    """Return whether a module of an extra cannot be found. `missing`, which tells which extras those are, takes
+    30 ms.
+    """
     return any(PathFinder.find_spec(module) is None for module in MODULES)
 
 
 def extra_of(module: str) -> str | None:
-    """The extra that brings this module; None for one that no extra brings."""
+    """Return the extra that installs this module; None for a module of no extra."""
     return MODULES.get(module.partition(".")[0])
 
 
 def required(read: Callable[[str], list[str] | None] | None = None) -> list[tuple[str, str]]:
-    """Each extra with each package that it needs, from the metadata of this installation."""
+    """Return each extra with each package that it needs, from the metadata of this installation."""
     from importlib.metadata import requires
 
     found = []

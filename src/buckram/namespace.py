@@ -1,4 +1,4 @@
-"""Namespace: the handle from `client.namespace(name)`. Its streams, and the doors to its machines and databases.
+"""Namespace: the handle from `client.namespace(name)`. Its streams, and access to its machines and databases.
 
 The operations on streams are in `streams/namespace.py`; the others call `machine` and `db`, which stand on them.
 """
@@ -45,8 +45,8 @@ class Namespace(StreamNamespace):
 
         `factory` makes the state (a class with apply, snapshot and restore, see StateMachine in
         `state/machine/machine.py`). Its log is a stream of this name; `create` makes it, with `policy`. `stand`: become
-        the leader whenever nobody leads; without it only by `m.lead()`. `process`: what others see of this process when
-        it leads, default HOST:PID. Errors: NoSuchStream, NotMachineLog, StateLost.
+        the leader whenever there is none; without it only by `m.lead()`. `process`: the name of this process that
+        others see when it leads, default HOST:PID. Errors: NoSuchStream, NotMachineLog, StateLost.
         """
         from buckram.state.machine.opening import open_machine
         from buckram.state.machine.settings import MachineSettings
@@ -81,10 +81,10 @@ class Namespace(StreamNamespace):
     ) -> Opening[Database]:
         """Open a replicated SQL database: `async with ns.database("main") as db`, or await it.
 
-        Its log is a stream of this name; `create` makes it, with `policy`. `announce`: what others see of this process
-        when it leads (a server's address), default HOST:PID. `stand`: become the leader whenever nobody leads; without
-        it only by `db.lead()`. `directory`: where the local files are, which are removed when it is closed; default
-        that of temporary files. Errors: NoSuchNamespace, NoSuchDatabase, NotDatabase, StateLost,
+        Its log is a stream of this name; `create` makes it, with `policy`. `announce`: the name of this process that
+        others see when it leads (a server's address), default HOST:PID. `stand`: become the leader whenever there is
+        none; without it only by `db.lead()`. `directory`: where the local files are, which are removed when it is
+        closed; default that of temporary files. Errors: NoSuchNamespace, NoSuchDatabase, NotDatabase, StateLost,
         MissingEngine.
         """
         check_engine()
@@ -135,9 +135,9 @@ class Namespace(StreamNamespace):
     def database_changes(
         self, name: str, from_offset: int | None = None, *, follow: bool = False
     ) -> AsyncIterator[Change]:
-        """What committed transactions did to rows, in their order, of a database that was made with `cdc`.
+        """Yield changes of rows by committed transactions, in their order, of a database that was made with `cdc`.
 
-        `async for change in ns.database_changes("main", offset)`: those at this offset of the log and later; without
+        `async for change in ns.database_changes("main", offset)`: changes at this offset of the log and later; without
         it, all that are kept. `follow`: wait for more at the end. Nothing is opened but the log. Raises ChangesNotKept,
         ChangesGone, NotDatabase, NoSuchStream.
         """
@@ -181,7 +181,9 @@ class Namespace(StreamNamespace):
             return await load(database, Path(path))
 
     async def verify_database(self, name: str) -> Verified:
-        """Read all that is kept of a database and compare every digest; says what is wrong. StateLost, NotDatabase."""
+        """Read all that is kept of a database, compare every digest, and return the findings. Raises StateLost,
+        NotDatabase.
+        """
         check_engine()
         from buckram.state.db.transfer import verify
 

@@ -1,4 +1,4 @@
-"""What can be swapped or simulated: network, disk, clock, randomness, metadata, statistics.
+"""Protocols of what can be swapped or simulated: network, disk, clock, randomness, metadata, statistics.
 
 Production implementations live in runtime/ and metadata/; simulated ones in simulator/. Code above this
 layer sees these protocols only. Monotonic time is the running event loop's `time()`, so a simulated
@@ -120,18 +120,18 @@ class Disk(Protocol):
     alignment: int
     """Offsets and total lengths of a Write to a file opened with direct=True are multiples of this."""
     open_files: int
-    """So many files may be kept open for readers."""
+    """Maximum number of files that may be kept open for readers."""
 
     def open(self, name: str, *, create: bool = False, size: int = 0, direct: bool = False) -> File:
         """Open; with create the file must not exist and gets `size` bytes reserved (contents undefined)."""
         ...
 
     def extend(self, file: File, size: int) -> None:
-        """Give a file at least so many bytes, which are its own and durable then; what it has stays. Blocking."""
+        """Reserve at least `size` bytes for a file, durably; its content stays. Blocking."""
         ...
 
     def shrink(self, file: File, size: int) -> None:
-        """Give back what a file has behind `size`; others can have it then. Blocking."""
+        """Free the space of a file behind `size`, which others may use then. Blocking."""
         ...
 
     def names(self) -> list[str]: ...
@@ -145,7 +145,7 @@ class Disk(Protocol):
         ...
 
     def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
-        """The blocking form of `write`, for start-up and for jobs that run in `offload`."""
+        """Write as `write` does, blocking, for start-up and for jobs that run in `offload`."""
         ...
 
     def write(self, writes: Sequence[Write], done: OnWritten, *, sync: bool = True) -> None: ...
@@ -158,18 +158,21 @@ class Disk(Protocol):
         ...
 
     def map_page(self, name: str) -> memoryview:
-        """The first PAGE_BYTES of a file that has them, as memory: what is put there outlives this process without a
-        call. Nobody says when it reaches the device: after a loss of power each sector is as it was at some time since
-        it was mapped, or later. Never while the file is written otherwise."""
+        """Map the first PAGE_BYTES of a file that has them as memory: bytes put there survive this process without a
+        call. It is not defined when they reach the device: after a loss of power each sector is as it was at some time
+        since it was mapped, or later. Never while the file is written otherwise.
+        """
         ...
 
     def space(self) -> Space: ...
     def identity(self) -> str:
-        """Another for every copy of the directory, and after every boot of the machine; "" if that cannot be told."""
+        """Return an identity that differs for every copy of the directory and every boot of the machine; "" if
+        unknown.
+        """
         ...
 
     def directory(self) -> str:
-        """Where other processes of the machine find the files and what was synced in them; "" where they do not."""
+        """Return the directory in which other processes of the machine find the synced files; "" if they cannot."""
         ...
 
     def lock(self) -> None:
@@ -208,7 +211,7 @@ class LocalDirectory(Protocol):
 
 class LocalFiles(Protocol):
     def open(self, directory: str, identity: str) -> LocalDirectory | None:
-        """What Disk.directory() and Disk.identity() name, if that is on this machine and not another's."""
+        """Return access to what Disk.directory() and Disk.identity() name; None if that is on another machine."""
         ...
 
 
@@ -243,21 +246,21 @@ class JobQueue(Protocol):
 
     def put(self, item: Any, /) -> None: ...
     def get(self) -> Any:
-        """Wait for the next one. Threads only."""
+        """Wait for the next job. Only threads call this, not the loop."""
         ...
 
     def get_nowait(self) -> Any:
-        """Raises queue.Empty."""
+        """Return the next job. Raises queue.Empty."""
         ...
 
 
 class Signal(Protocol):
-    """What a thread waits for, once."""
+    """Event for which a thread waits, once."""
 
     def set(self) -> None: ...
     def is_set(self) -> bool: ...
     def wait(self) -> bool:
-        """Threads only."""
+        """Wait for `set`. Only threads call this, not the loop."""
         ...
 
 
@@ -272,12 +275,12 @@ class Threads(Protocol):
     def event(self) -> Signal: ...
     def start(self, run: Callable[[], None], name: str) -> StartedThread: ...
     def now(self) -> float:
-        """Monotonic seconds. Any thread."""
+        """Return monotonic seconds. Any thread."""
         ...
 
 
 class SystemThreads:
-    """Those of the operating system."""
+    """Threads of the operating system."""
 
     def queue(self) -> JobQueue:
         return SimpleQueue[Any]()
@@ -302,7 +305,7 @@ class Span(Protocol):
 
     @property
     def context(self) -> bytes:
-        """TRACE_SIZE bytes: what another process continues the trace with."""
+        """Return the context, TRACE_SIZE bytes, with which another process continues the trace."""
         ...
 
     def child(self, name: str, attributes: Mapping[str, str | int]) -> Span:
@@ -310,11 +313,11 @@ class Span(Protocol):
         ...
 
     def note(self, name: str, value: str | int) -> None:
-        """Say something more of the step."""
+        """Add an attribute to the step."""
         ...
 
     def end(self, error: str = "") -> None:
-        """The step is over; `error`: why it failed."""
+        """End the step; `error`: why it failed."""
         ...
 
 
@@ -322,44 +325,47 @@ class AppendSpan(Protocol):
     """An append that is followed, with a step for each bookie that gets it. Nothing of it raises, and nothing waits."""
 
     def sent(self, bookies: Sequence[BookieId]) -> Sequence[bytes]:
-        """A step to each of these begins now; return what each of them continues the trace with (TRACE_SIZE bytes)."""
+        """Begin a step to each of these; return the context with which each of them continues the trace (TRACE_SIZE
+        bytes).
+        """
         ...
 
     def answered(self, place: int, error: str = "") -> None:
-        """The step to the bookie at this place is over; `error`: why it failed."""
+        """End the step to the bookie at this place; `error`: why it failed."""
         ...
 
     def end(self, error: str = "") -> None:
-        """The append is over, perhaps before some of its steps; `error`: why it failed."""
+        """End the append, perhaps before some of its steps; `error`: why it failed."""
         ...
 
 
 class Traces(Protocol):
-    """Follows some of what happens, for OpenTelemetry (`runtime/telemetry/`).
+    """Sampled traces, for OpenTelemetry (`runtime/telemetry/`).
 
-    Without it nobody looks whether to follow.
+    Without it nothing is traced.
     """
 
     within: Callable[[], object]
-    """Falsy where the caller is certainly within no span. Costs next to nothing."""
+    """Function whose result is falsy if the caller is certainly within no span. Costs next to nothing."""
 
     def gap(self) -> int:
-        """Return how many are left out before the next one that begins a trace."""
+        """Return how many candidates are left out before the next one that begins a trace."""
         ...
 
     def append(self, ledger: LedgerId, entry: EntryId, entries: int, size: int, *, chosen: bool) -> AppendSpan | None:
-        """Return the span of an append of `size` bytes that begins now; None: it is not followed.
+        """Return the span of an append of `size` bytes that begins now; None: it is not traced.
 
-        Within the caller's span it is if that is. `chosen`: it may begin a trace where the caller is in none.
+        It is traced within the caller's span if that is traced. `chosen`: it may begin a trace if the caller is in
+        none.
         """
         ...
 
     def continued(self, name: str, context: bytes, attributes: Mapping[str, str | int]) -> Span | None:
-        """Begin a step within a span of another process; None: it is not followed, as too many are."""
+        """Begin a step within a span of another process; None: it is not traced, as too many are."""
         ...
 
     def request(self, name: str, parent: str) -> AbstractContextManager[Span | None]:
-        """Follow a request meanwhile, or not (None). `parent`: what its header traceparent says; anything may."""
+        """Trace a request within this context, or not (None). `parent`: its header traceparent, unchecked."""
         ...
 
 
@@ -372,16 +378,16 @@ class Runtime:
     rng: random.Random
     stats: Stats
     files: LocalFiles | None = None
-    """None: nobody else's files can be read."""
+    """Access to files of bookies on this machine; None: none can be read."""
     threads: Threads = THREADS
     traces: Traces | None = None
-    """None: nothing is followed."""
+    """Traces of OpenTelemetry; None: nothing is traced."""
 
 
 MAX_VALUE_BYTES = 512 * 1024
 MAX_MULTI_BYTES = 900 * 1024
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""A page of children with their values ends with the child that brings it to so many bytes."""
+"""Bytes of values that end a page of children: the child that reaches the limit is the last one."""
 
 
 class KeyStore(Protocol):
@@ -397,12 +403,16 @@ class KeyStore(Protocol):
     """
 
     async def prepare(self) -> None:
-        """Set the store up for its first use (files, root); idempotent. Others say ClusterNotInitialised until then."""
+        """Set the store up for its first use (files, root); idempotent. Until then stores raise
+        ClusterNotInitialised.
+        """
         ...
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int: ...
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
-        """NoSuchKey if absent; the watch is then set too and fires when the key appears."""
+        """Return the value and version. Raises NoSuchKey if absent; the watch is then set too and fires when the key
+        appears.
+        """
         ...
 
     async def set(self, key: str, value: bytes, version: int) -> int: ...
@@ -410,26 +420,31 @@ class KeyStore(Protocol):
     async def children(
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
     ) -> list[str]:
-        """Names of direct children in order, those greater than `after`; empty when there are no more."""
+        """Return names of direct children in order, those greater than `after`; empty when there are no more."""
         ...
 
     async def children_with_values(
         self, parent: str, *, after: str = "", limit: int = 1000
     ) -> list[tuple[str, KeyValue]]:
-        """The same with what they hold, in one request where the store can do that. A page may have fewer than `limit`
-        (MAX_PAGE_BYTES of values end it), and is empty only when there are no more."""
+        """Return direct children with their values, in one request if the store can do that. A page may have fewer than
+        `limit` (MAX_PAGE_BYTES of values end it), and is empty only when there are no more.
+        """
         ...
 
     async def multi(self, ops: Sequence[KeyOp]) -> None:
-        """All or nothing, in order, each seeing the ones before; the error is that of the first that fails."""
+        """Carry out all or nothing, in order, each seeing the ones before; the error is that of the first that
+        fails.
+        """
         ...
 
     async def sync(self) -> None:
-        """Reads begun afterwards see everything that was complete before this was called, whoever did it."""
+        """Wait until reads that begin afterwards see everything that was complete before this call, by any client."""
         ...
 
     def on_session_lost(self, notify: Notify) -> None:
-        """Called on the loop each time the session and its ephemeral keys were lost; a new one serves from then on."""
+        """Call `notify` on the loop each time the session and its ephemeral keys were lost; a new one serves from then
+        on.
+        """
         ...
 
     async def close(self) -> None:
@@ -449,75 +464,84 @@ class MetadataStore(Protocol):
     def keys(self) -> KeyStore: ...
     @property
     def own(self) -> str:
-        """The key below which Buckram's own keys of this cluster are."""
+        """Return the key below which Buckram's own keys of this cluster are."""
         ...
 
     @property
     def root(self) -> str:
-        """The key below which the keys of this cluster are that Apache knows, too."""
+        """Return the key below which the keys of this cluster are that Apache knows, too."""
         ...
 
     async def initialise(self) -> str:
-        """Set up a new cluster, or find the one that is there; its instance id."""
+        """Set up a new cluster, or find the existing one; return its instance id."""
         ...
 
     async def instance_id(self) -> str:
-        """The cluster's id (a UUID); ClusterNotInitialised if nothing was set up here yet."""
+        """Return the cluster's id (a UUID). Raises ClusterNotInitialised if nothing was set up here yet."""
         ...
 
     async def identity_required(self, watch: Notify | None = None) -> bool:
-        """Whether clients must refuse bookies that do not say who they are; the watch fires when that may change."""
+        """Return whether clients must refuse bookies without an identity; the watch fires when that may change."""
         ...
 
     async def require_identity(self, required: bool) -> None:
-        """Set that, or take it back; idempotent."""
+        """Set whether clients must require identities; idempotent."""
         ...
 
     async def sync(self) -> None:
-        """Wait as KeyStore.sync does. A read without it may be behind: a server that lags knows no new ledger."""
+        """Wait as KeyStore.sync does. A read without it may be stale: a lagging server does not know new ledgers."""
         ...
 
     async def history(self, watch: Notify | None = None) -> History:
-        """Which past the store has, as of now and not of a server that lags. Epoch 0 where none was noted."""
+        """Return the history of the store, as of now and not of a lagging server. Epoch 0 if none was recorded."""
         ...
 
     async def begin_history(self) -> History:
-        """Note a first epoch where there is none; only for who never saw a higher one."""
+        """Record a first epoch if there is none; only for callers that never saw a higher one."""
         ...
 
     async def reopen(self) -> None:
-        """After StoreReplaced: go on with what has the name now. Whoever calls this compares histories before use."""
+        """Continue, after StoreReplaced, with the store that has the name now. The caller compares histories before
+        use.
+        """
         ...
 
     async def allocate_ledger_id(self) -> LedgerId: ...
     async def next_ledger_id(self) -> LedgerId:
-        """No id from this one on was ever allocated. Takes none."""
+        """Return an id such that neither it nor any higher one was ever allocated. Allocates none."""
         ...
 
     async def raise_next_id(self, above: LedgerId) -> None:
-        """No id up to `above` will be allocated: for a store that was restored to an older state."""
+        """Raise the next id so that none up to `above` is allocated: for a store that was restored to an older
+        state.
+        """
         ...
 
     async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
-        """LedgerExists unless the existing record carries the same non-zero creator_token (a lost reply)."""
+        """Create the record. Raises LedgerExists unless the existing one carries the same non-zero creator_token (a
+        lost reply).
+        """
         ...
 
     async def ledger_key(self, ledger_id: LedgerId) -> str:
-        """The key of a ledger's record, whether there is one or not. NoSuchLedger for an id that no ledger can have."""
+        """Return the key of a ledger's record, which may be absent. Raises NoSuchLedger for an id that no ledger can
+        have.
+        """
         ...
 
     async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned: ...
     async def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned: ...
     async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None: ...
     async def list_ledgers(self, *, after: LedgerId = -1, limit: int = 1000) -> list[LedgerId]:
-        """Ascending; empty means the end. A failure raises, never looks like the end."""
+        """Return ids above `after`, ascending; empty means the end. A failure raises, never looks like the end."""
         ...
 
     async def read_ledgers(
         self, *, after: LedgerId = -1, limit: int = 1000
     ) -> list[tuple[LedgerId, Versioned | MalformedRecord]]:
-        """The records of ledgers above `after`, ascending, in few requests; the error where one cannot be read. A page
-        may have fewer than `limit`; empty means the end. A failure raises, never looks like the end."""
+        """Return the records of ledgers above `after`, ascending, in few requests; the error where one cannot be read.
+        A page may have fewer than `limit`; empty means the end. A failure raises, never looks like the end.
+        """
         ...
 
     async def register(self, info: BookieInfo, *, readonly: bool, when: Sequence[CheckVersion] = ()) -> None:
@@ -528,7 +552,7 @@ class MetadataStore(Protocol):
     async def unregister(self, bookie_id: BookieId) -> None: ...
     async def bookies(self, watch: Notify | None = None) -> BookieSet: ...
     async def known_bookies(self) -> list[BookieId]:
-        """Every bookie that has a cookie, alive or not."""
+        """Return every bookie that has a cookie, alive or not."""
         ...
 
     async def read_cookie(self, bookie_id: BookieId) -> KeyValue: ...
@@ -541,15 +565,19 @@ class MetadataStore(Protocol):
 
     async def delete_cookie(self, bookie_id: BookieId, version: int) -> None: ...
     def on_session_lost(self, notify: Notify) -> None:
-        """Called on the loop each time ephemeral registrations were lost; register again then."""
+        """Call `notify` on the loop each time ephemeral registrations were lost; register again then."""
         ...
 
     def session_ticket(self) -> str:
-        """Whoever has it can end this session with `end_session`; "" where sessions of the dead end by themselves."""
+        """Return a ticket with which another process can end this session by `end_session`; "" if sessions of dead
+        processes end by themselves.
+        """
         ...
 
     async def end_session(self, ticket: str) -> None:
-        """End the session of a process that is certainly dead, so that nobody waits for it. MetadataUnavailable."""
+        """End the session of a process that is certainly dead, so that nobody waits for it. Raises
+        MetadataUnavailable.
+        """
         ...
 
     async def close(self) -> None: ...

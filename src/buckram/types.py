@@ -3,8 +3,8 @@
 Frozen, typed, without behaviour beyond their own consistency. Nothing here does I/O,
 encodes bytes (core/entries/entry, core/ledgers/metadata_codec) or decides anything (core/ledgers/metadata).
 
-Ids are aliases: programs pass the numbers that they have stored, and entry ids and offsets are counted with. A type
-of its own has what is never calculated by users and must not be confused with its neighbour (Slot).
+Ids are aliases: programs pass the numbers that they have stored, and entry ids and offsets are counted with. A value
+has a type of its own if users never calculate with it and it must not be confused with its neighbour (Slot).
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ LedgerId: TypeAlias = int
 EntryId: TypeAlias = int
 BookieId: TypeAlias = str
 Offset: TypeAlias = int
-"""The number of a record in its stream. Offsets of bytes in files are plain ints."""
+"""Number of a record in its stream. Offsets of bytes in files are plain ints."""
 Position: TypeAlias = int
-"""An index into an ensemble, 0 to E-1."""
+"""Index into an ensemble, 0 to E-1."""
 Slot = NewType("Slot", int)
 """One assignment of a bookie to a position of an ensemble: slot modulo E is the position, and each replacement or
-readmission gives the position a new slot. What was asked under an earlier slot is stale, even if the same bookie is
-back (A-B-A). A type of its own, so that nothing takes a position for a slot."""
+readmission gives the position a new slot. A request under an earlier slot is stale, even if the same bookie is back
+(A-B-A). A type of its own, so that nothing takes a position for a slot.
+"""
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_ENTRY: EntryId = -1
-"""The id before the first entry: LAC of an empty ledger, last entry of an empty closed one."""
+"""Id before the first entry: LAC of an empty ledger, last entry of an empty closed one."""
 MAX_LEDGER_ID = 2**63 - 1
 MIN_TIME, MAX_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999 in microseconds since 1970 (UTC), which Python can show. A time in nanoseconds is beyond."""
 MASTER_KEY_SIZE = 20
 BIRTH_SIZE = 16
 NO_BIRTH = bytes(BIRTH_SIZE)
-"""Of a ledger whose birth is not known: bookies have it from releases and clients that give none."""
+"""Birth of a ledger for which it is unknown, from releases and clients that send none."""
 TRACE_SIZE = 24
-"""Of the context of a step in a trace: 16 bytes of the trace, 8 of the step."""
+"""Bytes of the context of a step in a trace: 16 of the trace, 8 of the step."""
 DEFAULT_PORT = 3181
 
 
@@ -61,10 +62,10 @@ class LedgerState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Which past a metadata store has. Every accepted restore raises `epoch` and gives another `restore`.
+    """Identity of a metadata store's past. Every accepted restore raises `epoch` and gives another `restore`.
 
-    Epoch 0: a cluster that never noted any. Not `accepted`: restored, and nobody has said yet that it shall go on; or
-    `moved` says that the metadata are not here (any more, or not yet whole), as core/cluster/history has it.
+    Epoch 0: a cluster that never recorded one. Not `accepted`: restored and not accepted by an operator yet; or `moved`
+    tells that the metadata are not here (any more, or not yet whole), see core/cluster/history.
     """
 
     epoch: int = 0
@@ -85,7 +86,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """What the metadata store knows of a ledger. Checked by core.metadata.check_metadata.
+    """Record of a ledger in the metadata store. Checked by core.ledgers.metadata.check_metadata.
 
     `last_entry` and `length` (payload bytes) are None unless the state is CLOSED.
     `format_version` is the serialisation (1, 2, 3) the ledger was created with and keeps.
@@ -93,13 +94,13 @@ class LedgerMetadata:
     """
 
     ensemble_size: int
-    """E: how many bookies store a fragment together."""
+    """E: number of bookies that store a fragment together."""
     write_quorum: int
-    """Qw: how many copies each entry gets."""
+    """Qw: number of copies of each entry."""
     ack_quorum: int
-    """Qa: how many copies an entry has when it is acknowledged."""
+    """Qa: number of copies after which an entry is acknowledged."""
     fragments: tuple[Fragment, ...]
-    """Which bookies store which entries, in order; there is at least one."""
+    """Fragments in order, at least one: which bookies store which entries."""
     state: LedgerState = LedgerState.OPEN
     """OPEN, IN_RECOVERY or CLOSED."""
     last_entry: EntryId | None = None
@@ -107,7 +108,7 @@ class LedgerMetadata:
     length: int | None = None
     """Payload bytes of a closed ledger; None unless closed."""
     digest_type: DigestType | None = DigestType.CRC32C
-    """How entries are checked; None in old records that do not name it."""
+    """Kind of the entries' digest; None in old records that do not name it."""
     password: bytes | None = b""
     """The password as the record holds it; None in old records that do not store it."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
@@ -115,18 +116,18 @@ class LedgerMetadata:
     creation_time_ms: int | None = None
     """Milliseconds since 1970 UTC; None where the record does not store it."""
     creator_token: int = 0
-    """A random number by which a client knows its own record again; 0 where there is none."""
+    """Random number by which a client recognises its own record; 0 if there is none."""
     format_version: int = 3
     """The serialisation (1, 2 or 3) that the ledger was created with and keeps."""
 
     @property
     def closed(self) -> bool:
-        """Whether the state is CLOSED."""
+        """Return whether the state is CLOSED."""
         return self.state is LedgerState.CLOSED
 
     @property
     def last_fragment(self) -> Fragment:
-        """The fragment that a writer appends to."""
+        """Return the fragment that a writer appends to."""
         return self.fragments[-1]
 
 
@@ -139,26 +140,26 @@ class Versioned:
 
 
 class Entry(NamedTuple):
-    """One entry as a reader gets it. `length` is the ledger's payload bytes up to and with it.
+    """One entry as a reader gets it.
 
     A tuple, because a frozen dataclass takes longer to make than everything else that is done for an entry read.
     """
 
     ledger_id: LedgerId
-    """The ledger that it is in."""
+    """Id of its ledger."""
     entry_id: EntryId
-    """Its number in the ledger, from 0 on."""
+    """Number of the entry in the ledger, from 0 on."""
     payload: bytes
-    """What was appended."""
+    """Bytes that were appended."""
     last_add_confirmed: EntryId
-    """The last confirmed entry (LAC) as its writer knew it when it sent this one."""
+    """Last confirmed entry (LAC) as its writer knew it when it sent this one."""
     length: int
     """The ledger's payload bytes up to and with this entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieAddress:
-    """Where a bookie listens: a name, or an IPv4 or IPv6 address without brackets."""
+    """Address of a bookie: a name, or an IPv4 or IPv6 address without brackets."""
 
     host: str
     port: int
@@ -175,15 +176,17 @@ class BookieInfo:
     """
 
     bookie_id: BookieId
-    """The name of the bookie in metadata."""
+    """Id of the bookie in metadata."""
     address: BookieAddress | None
-    """Where it listens; None without an endpoint that clients can use."""
+    """Address at which it listens; None without an endpoint that clients can use."""
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """What it says of itself: incarnation, rack, version ..."""
+    """Properties that it registered: incarnation, rack, version ..."""
 
     @property
     def incarnation(self) -> str | None:
-        """Changes whenever its directory was created empty; None for bookies that do not tell one."""
+        """Return the incarnation, which changes whenever its directory was created empty; None for bookies that have
+        none.
+        """
         return self.properties.get("buckram.incarnation")
 
 
@@ -195,7 +198,7 @@ class BookieSet:
     readonly: Mapping[BookieId, BookieInfo]
 
     def everybody(self) -> list[tuple[BookieId, BookieInfo]]:
-        """All of them by id, each once."""
+        """Return all bookies by id, each once."""
         return sorted({**self.readonly, **self.writable}.items())
 
     def find(self, bookie_id: BookieId) -> BookieInfo | None:
@@ -208,7 +211,7 @@ class BookieSet:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """`owned`: the key is bound to the session that asks."""
+    """Value of a key with its version. `owned`: the key is bound to the calling session."""
 
     value: bytes
     version: int

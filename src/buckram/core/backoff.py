@@ -1,4 +1,4 @@
-"""How long to wait before a failed attempt is made again: delays that double, and every policy of Buckram in one table.
+"""Delays before a failed attempt is repeated, which double, and every policy of Buckram in one table.
 
 Not here: waiting (`runtime/net/retry.py`), and the deadline of all attempts, which each caller sets.
 """
@@ -38,7 +38,7 @@ class Delays:
 
     @property
     def next_s(self) -> float:
-        """The delay that `take` returns next, without its random factor."""
+        """Return the delay that `take` returns next, without its random factor."""
         return self._next_s
 
     def take(self) -> float:
@@ -65,13 +65,13 @@ READABLE = Backoff(0.002, 0.1)
 STORE_WATCH = Backoff(0.05, 2.0)
 """Following a key whose last known value stays in force meanwhile, so that no caller waits."""
 FOLLOWER = Backoff(0.5, 30.0)
-"""Whoever follows something and failed with what nobody expected begins anew."""
+"""A loop that follows something, after an unexpected error: it begins anew."""
 REGISTRATION = Backoff(0.05, 2.0)
 """A bookie's registration; all bookies register at once when the store comes back, so callers add a random factor."""
 ADMISSION = Backoff(0.02, 1.0)
 """A bookie's look at the metadata of a ledger that it has never seen, while an add waits."""
 UNREAD_OWNER = Backoff(0.5, 30.0)
-"""A bookie's next look whose ledgers are that it could not read: their requests pass meanwhile, and nobody waits."""
+"""A bookie's next attempt to read the owner of ledgers, after a failure: their requests pass meanwhile, none waits."""
 SCRUB = Backoff(1.0, 60.0)
 """A bookie's check of its own files that lacks descriptors or the metadata store; nobody waits for it."""
 LIMBO = Backoff(5.0, 300.0)

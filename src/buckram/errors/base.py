@@ -18,7 +18,9 @@ class BuckramError(Exception):
     retryable: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as it is: most classes make their message from values, and would make it again from the message."""
+        """Pickle the error as it is: most classes make their message from values, and would make it again from the
+        message.
+        """
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -107,7 +109,7 @@ class NoSuchLedger(LedgerError):
 
 
 class LedgerExists(LedgerError):
-    """The ledger id that was asked for is taken."""
+    """The requested ledger id is taken."""
 
     def __init__(self, ledger_id: LedgerId) -> None:
         super().__init__(ledger_id, "exists already; choose another id or let the store choose")
@@ -130,7 +132,7 @@ class LedgerClosed(LedgerError):
 
 
 class LedgerFenced(LedgerError):
-    """Somebody recovers or has recovered this ledger. An append that failed so may or may not be in it."""
+    """Another client recovers or has recovered this ledger. An append that failed so may or may not be in it."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class LedgerFenced(LedgerError):
 
 
 class NoSuchEntry(LedgerError):
-    """Every replica said explicitly that it does not hold the entry, or it lies beyond the last one."""
+    """Every replica denied explicitly that it holds the entry, or it lies beyond the last one."""
 
     def __init__(self, ledger_id: LedgerId, entry_id: EntryId, message: str = "no replica holds it") -> None:
         super().__init__(ledger_id, f"entry {entry_id}: {message}")
@@ -165,13 +167,13 @@ class EntryTooLarge(LedgerError):
 
 
 class DigestMismatch(LedgerError):
-    """Bytes that fail their digest or carry foreign ids: says nothing of whether the entry exists."""
+    """Bytes that fail their digest or carry foreign ids: whether the entry exists is unknown."""
 
     retryable = True
 
 
 class ReadFailed(LedgerError):
-    """No replica gave a good copy and not all said no: unknown, so it may succeed later."""
+    """No replica gave a good copy and not all denied the entry: unknown, so it may succeed later."""
 
     retryable = True
 
@@ -216,7 +218,9 @@ class BookieUnavailable(BookieError):
 
 
 class WrongBookie(BookieUnavailable):
-    """Somebody else answers at the bookie's address, or does not say who it is: nothing that it says counts."""
+    """Another process answers at the bookie's address, or one that does not give its identity. Its replies are
+    ignored.
+    """
 
 
 class RequestTimeout(BookieError):
@@ -228,7 +232,7 @@ class BookieIOError(BookieError):
 
 
 class BookieReadOnly(BookieError):
-    """The bookie takes no new entries for now: its disk is full, or it was told so."""
+    """The bookie takes no new entries for now: its disk is full, or an operator made it read-only."""
 
     code = Code.READ_ONLY
 
@@ -240,7 +244,7 @@ class BookieTooBusy(BookieError):
 
 
 class UnknownLedgerState(BookieError):
-    """The bookie may have lost data of this ledger, so it says neither yes nor no (limbo)."""
+    """The bookie may have lost data of this ledger, so it neither confirms nor denies entries (limbo)."""
 
     code = Code.UNKNOWN_LEDGER_STATE
 
@@ -256,9 +260,9 @@ class Unauthorized(BuckramError):
 
 
 class QuotaExceeded(BuckramError):
-    """A namespace has used up what it may have. Nothing was written; what was acknowledged before stays.
+    """A namespace has used up its quota. Nothing was written; entries acknowledged before stay.
 
-    `used` and `limit` are None where the bookie said no more than that.
+    `used` and `limit` are None if the bookie did not send them.
     """
 
     def __init__(self, namespace: str, quota: str, used: int | None = None, limit: int | None = None) -> None:
@@ -294,7 +298,7 @@ class MetadataUnavailable(MetadataError):
 
 
 class VersionConflict(MetadataError):
-    """Somebody changed the key since the version named was read."""
+    """Another client changed the key since the named version was read."""
 
     retryable = True
 
@@ -340,7 +344,7 @@ class MalformedRecord(MetadataError):
 
 
 class ClusterNotInitialised(MetadataError):
-    """Nothing was ever set up at this metadata URI."""
+    """No cluster was ever set up at this metadata URI."""
 
     def __init__(self, uri: str) -> None:
         do = f"start one with `buckram up`, or prepare it with `buckram cluster init --metadata {uri}`"
@@ -359,15 +363,17 @@ class WrongCluster(MetadataError):
 
 
 class StoreReplaced(MetadataError):
-    """The file of an embedded store is not the one that was opened: nothing is read from or written to the old one."""
+    """The file of an embedded store was replaced since it was opened: nothing is read from or written to the old
+    one.
+    """
 
 
 class StoreWentBack(MetadataError):
-    """The metadata store is behind what bookies have seen of it, or was restored and nobody has accepted that yet."""
+    """The metadata store is behind what bookies have seen of it, or was restored and that is not accepted yet."""
 
 
 class WrongLedgerManager(ConfigError, MetadataError):
-    """The metadata URI asks for another ledger manager than the cluster has."""
+    """The metadata URI names another ledger manager than the cluster has."""
 
 
 class LedgerIdsExhausted(MetadataError):
@@ -400,7 +406,9 @@ class AccessRefused(MetadataError):
     """The key of the store, in the bookie that refuses: for its audit trail, and never sent."""
 
     def __init__(self, key: str, found: str, *, advice: str = _OTHER_CREDENTIALS) -> None:
-        """`key`: the node, or what was asked for in words. `advice`: what to do, where `found` does not say it."""
+        """Make the error. `key`: the node, or the request in words. `advice`: what to do, if `found` does not contain
+        it.
+        """
         super().__init__(f"{key}: {found}" + (f"; {advice}" if advice else ""))
         self.key, self.found = key, found
 
@@ -435,15 +443,15 @@ class CorruptStore(BuckramError):
 
 
 class ZooKeeperFailed(BuckramError):
-    """The server ended, or did not serve in time; the message ends with what it said last."""
+    """The server ended, or did not serve in time; the message ends with its last output."""
 
 
 class EtcdFailed(BuckramError):
-    """The server ended, or did not serve in time; the message ends with what it said last."""
+    """The server ended, or did not serve in time; the message ends with its last output."""
 
 
 class ChildFailed(BuckramError):
-    """A bookie process ended, or did not get ready in time; the message ends with what it said last."""
+    """A bookie process ended, or did not get ready in time; the message ends with its last output."""
 
 
 class PortInUse(ZooKeeperFailed):

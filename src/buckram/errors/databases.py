@@ -7,7 +7,7 @@ from buckram.extras import needs
 
 
 def limit_named(name: str) -> str:
-    """How a limit is raised that an error is about: in a program, and of a server."""
+    """Return the advice on raising the limit of this name: in a program, and of a server."""
     return f"limit: DatabaseLimits.{name}; of a server: `buckram db serve --limit {name}=`"
 
 
@@ -20,7 +20,7 @@ class DatabaseError(BuckramError):
 
 
 class DatabaseFailed(DatabaseError):
-    """The table engine of this replica stopped: its files, or what they hold, are not what the log says."""
+    """The table engine of this replica stopped: its files, or their content, contradict the log."""
 
 
 class NoSuchDatabase(DatabaseError):
@@ -38,7 +38,7 @@ class NotDatabase(DatabaseError, InvalidArgument):
 
 
 class NoEarlierState(DatabaseError, InvalidArgument):
-    """The state that was asked for is older than the oldest snapshot: the log before that is gone."""
+    """The requested state is older than the oldest snapshot: the log before that is gone."""
 
     def __init__(self, database: str, offset: int, earliest: int, end: int) -> None:
         DatabaseError.__init__(
@@ -57,7 +57,7 @@ class ChangesNotKept(DatabaseError, InvalidArgument):
 
 
 class ChangesGone(DatabaseError):
-    """The changes that were asked for are older than what is kept of the log."""
+    """The requested changes are older than the kept part of the log."""
 
     def __init__(self, database: str, offset: int, earliest: int) -> None:
         super().__init__(
@@ -92,7 +92,8 @@ class DatabaseNotEmpty(DatabaseError, InvalidArgument):
 
 
 class SqlError(DatabaseError):
-    """What SQLite says of a statement. Nothing of the statement was done; its transaction says what else.
+    """An error of SQLite for a statement. Nothing of the statement was done; whether its transaction goes on depends on
+    the error.
 
     `code` and `extended_code` are SQLite's result codes, `name` is that of the extended one (SQLITE_CONSTRAINT_UNIQUE).
     """
@@ -103,7 +104,7 @@ class SqlError(DatabaseError):
 
 
 class DatabaseBusy(SqlError):
-    """Other transactions had the database for longer than this one may wait. Nothing was done."""
+    """Other transactions held the database for longer than this one may wait. Nothing was done."""
 
     retryable = True
 
@@ -119,7 +120,7 @@ class StatementRefused(DatabaseError, InvalidArgument):
 
 
 class TransactionExpired(DatabaseError):
-    """The transaction had the database for longer than it may, and was rolled back so that others have their turn."""
+    """The transaction held the database for longer than allowed, and was rolled back so that others have their turn."""
 
     retryable = True
 
@@ -133,7 +134,7 @@ class TransactionExpired(DatabaseError):
 
 
 class TransactionTooLarge(DatabaseError):
-    """The transaction changed more pages than one may, and was rolled back."""
+    """The transaction changed more pages than allowed, and was rolled back."""
 
     def __init__(self, database: str, limit: int) -> None:
         super().__init__(
@@ -145,7 +146,7 @@ class TransactionTooLarge(DatabaseError):
 
 
 class ResultTooLarge(DatabaseError):
-    """A statement's rows are more than are held in memory. A transaction around it goes on."""
+    """A statement's rows exceed the limit of rows in memory. A transaction around it goes on."""
 
     def __init__(self, database: str, limit: int) -> None:
         super().__init__(
@@ -156,10 +157,10 @@ class ResultTooLarge(DatabaseError):
 
 
 class CommitUnknown(DatabaseError):
-    """Whether the transaction was committed is not known: the leadership ended before that was decided.
+    """The leadership ended before it was known whether the transaction was committed.
 
-    `token`: `outcome(token)` on whoever leads says what became of it. Under a token that the caller gave, the same call
-    can be repeated, and is executed once.
+    `outcome(token)` on the present leader tells whether it was. Under a token that the caller gave, the same call can
+    be repeated, and is executed once.
     """
 
     retryable = True

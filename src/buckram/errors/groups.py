@@ -1,4 +1,4 @@
-"""Errors that mean the same to those who pass them on: the command line as exit codes, the gateway as HTTP statuses."""
+"""Groups of errors that are reported alike: by the command line as exit codes, by the gateway as HTTP statuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ABSENT: tuple[type[base.BuckramError], ...] = (
     objects.NoSuchObject,
     databases.NoSuchDatabase,
 )
-"""What was named is not there."""
+"""Errors for a name under which nothing exists."""
 CONFLICTS: tuple[type[base.BuckramError], ...] = (
     base.LedgerFenced,
     base.LedgerClosed,
@@ -39,4 +39,4 @@ CONFLICTS: tuple[type[base.BuckramError], ...] = (
     objects.DirectoryNotEmpty,
     objects.UploadIncomplete,
 )
-"""What is there does not allow it."""
+"""Errors for a request that contradicts the present state."""

@@ -42,9 +42,9 @@ class NotLeader(MachineError):
 
 
 class CommandUnknown(MachineError):
-    """Leadership ended before the command was acknowledged: it may have been executed, or be executed by nobody.
+    """Leadership ended before the command was acknowledged: it may have been executed, or never be.
 
-    `token`: executing the command again under it, on whoever leads, executes it once and gives the first result.
+    `token`: executing the command again under it, on the present leader, executes it once and gives the first result.
     """
 
     retryable = True
@@ -69,7 +69,7 @@ class CommandRefused(BuckramError):
 
 
 class CommandTooLarge(MachineError):
-    """Nothing was written."""
+    """The command is over the size limit. Nothing was written."""
 
     def __init__(self, machine: str, size: int, limit: int) -> None:
         super().__init__(machine, f"a command of {size} bytes is over the limit of {limit} bytes; split it")
@@ -81,7 +81,7 @@ class UnknownCommand(BuckramError):
 
 
 class ReplicaStopped(MachineError):
-    """This replica met a command that it cannot apply, and stopped before it. Others may go on."""
+    """This replica met a command that it cannot apply, and stopped before it. Other replicas may go on."""
 
     def __init__(self, machine: str, offset: Offset, message: str) -> None:
         super().__init__(machine, f"this replica stopped at offset {offset}: {message}")
@@ -122,12 +122,14 @@ class StateLost(MachineError):
 
 
 class TooStale(MachineError):
-    """A read could not be served as fresh as it asked for."""
+    """A read could not be served as fresh as it required."""
 
     retryable = True
 
     def __init__(self, machine: str, age_s: float | None, wanted_s: float | None, reason: str = "") -> None:
-        """`wanted_s` None: the read allows any age, and the replica has no state that ever was the newest one."""
+        """Make the error. `wanted_s` None: the read allows any age, and the replica has no state that ever was the
+        newest one.
+        """
         age = "its age is not known" if age_s is None else f"its state is {age_s:.3f} s old"
         if wanted_s is None:
             text = "this replica has not reached the end of the log that was there when it was opened"
@@ -139,7 +141,7 @@ class TooStale(MachineError):
 
     @classmethod
     def behind(cls, machine: str, reason: str) -> TooStale:
-        """The error of a read that asked for an offset which this replica has not reached."""
+        """Return the error of a read at an offset that this replica has not reached."""
         found = cls(machine, None, None)
         MachineError.__init__(found, machine, f"{reason}; try again, or ask with an offset that the leader gave")
         return found

@@ -41,7 +41,7 @@ class UploadIncomplete(ObjectError):
 
 
 class TooManyUploads(ObjectError):
-    """As many uploads in parts are open in the namespace as it may have. None was begun."""
+    """The namespace has as many open uploads in parts as it may. None was begun."""
 
     def __init__(self, name: str, limit: int) -> None:
         namespace = name.partition("/")[0]
@@ -59,6 +59,6 @@ class ObjectDamaged(ObjectError):
 
 
 class DataLost(ObjectError):
-    """The bytes were given up before they got their name: this process passed for dead. Put it again."""
+    """The bytes were given up before they got their name: this process was taken for dead. Put the object again."""
 
     retryable = True

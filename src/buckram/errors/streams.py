@@ -21,7 +21,7 @@ class NoSuchNamespace(BuckramError):
     """The namespace does not exist."""
 
     def __init__(self, namespace: str, instead: str = "") -> None:
-        """`instead`: what was meant, perhaps, with the verb before it."""
+        """Make the error. `instead`: the name that was perhaps meant, with the verb before it."""
         makes = f"`buckram namespace create {namespace}` makes it"
         super().__init__(f"namespace {namespace}: does not exist; " + (f"{instead}, or {makes}" if instead else makes))
         self.namespace = namespace
@@ -39,7 +39,7 @@ class NamespaceNotEmpty(BuckramError):
     """A namespace that was to be deleted still has streams."""
 
     def __init__(self, namespace: str, example: str, why: str = "") -> None:
-        """`why`: the example is not for records; what it is, and how it is deleted."""
+        """Make the error. `why`: the purpose of the example if it is not for records, and how it is deleted."""
         which = f"{example}, which {why}" if why else f"{example}; delete those first"
         super().__init__(f"namespace {namespace}: still has streams, such as {which}")
         self.namespace = namespace
@@ -68,7 +68,9 @@ class StreamEnded(StreamError):
 
 
 class StreamPurpose(StreamError, InvalidArgument):
-    """The stream has a purpose of its own, and is not for what was asked. The message has the command that is right."""
+    """The stream has a purpose of its own, and the request is not for such a stream. The message has the right
+    command.
+    """
 
 
 class MirrorStream(StreamError):
@@ -76,7 +78,7 @@ class MirrorStream(StreamError):
 
 
 class ReplicationRefused(BuckramError):
-    """A namespace, or a stream of it, is not to be replicated as it was asked; nothing was changed."""
+    """A namespace, or a stream of it, cannot be replicated as requested; nothing was changed."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"replication of {name}: {message}")
@@ -84,7 +86,8 @@ class ReplicationRefused(BuckramError):
 
 
 class SourceWentBack(ReplicationRefused):
-    """A stream, or the objects of a namespace, went back in the source, and the mirror has what is there no more.
+    """A stream, or the objects of a namespace, went back in the source, and the mirror has records or objects that the
+    source lost.
 
     `first` is the offset from which on the two differ and `end` that at which the mirror ends; both are 0 for objects.
     """
@@ -95,7 +98,7 @@ class SourceWentBack(ReplicationRefused):
 
 
 class WriterExists(StreamError):
-    """Somebody else holds the lease of the stream."""
+    """Another client holds the lease of the stream."""
 
     retryable = True
 
@@ -110,15 +113,15 @@ class WriterExists(StreamError):
 
 
 class WriterLost(StreamError):
-    """The writer lost the stream: fenced, taken over, or deleted. What was not acknowledged may or may not be in it."""
+    """The writer lost the stream: fenced, taken over, or deleted. Unacknowledged records may or may not be in it."""
 
 
 class WriterFailed(StreamError):
-    """The writer gave up. What was not acknowledged may or may not be in the stream; open a new writer."""
+    """The writer gave up. Unacknowledged records may or may not be in the stream; open a new writer."""
 
 
 class RecordTooLarge(StreamError):
-    """Nothing was written."""
+    """The record is over the size limit. Nothing was written."""
 
     def __init__(self, stream: str, size: int, limit: int, what: str = "a record") -> None:
         super().__init__(stream, f"{what} of {size} bytes is over the limit of {limit} bytes; split it")
@@ -144,7 +147,7 @@ class OffsetOutOfRange(StreamError):
 
 
 class OffsetNotReadable(OffsetOutOfRange):
-    """Bookies have a record with this offset, but its writer has told no reader yet that it is confirmed."""
+    """Bookies have a record with this offset, but its writer has not published yet that it is confirmed."""
 
     retryable = True
 
@@ -169,7 +172,7 @@ class OffsetTruncated(StreamError):
 
 
 class TxidOutOfOrder(StreamError):
-    """Nothing was written."""
+    """The txid is below the last one of the stream. Nothing was written."""
 
     def __init__(self, stream: str, txid: int, last_txid: int) -> None:
         super().__init__(stream, f"txid {txid} is below the last one, {last_txid}; txids never decrease in a stream")
@@ -177,7 +180,7 @@ class TxidOutOfOrder(StreamError):
 
 
 class ProducerForgotten(StreamError):
-    """The stream does not know the producer (any more): whether the record was stored before cannot be told."""
+    """The stream does not know the producer (any more): it is not known whether the record was stored before."""
 
     def __init__(self, stream: str, producer: str, sequence: int, message: str) -> None:
         super().__init__(stream, f"producer {producer!r}, sequence {sequence}: {message}")
@@ -204,7 +207,7 @@ class CorruptEntry(StreamError):
 
 
 class MalformedBatch(BuckramError):
-    """Bytes that are not a batch; readers turn it into CorruptEntry, which says where."""
+    """Bytes that are not a batch; readers turn it into CorruptEntry, which names the place."""
 
 
 class UnknownBatchVersion(MalformedBatch):
@@ -348,7 +351,7 @@ class MalformedSource(BuckramError):
 
 
 class SourceUnavailable(BuckramError):
-    """What is to be imported from cannot be asked, or does not answer. Nothing was lost; the import goes on later."""
+    """The source of an import cannot be reached, or does not answer. Nothing was lost; the import goes on later."""
 
     retryable = True
 
@@ -394,7 +397,7 @@ class NoSuchCursor(StreamError):
 
 
 class CursorMoved(StreamError):
-    """Somebody else moved the cursor; two readers share it."""
+    """Another reader moved the cursor, which two readers share."""
 
     retryable = True
 
@@ -406,7 +409,7 @@ class CursorMoved(StreamError):
 
 
 def _utc(time_us: int) -> str:
-    """Seconds are enough for a person. Done by hand: the core imports no clock."""
+    """Return a time as text for people, to the second. Computed by hand: the core imports no clock."""
     days, second = divmod(time_us // 1_000_000, 86_400)
     # Civil calendar from days since 1970-01-01, in eras of 400 years that begin on March 1.
     era, day = divmod(days + 719_468, 146_097)

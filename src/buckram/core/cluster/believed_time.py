@@ -1,10 +1,10 @@
-"""What a process believes the time to be: its wall clock, held against its monotonic clock. Pure (T2 to T5).
+"""The time that a process believes: its wall clock, compared with its monotonic clock. Pure (T2 to T5).
 
-A wall clock that leaves the line on which it ran is not believed at once. The new time counts when it was seen to hold
-for `hold_us`, when those who are certain of the time tell the same, or when an operator says so. Until then the time is
-in doubt: it is one of two, and whoever ends something by its age takes the earlier one, whoever lets somebody in takes
-both. Not here: the other clocks of a cluster (`core/cluster/wall_time.py`), who asks them (`client/shared/clocks.py`,
-`bookie/timekeeper.py`).
+A wall clock that leaves the line on which it ran is not believed at once. The new time is believed once it has held for
+`hold_us`, if processes that are certain of the time report the same, or if an operator accepts it. Until then the time
+is in doubt: it is one of two. Code that ends something by its age takes the earlier one, code that admits somebody
+takes both. Not here: the other clocks of a cluster (`core/cluster/wall_time.py`), reading them
+(`client/shared/clocks.py`, `bookie/timekeeper.py`).
 """
 
 from __future__ import annotations
@@ -16,26 +16,30 @@ from typing import Protocol
 from buckram.core.cluster.wall_time import APART_US, between, shown
 
 HOLD_US = 3600 * 1_000_000
-"""So long a new time must hold before it is believed, unless a setting says otherwise."""
+"""Default time for which a new time must hold before it is believed, microseconds."""
 SEEN_US = 900 * 1_000_000
-"""Between readings that are further apart, or by more than a quarter of `hold_us`, a clock may have shown anything."""
+"""Maximum gap between readings, microseconds, or a quarter of `hold_us` if that is less: in longer gaps a clock may
+have shown anything.
+"""
 SEEN_LEAST_US = 60 * 1_000_000
-"""However short `hold_us` is, readings may be so far apart: a bookie looks at its clock every 15 s."""
+"""Lower bound of that gap, microseconds, however short `hold_us` is: a bookie reads its clock every 15 s."""
 ACCEPTED_WITHIN_US = 600 * 1_000_000
-"""What an operator accepted counts for clocks that show at most so much more than that."""
+"""Microseconds that a clock may be ahead of a time that an operator accepted for the acceptance to hold for it."""
 UNSTEADY_AFTER = 3
-"""A clock that came back so often within `hold_us` is set by several who disagree, and nobody knows who is right."""
+"""Returns of a clock to its line within `hold_us` after which it is unsteady: several processes set it differently, and
+it is unknown which one is right.
+"""
 KEPT_JUMPS = 8
 RECORD_US = 60 * 1_000_000
-"""A process that is certain of the time records it so often; a record may be older by as much."""
+"""Interval at which a process that is certain of the time records it, microseconds; a record may be that much older."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """The time now, in microseconds since 1970: `low` and `high` are the earliest and the latest that it may be.
 
-    `best` is the one to be written down. `why` says what the doubt is about; it is empty where there is none.
-    `bounded`: it is certainly not earlier than `low`; others may doubt a time whose past is not known here.
+    `best` is the one for records. `why` describes the doubt; it is empty if there is none. `bounded`: it is certainly
+    not earlier than `low`; other processes may doubt a time whose history they do not know.
     """
 
     low: int
@@ -46,24 +50,24 @@ class Moment:
 
     @property
     def certain(self) -> int | None:
-        """The time; None while it is in doubt."""
+        """Return the time; None while it is in doubt."""
         return None if self.why else self.best
 
     @property
     def earliest(self) -> int:
-        """The earliest time that it may be: what has not ended by then, has not ended for certain."""
+        """Return the earliest possible time, 0 if it is unbounded: only what ends before it has ended for certain."""
         return self.low if self.bounded else 0
 
 
 class TellsTime(Protocol):
-    """Who judges the time in a process: `client/shared/clocks.py`, `bookie/timekeeper.py`."""
+    """Judge of the time in a process: `client/shared/clocks.py`, `bookie/timekeeper.py`."""
 
     def moment(self) -> Moment:
         """Return what may be the time now."""
         ...
 
     async def ensure(self) -> None:
-        """Compare the clock with others, where that was not done lately. To be called before the first `moment`."""
+        """Compare the clock with others, if that was not done recently. Call it before the first `moment`."""
         ...
 
 
@@ -71,7 +75,7 @@ class TellsTime(Protocol):
 class Jump:
     """Wall time went ahead by `by` and was in doubt from `begin` to `end` of the time before, until it was believed.
 
-    What was stamped in between is younger by `by` than its stamp says.
+    Records stamped in between are younger by `by` than their stamps.
     """
 
     begin: int
@@ -79,7 +83,7 @@ class Jump:
     by: int
 
     def like(self, other: Jump) -> bool:
-        """Whether another process means the same jump."""
+        """Return whether another process observed the same jump."""
         near = abs(self.begin - other.begin) <= 10 * APART_US and abs(self.by - other.by) <= 2 * APART_US
         return near and abs(self.end - other.end) <= 10 * APART_US
 
@@ -88,7 +92,7 @@ class Jump:
 class _New:
     """A time that is not believed yet: wall minus monotonic time, and the monotonic time since which it holds.
 
-    `after`: the monotonic time of the last reading that was on the line, as nobody knows when the clock was set.
+    `after`: the monotonic time of the last reading that was on the line, since it is not known when the clock was set.
     """
 
     ahead: int
@@ -104,31 +108,39 @@ class BelievedTime:
     def __init__(self, hold_us: int = HOLD_US) -> None:
         self.hold_us = hold_us
         self.seen_us = max(min(hold_us // 4, SEEN_US), SEEN_LEAST_US)
-        """Readings that are further apart do not show that a time held."""
+        """Maximum gap between readings over which a time is seen to hold, microseconds."""
         self._read_at = self._watched = 0
-        """The monotonic times of the last reading, and since which none of them were further apart than `seen_us`."""
+        """Monotonic times of the last reading, and since which no readings were further apart than `seen_us`."""
         self._line: int | None = None
-        """Wall minus monotonic time, as believed."""
+        """Believed wall time minus monotonic time; None before the first reading."""
         self._anchor = self._anchored = 0
-        """The line may move by APART_US from its anchor, which moves to the line once in `hold_us`."""
+        """Line and monotonic time of the anchor: the line may move by APART_US from it, and it moves to the line every
+        `hold_us`.
+        """
         self._new: _New | None = None
         self._on_line = 0
-        """The monotonic time of the last reading that was on the line."""
+        """Monotonic time of the last reading that was on the line."""
         self._doubted: tuple[int, int] | None = None
-        """When the last doubt began, and when the clock was back on the line: it may go ahead again, as it should."""
+        """Monotonic times at which the last doubt began and the clock was back on the line; it may rightly go ahead
+        again.
+        """
         self._began_in_doubt = False
-        """The doubt is about what passed before this process began."""
+        """True if the doubt is about the time before this process began."""
         self._later = 0
-        """Then the other line on which the time may be: that of the clock, as long as that shows no later time."""
+        """Wall minus monotonic time of the later possible line if the process began in doubt; a clock that shows an
+        earlier time lowers it.
+        """
         self._contradicted: int | None = None
-        """The monotonic time at which others were certain of another time than the new one."""
+        """Monotonic time at which others were certain of a time other than the new one; None if they were not."""
         self._away: list[tuple[int, int]] = []
-        """When the clock came back to the line within `hold_us`, and the other line on which it had been."""
+        """Monotonic times at which the clock came back to the line within `hold_us`, with the other line on which it
+        had been.
+        """
         self._unsteady = False
         self.believed_jumps = 0
-        """How many times another time came to be believed."""
+        """Number of changes of the believed time to another line."""
         self.jumps: tuple[Jump, ...] = ()
-        """The last of them that went ahead."""
+        """Last KEPT_JUMPS jumps ahead that were believed."""
 
     def begin(self, recorded: int, wall: int, mono: int) -> None:
         """Begin with the time that was recorded last, which may be older than now by any time that nothing ran."""
@@ -140,8 +152,7 @@ class BelievedTime:
             self._later = max(wall, recorded) - mono
 
     def continued(self, recorded: int, wall: int, mono: int) -> None:
-        """Begin with the time that a process before this one believed, reckoned on to now by a clock that never
-        stopped."""
+        """Begin with the time that a process before this one believed, extrapolated by a clock that never stopped."""
         self._believe(recorded - mono, mono)
         self._began_in_doubt = False
         self.observe(wall, mono)
@@ -175,11 +186,11 @@ class BelievedTime:
             self._jumped(ahead, mono)
 
     def _seen(self, since: int, mono: int) -> int:
-        """How long a clock was seen to do what it has done since then, as far as that was watched without a gap."""
+        """Return for how long the clock's behaviour since then was observed without a gap, microseconds."""
         return mono - max(since, self._watched)
 
     def _steady(self, mono: int) -> None:
-        """The clock is on the line: see whether it has stayed there for `hold_us`, or comes and goes."""
+        """Note a reading on the line: check whether the clock has stayed there for `hold_us`, or comes and goes."""
         if not self._away:
             return
         if self._seen(self._away[-1][0], mono) >= self.hold_us:
@@ -193,7 +204,7 @@ class BelievedTime:
         self._unsteady = bool(self._away) and (self._unsteady or len(self._away) >= UNSTEADY_AFTER)
 
     def _jumped(self, ahead: int, mono: int) -> None:
-        """Another time is believed from now on."""
+        """Believe the new line from now on, and record a jump ahead."""
         if self._line is not None and self._new is not None and ahead > self._line:
             jump = Jump(self._line + self._new.after, self._line + mono, ahead - self._line)
             self.jumps = (*self.jumps, jump)[-KEPT_JUMPS:]
@@ -218,7 +229,7 @@ class BelievedTime:
         return self._contradicted is not None and mono - self._contradicted < self.hold_us
 
     def told(self, low: int, high: int, wall: int, mono: int) -> None:
-        """Others who are certain of the time tell that it is from `low` to `high`. That decides a doubt."""
+        """Take note that others who are certain of the time report `low` to `high`, which decides a doubt."""
         self.observe(wall, mono)
         if self._new is None:
             return
@@ -228,7 +239,9 @@ class BelievedTime:
             self._contradicted = mono
 
     def accept(self, time: int, wall: int, mono: int) -> bool:
-        """An operator says that the clocks are right that showed `time` a moment ago. Whether that was news."""
+        """Accept the clocks that showed `time` a moment ago, as an operator confirms. Return whether that changed
+        anything.
+        """
         self.observe(wall, mono)
         if not self.doubtful or not -APART_US <= wall - time <= ACCEPTED_WITHIN_US:
             return False
@@ -240,19 +253,21 @@ class BelievedTime:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the last reading is not believed."""
+        """Return whether the last reading is not believed."""
         return self._new is not None or self._unsteady
 
     @property
     def guesses(self) -> bool:
-        """Whether it is in doubt since it began, so that its time does not go on from one that it was certain of."""
+        """Return whether it has been in doubt since it began, so that its time does not continue one that it was
+        certain of.
+        """
         return self._began_in_doubt
 
     def best(self, wall: int, mono: int) -> int:
-        """Take a reading, and return the time to be written down.
+        """Take a reading, and return the time for records.
 
-        While the process runs, that is the line which it believed before. A process that began in doubt takes the
-        later one: what is stamped too late lives too long, and what is stamped too early would die too early.
+        While the process runs, that is the line which it believed before. A process that began in doubt takes the later
+        one: a record stamped too late lives too long, one stamped too early would end too early.
         """
         self.observe(wall, mono)
         assert self._line is not None
@@ -283,7 +298,7 @@ class BelievedTime:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a process recorded: the time that it believed, the boot of its machine and the time since then.
+    """Record of a process's time: the time that it believed, the boot of its machine and the time since then.
 
     `boot` is empty where that is not known. `jumps`: those that it came to believe.
     """
@@ -307,10 +322,10 @@ def agreed_jumps(recorded: Iterable[Recorded]) -> tuple[Jump, ...]:
 
 
 def held_back(cutoff: int, jumps: Iterable[Jump], now: int) -> int:
-    """Return the time of which it is certain that what was stamped before is at least as old as `cutoff`.
+    """Return the time before which all stamps are certainly at least as old as `cutoff`.
 
-    What was stamped during the doubt before a jump stays until all of it is as old. A jump to a time that is still to
-    come was a mistake, which was put right since.
+    Records stamped during the doubt before a jump stay until all of them are that old. A jump to a time in the future
+    was a mistake that has been corrected since.
     """
     for jump in sorted(jumps, key=lambda jump: -jump.begin):
         if jump.end + jump.by <= now + APART_US and jump.begin < cutoff <= jump.end + jump.by:
@@ -319,7 +334,7 @@ def held_back(cutoff: int, jumps: Iterable[Jump], now: int) -> int:
 
 
 def agreeing(recorded: Mapping[str, int], wall: int) -> bool:
-    """Whether more than half of these processes recorded the time lately, by this clock. False for none."""
+    """Return whether more than half of these processes recorded the time recently, by this clock; False for none."""
     near = sum(-APART_US <= wall - time <= RECORD_US + APART_US for time in recorded.values())
     return 2 * near > len(recorded)
 

@@ -1,7 +1,7 @@
-"""What a bookie says of itself to operators: release, descriptors, connections, what its collection keeps.
+"""Report of a bookie for operators: release, descriptors, connections, and what its garbage collection keeps.
 
-It travels as a JSON object in the answer to a question of our own (`core/wire/messages.py:REPORT`). Pure.
-Not here: how a bookie finds these facts (`bookie/report.py`); what is made of them (`core/health/of_bookies.py`).
+It is a JSON object in the reply to Buckram's own request REPORT (`core/wire/messages.py`). Pure. Not here: collecting
+these facts (`bookie/report.py`), judging them (`core/health/of_bookies.py`).
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ class Keeps(enum.StrEnum):
     """Kinds of reasons for which a bookie keeps bytes that nobody needs."""
 
     MOSTLY_ALIVE = "mostly-alive"
-    """They lie in log files that are mostly alive."""
+    """Dead bytes in log files that are mostly alive."""
     TO_BE_REWRITTEN = "to-be-rewritten"
-    """They lie in log files that are mostly dead and were not rewritten yet, or cannot be."""
+    """Dead bytes in log files that are mostly dead and were not rewritten yet, or cannot be."""
     NOT_SEALED = "not-sealed"
-    """They lie in the log file that is written now, or in one that waits for its index."""
+    """Dead bytes in the log file being written, or in one that waits for its index."""
     SECOND_LOOK = "second-look"
-    """Ledgers that metadata lacks, and that no second look has confirmed."""
+    """Ledgers missing from the metadata, not yet confirmed by a second look."""
     RECORDED = "recorded"
-    """Ledgers whose deletion is recorded, and that the next look at the records lets go."""
+    """Ledgers whose deletion is recorded; the next look at the records releases them."""
     MOVED = "moved"
-    """Copies that metadata places on other bookies, and that no second look has confirmed."""
+    """Copies that the metadata place on other bookies, not yet confirmed by a second look."""
     BRAKE = "brake"
-    """Ledgers that metadata lacks, more than go unasked, or the first after a restore."""
+    """Ledgers missing from the metadata: too many to delete without confirmation, or the first ones after a restore."""
     UNKNOWN_IDS = "unknown-ids"
-    """Ledgers with ids that the metadata store never gave."""
+    """Ledgers with ids that the metadata store never issued."""
     UNTRUSTED = "untrusted"
-    """Nothing may be deleted, because the metadata store has forgotten what it once said."""
+    """All bytes: nothing may be deleted, because the metadata store has lost state that it had confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes that nobody needs and that a bookie keeps. `why` is a sentence, `bytes` is None where nobody counted."""
+    """Bytes that nobody needs and that a bookie keeps. `why` is a sentence; `bytes` is None if not counted."""
 
     kind: str
     why: str
@@ -50,10 +50,9 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one collection of a bookie found and did.
+    """Result of one garbage collection of a bookie.
 
-    `bytes_reclaimable` was there to be freed when the deletions were done, `bytes_reclaimed` of them were freed, and
-    `kept` says where the rest is.
+    `bytes_reclaimable` could be freed after the deletions, `bytes_reclaimed` of them were, and `kept` lists the rest.
     """
 
     ledgers: int
@@ -72,7 +71,7 @@ class Collected:
 
 
 def parse_collected(where: str, record: object) -> Collected:
-    """MalformedRecord, which names `where`, for anything else. What a later release added is left out."""
+    """Parse what `as_json` made; fields of later releases are ignored. Raises MalformedRecord, which names `where`."""
     try:
         assert isinstance(record, dict)
         kept = tuple(
@@ -107,36 +106,36 @@ class BookieReport:
     open_files: int = 0
     """Descriptors that its process has open; 0: unknown."""
     most_files: int = 0
-    """How many it may have open; 0: unknown."""
+    """Maximum of open descriptors; 0: unknown."""
     connections: int = 0
     most_connections: int = 0
     collections: int = 0
     """Rounds of collection since its start."""
     collected_ledgers: int = 0
     collected_bytes: int = 0
-    """What all collections since its start deleted and freed."""
+    """Ledgers deleted and bytes freed by all collections since its start."""
     added_entries: int = 0
     """Entries, and their bytes on the wire, that it acknowledged and sent to readers since its start."""
     added_bytes: int = 0
     read_entries: int = 0
     read_bytes: int = 0
     collection: Collected | None = None
-    """What the newest one found; None: there was none yet."""
+    """Result of the newest collection; None before the first one."""
     wall_us: int = 0
     """Its clock, in microseconds since 1970; 0: unknown."""
     time_is: str = ""
     """ "certain" or "doubt": what it holds of its clock; empty: it does not judge it."""
     time_doubt: str = ""
-    """What the doubt is about."""
+    """Description of the doubt; empty if there is none."""
     readonly_why: str = ""
-    """Why it takes no new entries, where its disk is the reason."""
+    """Reason why the bookie is read-only, if its disk is the reason."""
     reserved_bytes: int = 0
     writable_again_bytes: int = 0
     """Free bytes below which it takes no new entries, and from which on it takes them again."""
     witness_refusal: str = ""
-    """Why its witness key could not be written last."""
+    """Reason why its witness key could not be written last; empty if it was."""
     metadata_refusal: str = ""
-    """Why the metadata store took no change of it last, although it answers."""
+    """Reason why the metadata store refused its last change although it answers; empty if it did not."""
     certificate: str = ""
     certificate_ends_s: int = 0
     """The file of the certificate that it shows, and when that ends (seconds since 1970); 0: it shows none."""
@@ -148,7 +147,7 @@ class BookieReport:
 
 
 def parse_report(bookie: BookieId, value: bytes) -> BookieReport:
-    """MalformedRecord for anything but a report. What a later release added is left out."""
+    """Parse a report; fields of later releases are ignored. Raises MalformedRecord for anything else."""
     where = f"the report of bookie {bookie}"
     try:
         record = json.loads(value)

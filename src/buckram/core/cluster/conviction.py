@@ -1,4 +1,4 @@
-"""What clients conclude from replies of bookies that must not occur: suspicion, or conviction (F21). Pure functions.
+"""Conclusions of clients from replies of bookies that must not occur: suspicion, or conviction (F21). Pure functions.
 
 A conviction needs evidence that no accident can produce: an entry returned under another entry's id with a digest made
 with a key that bookies never see, or an entry that a bookie acknowledged to the accusing client and that the same
@@ -24,7 +24,7 @@ _KEPT = 10
 
 
 class Deed(enum.Enum):
-    """What a bookie did, as the record names it."""
+    """Misbehaviour of a bookie; the value is its name in the record."""
 
     MIXED = "mixed"
     UNSTORED = "unstored"

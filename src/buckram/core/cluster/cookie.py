@@ -1,8 +1,8 @@
-"""The cookie: text in the data directory and in the metadata store that says which bookie and cluster they belong to.
+"""The cookie: text in the data directory and in the metadata store that names the bookie and cluster they belong to.
 
 This module formats, parses and compares cookies.
 
-Not here: when cookies are written and what a mismatch means at start (`bookie/cookie.py`).
+Not here: writing cookies, and a mismatch at start (`bookie/cookie.py`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def check_cookie(configured: Cookie, stored: Cookie, *, allow_expansion: bool = 
 
 
 def same_cookie(configured: Cookie, stored: Cookie) -> bool:
-    """Whether `stored` belongs to what is `configured`."""
+    """Return whether `stored` belongs to what is `configured`."""
     try:
         check_cookie(configured, stored)
     except WrongCookie:

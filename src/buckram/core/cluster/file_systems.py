@@ -1,4 +1,4 @@
-"""Bookies that share a file system: how they tell, and its space, which counts once. Pure."""
+"""Detection of bookies that share a file system, whose space is counted once. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ FIGURE: Final = "file_system"
 
 
 def number_of(identity: str) -> int:
-    """A number for the file system of a `Disk.identity()`, which no other machine or file system has; 0: unknown."""
+    """Return a number for the file system of a `Disk.identity()`, which no other machine or file system has; 0:
+    unknown.
+    """
     boot, _, rest = identity.partition(" ")
     device = rest.partition(" ")[0]
     if not device:
@@ -20,12 +22,12 @@ def number_of(identity: str) -> int:
 
 
 def space(bookies: Iterable[tuple[str, int, int | None, int | None]]) -> tuple[int, int]:
-    """Free bytes and all bytes of bookies, each given by id, number of its file system, free and all bytes."""
+    """Return free and total bytes of bookies, each given by id, number of its file system, free and total bytes."""
     free: dict[str | int, int] = {}
     total: dict[str | int, int] = {}
     for bookie, number, free_bytes, total_bytes in bookies:
         where = number or bookie
-        # They were asked one after the other, and what is free may have changed in between.
+        # The bookies answered one after the other, and free space may have changed in between.
         free[where] = min(free.get(where, free_bytes or 0), free_bytes or 0)
         total[where] = max(total.get(where, 0), total_bytes or 0)
     return sum(free.values()), sum(total.values())

@@ -17,7 +17,7 @@ from buckram.types import History, LedgerId
 
 LONGEST_RECORD = 64 * 1024
 HIGHEST_EPOCH = 2**40
-"""A number above this is not an epoch: nobody restores a store so often."""
+"""Highest number that can be an epoch: no store is restored that often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A ledger that the store does not have any more under the birth that it had; `why` says it in words."""
+    """A ledger that the store does not have any more under the birth that it had; `why` describes it in words."""
 
     ledger_id: LedgerId
     birth: bytes
@@ -58,7 +58,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a bookie remembers of the store, in its file WITNESS.
+    """State of the metadata store that a bookie remembers, in its file WITNESS.
 
     `heard` is the highest epoch that clients have reported to it. The names of the fields are those in the file.
     """
@@ -67,7 +67,7 @@ class Memory:
     heard: int = 0
     confirmed: Confirmed | None = None
     collected: str = ""
-    """The nonce of the last `cluster collect` that was carried out: each counts once."""
+    """Nonce of the last `cluster collect` that was carried out: each one is carried out once."""
     reviewed: str = ""
     """The restore id of the history that an operator has reviewed, or of the first one. In any other history no ledger
     is deleted for its absence."""
@@ -134,7 +134,7 @@ def why_not_accepted(history: History) -> str:
 
 
 def _came(memory: Memory, history: History) -> bool:
-    """Whether the history that the bookie remembers was moved to this store and goes on here."""
+    """Return whether the history that the bookie remembers was moved to this store and goes on here."""
     mine = memory.history
     return (
         history.moved.startswith(f"{HERE} ")

@@ -1,8 +1,8 @@
-"""Who is who over time: of all incarnations of a bookie id the newest that the store knows is the only member. Pure.
+"""Incarnations of a bookie id: the newest one that the store knows is the only member. Pure.
 
 A directory is born with an incarnation. The witness key of an id keeps the incarnation that has it, and a generation,
-which grows by one with each take-over of the id. Whoever reads a later claim than its own was replaced; whoever knows
-of a later one than the store does knows that the store went back.
+which grows by one with each take-over of the id. A bookie that reads a later claim than its own was replaced; one that
+knows of a later claim than the store does knows that the store went back.
 
 Not here: reading the key and the cookie (`bookie/witness.py`), the first claim of an empty directory
 (`bookie/cookie.py`), what shows that a store went back (`core/cluster/history.py`).
@@ -19,12 +19,12 @@ from buckram.types import BookieId
 
 
 class Standing(enum.Enum):
-    """What a bookie is in its cluster now."""
+    """Status of a bookie in its cluster."""
 
     MEMBER = "member"
-    """It has the id. It may still be suspicious of the store."""
+    """The bookie has the id; it may still suspect that the store went back."""
     RETURNING = "returning"
-    """Its cookie lacks in metadata that were restored and that nobody accepted yet: it writes the cookie again."""
+    """The metadata were restored and that is not accepted yet, and they lack its cookie: it writes the cookie again."""
     REPLACED = "replaced"
     """A later incarnation has the id."""
     REMOVED = "removed"
@@ -40,7 +40,7 @@ class Verdict:
 
     @property
     def out(self) -> bool:
-        """Whether the bookie is a member no more, for good."""
+        """Return whether the bookie has permanently ceased to be a member."""
         return self.standing in (Standing.REPLACED, Standing.REMOVED)
 
 
@@ -77,7 +77,7 @@ def decide(
 
 
 def _rank(statement: Statement | None) -> tuple[int, int]:
-    """What comes later: an epoch that an operator accepted counts more than what an earlier one knew of take-overs."""
+    """Return the order of a claim: an accepted epoch outranks a generation of an earlier epoch."""
     return (0, 0) if statement is None else (statement.epoch, statement.generation)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where, why, and what to do."""
+    """Problem of a cluster: its kind, its place, the reason, and what to do."""
 
     what: str
     where: str

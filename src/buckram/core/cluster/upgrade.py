@@ -1,4 +1,4 @@
-"""Which releases work together, and what stands against an upgrade to this one. Pure."""
+"""Compatibility of releases, and problems that prevent an upgrade to this one. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from buckram.core.cluster.problem import Problem
 from buckram.types import BookieId
 
 RELEASES = ("0.1", "0.2")
-"""All of them, the oldest first. Each works with the one before, and reads what it has written."""
+"""All releases, the oldest first. Each works with the one before, and reads what it has written."""
 
 
 def release_problems(bookies: Mapping[BookieId, str], own: str = RELEASES[-1]) -> list[Problem]:
-    """`bookies`: the version that each says it runs; empty for one that is not Buckram's. `own`: this program's."""
+    """Return a problem for each bookie whose release this program cannot upgrade or does not know. `bookies`: the
+    version that each reports; empty for one that is not Buckram's. `own`: this program's.
+    """
     here = RELEASES.index(series(own))
     found = []
     for bookie, version in sorted(bookies.items()):
@@ -33,6 +35,6 @@ def release_problems(bookies: Mapping[BookieId, str], own: str = RELEASES[-1]) -
 
 
 def series(version: str) -> str:
-    """0.2 of 0.2.0, 0.2.1.dev3 and the like; empty for what is no version."""
+    """Return the series of a version, 0.2 of 0.2.0, 0.2.1.dev3 and the like; empty for what is no version."""
     found = re.match(r"(\d{1,6}\.\d{1,6})(?:\D|$)", version)
     return found[1] if found is not None else ""

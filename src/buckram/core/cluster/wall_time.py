@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from buckram.types import BookieId
 
 APART_US = 60_000_000
-"""Clocks of one cluster may differ by at most this."""
+"""Maximum difference between clocks of one cluster, microseconds."""
 _FRESH_US = 300_000_000
-"""A bookie's time that is so much older than the newest one is dropped: its clock may have been set since."""
+"""Microseconds behind the newest observation after which an older one is dropped: the clock may have been set since."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_TIME = 253_402_300_000_000_000
 
@@ -33,12 +33,12 @@ class Reading:
 
     @property
     def apart(self) -> bool:
-        """Whether our clock may be wrong, because it is far from one of the two in the middle."""
+        """Return whether our clock may be wrong, because it is far from one of the two in the middle."""
         return max(abs(self.own - self.low), abs(self.own - self.high)) > APART_US
 
     @property
     def best(self) -> int:
-        """Our own time, or the median of the bookies if ours is far from it."""
+        """Return our own time, or the median of the bookies if ours is far from it."""
         if self.own < self.low - APART_US:
             return self.low
         if self.own > self.high + APART_US:
@@ -47,7 +47,7 @@ class Reading:
 
     @property
     def median(self) -> int:
-        """The one of the two in the middle that is farther from our own clock."""
+        """Return the one of the two in the middle that is farther from our own clock."""
         return self.low if abs(self.own - self.low) >= abs(self.own - self.high) else self.high
 
     def __str__(self) -> str:
@@ -68,9 +68,11 @@ class WallClocks:
         self._ahead: dict[BookieId, tuple[int, int]] = {}
         """By bookie: its wall time minus our monotonic time, and the monotonic time of the observation."""
         self._certain: dict[BookieId, bool] = {}
-        """Whether a bookie is certain of its time, of those that judge it; those of earlier releases do not."""
+        """State of each bookie that judges its time: true if it is certain of it. Earlier releases do not, and are not
+        here.
+        """
         self._guessing: dict[BookieId, tuple[int, int]] = {}
-        """The same of bookies that tell no time which anybody should go by."""
+        """Observations, as above, of bookies that began in doubt: no other clock may follow them."""
         self._low = self._high = 0
         self._own: int | None = None
         """Our own wall time minus our monotonic time, as of the newest observation."""
@@ -124,13 +126,13 @@ class WallClocks:
 
     @property
     def doubting(self) -> int:
-        """The number of bookies in doubt, if these are half of all that told the time, or more; else 0."""
+        """Return the number of bookies in doubt, if these are half of all that sent their time, or more; else 0."""
         doubting = len(self._guessing) + sum(self._certain.get(bookie) is False for bookie in self._ahead)
         return doubting if 2 * doubting >= self.telling else 0
 
     @property
     def telling(self) -> int:
-        """The number of bookies that told the time."""
+        """Return the number of bookies that sent their time."""
         return len(self._ahead) + len(self._guessing)
 
     def since(self, mono: int) -> int:
@@ -147,7 +149,9 @@ class WallClocks:
         return self._high + mono if here > self._high + APART_US else own
 
     def jumped(self, own: int, mono: int) -> bool:
-        """Whether our clock was set, or the process was suspended, since the last observation: observe again."""
+        """Return whether our clock was set, or the process was suspended, since the last observation: observe again
+        then.
+        """
         return self._own is not None and abs(own - mono - self._own) > APART_US
 
     def reading(self, own: int, mono: int) -> Reading | None:

@@ -1,4 +1,4 @@
-"""Backups by policy, the pure part: places, names of files, what is written down, what is due, what goes.
+"""Backups by policy, the pure part: places, names of files, the record, which backups are due and which are removed.
 
 A policy names a place, and the operator says where that is: whoever may set policies cannot have files written
 anywhere. A file's name has the uid of its database, so that one that was made anew under a name neither counts the
@@ -27,7 +27,7 @@ _US = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = "%Y%m%dT%H%M%SZ"
 _DIGITS = 16
-"""So many hexadecimal digits of its SHA-256 are in the name of a file."""
+"""Number of hexadecimal digits of a file's SHA-256 in its name."""
 _FILE = re.compile(r"([0-9a-f]+)-([0-9]{20})-([0-9]{8}T[0-9]{6}Z)-([0-9a-f]{16})\.db")
 
 
@@ -35,38 +35,38 @@ class BackupFile(NamedTuple):
     """A file at a place. Sorted, they are in the order of the states that they have."""
 
     offset: int
-    """It has everything below this offset of the log."""
+    """Offset of the log below which the backup has everything."""
     time: int
     """When it was begun, microseconds UTC, by the second: it has everything that was committed before."""
     name: str
     digest: str
-    """The first digits of its SHA-256."""
+    """First hexadecimal digits of its SHA-256."""
 
 
 class Backup(NamedTuple):
     """A backup that was verified at its place."""
 
     uid: str
-    """Of the database."""
+    """Uid of the database."""
     place: str
     """The name of the place."""
     file: str
-    """The name of the file, in the directory that `directory_of` says."""
+    """Name of the file, in the directory that `directory_of` returns."""
     offset: int
     bytes: int
     sha256: str
-    """Hexadecimal, of the file."""
+    """SHA-256 of the file, hexadecimal."""
     time: int
-    """As in BackupFile."""
+    """Time at which the backup was begun, as in BackupFile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is written down of a database's backups, so that their age is known without the place."""
+    """Record of a database's backups, so that their age is known without reading the place."""
 
     newest: Backup | None = None
     trouble: str = ""
-    """Why the last attempt failed; empty: it did not."""
+    """Reason why the last attempt failed; empty if it did not."""
     since: int = 0
     """When the first attempt was, microseconds UTC."""
 
@@ -77,7 +77,7 @@ def encode_kept(kept: Kept) -> bytes:
 
 
 def decode_kept(key: str, data: bytes) -> Kept:
-    """What was written down. MalformedRecord names the key."""
+    """Parse the record of a database's backups. Raises MalformedRecord, which names the key."""
     try:
         raw = json.loads(data)
         if raw["format"] != FORMAT:
@@ -95,7 +95,7 @@ def decode_kept(key: str, data: bytes) -> Kept:
 
 
 def parse_places(text: str) -> dict[str, str]:
-    """Locations by the names of places, from NAME=LOCATION and so on, with spaces between. ConfigError."""
+    """Return locations by the names of places, from NAME=LOCATION pairs between spaces. Raises ConfigError."""
     found: dict[str, str] = {}
     for word in text.split():
         name, equals, location = word.partition("=")
@@ -111,7 +111,9 @@ def parse_places(text: str) -> dict[str, str]:
 
 
 def location_of(name: StreamName, policy: Policy, places: Mapping[str, str]) -> str:
-    """The location of the place that a policy names. InvalidArgument for one that the operator has not listed."""
+    """Return the location of the place that a policy names. Raises InvalidArgument if the operator has not listed
+    one.
+    """
     cure = f"`buckram stream set {name} --set backup_to=PLACE`"
     if not policy.backup_to:
         raise InvalidArgument(f"its policy has backup_every_s, and backup_to names no place: {cure} names one")
@@ -125,7 +127,7 @@ def location_of(name: StreamName, policy: Policy, places: Mapping[str, str]) -> 
 
 
 def directory_of(location: str, name: StreamName) -> str:
-    """The directory of a database's backups below the location of a place."""
+    """Return the directory of a database's backups below the location of a place."""
     return f"{location.rstrip('/')}/{name.namespace}/{name.stream}"
 
 
@@ -133,13 +135,13 @@ def directory_of(location: str, name: StreamName) -> str:
 
 
 def file_name(uid: str, offset: int, time_us: int, sha256: str) -> str:
-    """The name of a backup's file: names of one database are in the order of its states."""
+    """Return the name of a backup's file: names of one database sort in the order of its states."""
     begun = (_EPOCH + timedelta(microseconds=time_us)).strftime(_STAMP)
     return f"{uid}-{offset:020d}-{begun}-{sha256[:_DIGITS]}.db"
 
 
 def files_of(uid: str, names: Iterable[str]) -> list[BackupFile]:
-    """Those of these files that are backups of the database with this uid, the oldest first."""
+    """Return the files that are backups of the database with this uid, the oldest first."""
     found: list[BackupFile] = []
     for name in names:
         match = _FILE.fullmatch(name)
@@ -154,12 +156,12 @@ def files_of(uid: str, names: Iterable[str]) -> list[BackupFile]:
 
 
 def unfinished_of(uid: str, names: Iterable[str]) -> list[str]:
-    """Those of these files that somebody who was killed left, who was writing a backup of the database."""
+    """Return the unfinished files of backups of the database that killed processes left."""
     return [name for name in names if name.startswith(f".{uid}-") and name.endswith(UNFINISHED)]
 
 
 def superseded(files: Iterable[BackupFile], keep: int, recorded: str) -> list[str]:
-    """The names of the files that newer ones have replaced; never that of the recorded one."""
+    """Return the names of the files that newer ones have replaced; never that of the recorded one."""
     ordered = sorted(files)
     return [one.name for one in ordered[: max(len(ordered) - max(keep, 1), 0)] if one.name != recorded]
 
@@ -168,10 +170,10 @@ def superseded(files: Iterable[BackupFile], keep: int, recorded: str) -> list[st
 
 
 def is_old(time: int, every_s: float, now: int | None, certain: int | None) -> bool:
-    """Whether a backup of this time is older than the interval, or is of a time that is to come.
+    """Return whether a backup of this time is older than the interval, or has a time in the future.
 
-    `now`: the time for what is ended at this age, and `certain`: the time itself, in microseconds UTC. None while they
-    are in doubt: then nothing is old (T2), since new backups push out those that people may need.
+    `now` is the time by which ages are judged, `certain` the time itself, in microseconds UTC; both are None while in
+    doubt. Then nothing is old (T2), since new backups push out those that people may need.
     """
     if now is not None and now - time >= every_s * _US:
         return True
@@ -179,7 +181,7 @@ def is_old(time: int, every_s: float, now: int | None, certain: int | None) -> b
 
 
 def is_due(kept: Kept, policy: Policy, now: int | None, certain: int | None) -> bool:
-    """Whether the policy wants a backup now. Those at another place than its own do not count."""
+    """Return whether the policy wants a backup now. Backups at a place other than the policy's do not count."""
     newest = kept.newest
     if newest is None or newest.place != policy.backup_to:
         return True

@@ -1,8 +1,8 @@
 """Changes: what a transaction did to rows, as bytes beside its group in the same record of the log, and as values.
 
-Only databases that were made with change data capture have them. Pages say what every replica has; changes say what
-that means, to programs that follow a database without being a replica. Not here: noting them
-(`state/db/row_images.py`), reading them from the log (`state/db/changes.py`).
+Only databases that were made with change data capture have them. Groups carry pages, for replicas; changes carry rows,
+for programs that follow a database without being a replica. Not here: noting them (`state/db/row_images.py`), reading
+them from the log (`state/db/changes.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TableShape(NamedTuple):
 
 
 class RowChange(NamedTuple):
-    """What happened to one row. `rowid` is that before an update or deletion, `moved_to` that after an update."""
+    """Change of one row. `rowid` is that before an update or deletion, `moved_to` that after an update."""
 
     operation: int
     table: TableShape
@@ -56,18 +56,18 @@ Noted = RowChange | SchemaChange
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a committed transaction did to one row, or to the schema; from `db.changes()`."""
+    """Change of one row, or of the schema, by a committed transaction; from `db.changes()`."""
 
     offset: int
-    """Of the transaction in the log: `after=offset` goes on behind it."""
+    """Offset of the transaction in the log: `after=offset` goes on behind it."""
     transaction: int
     """The number of the transaction, of all transactions of the database."""
     time: float
-    """When it was committed, by the time of the log: seconds UTC."""
+    """Time of the commit, by the time of the log: seconds UTC."""
     last: bool
-    """Whether it is the last change of its transaction."""
+    """True for the last change of its transaction."""
     operation: Literal["insert", "update", "delete", "schema"]
-    """What was done."""
+    """Kind of the change."""
     table: str = ""
     """The table; empty for the schema."""
     key: dict[str, SqlValue] | None = None
@@ -88,7 +88,7 @@ class Change:
 
 
 def joined(changes: Sequence[Noted], group: bytes, zstd: Codec) -> bytes:
-    """A group with its changes before it."""
+    """Return a group with its changes before it."""
     tables: dict[TableShape, int] = {}
     rows: list[Any] = []
     for one in changes:
@@ -105,7 +105,9 @@ def joined(changes: Sequence[Noted], group: bytes, zstd: Codec) -> bytes:
 
 
 def separated(payload: bytes) -> tuple[bytes, bytes]:
-    """The bytes of the changes, and the group; a group alone has none. UnknownCommand for what is cut."""
+    """Return the bytes of the changes, which a group alone has none of, and the group. Raises UnknownCommand for a cut
+    one.
+    """
     if payload[1] != CHANGED:
         return b"", payload
     try:
@@ -116,7 +118,7 @@ def separated(payload: bytes) -> tuple[bytes, bytes]:
 
 
 def decode_changes(changes: bytes, zstd: Codec) -> list[Noted]:
-    """What `joined` was given. Raises UnknownCommand for anything else."""
+    """Parse the changes that `joined` was given. Raises UnknownCommand for anything else."""
     try:
         _, _, codec, length, size = _HEAD.unpack_from(changes)
         body = changes[_HEAD.size : _HEAD.size + length]
@@ -137,7 +139,7 @@ def _noted(row: list[Any], shapes: Sequence[TableShape]) -> Noted:
 
 
 def _plain(row: Row | None) -> list[Any] | None:
-    """As JSON has it: bytes are a list of one text."""
+    """Return a row for JSON, in which bytes are a list of one base64 text."""
     if row is None:
         return None
     return [[base64.b64encode(value).decode()] if isinstance(value, bytes) else value for value in row]
@@ -155,7 +157,7 @@ INSERT, UPDATE, DELETE = range(3)
 
 
 def as_changes(noted: Sequence[Noted], offset: int, transaction: int, time: float) -> Iterator[Change]:
-    """The changes of one transaction, for programs."""
+    """Return the changes of one transaction, for programs."""
     for number, one in enumerate(noted, 1):
         last = number == len(noted)
         if isinstance(one, SchemaChange):

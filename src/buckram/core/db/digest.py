@@ -1,4 +1,4 @@
-"""Pages of a database as bytes: the empty database, the digest of all pages, what differs between two states of a page.
+"""Pages of a database as bytes: the empty database, the digest of all pages, differences between two states of a page.
 
 The digest is the sum of one hash for each page, so that a change of a few pages costs the hashes of these.
 """
@@ -17,15 +17,15 @@ LOCK_PAGE = 0x40000000 // PAGE_BYTES + 1
 """SQLite never writes this page: its bytes are where the database file is locked."""
 _MASK = 2**64 - 1
 _RUN = re.compile(rb"[^\0]+(?:\0{1,7}[^\0]+)*")
-"""Bytes that differ, with short gaps: a gap costs less than another range."""
+"""Pattern of bytes that differ, with short gaps: a gap costs less than another range."""
 _FEW_ZEROS = 512
-"""A page that has fewer bytes unchanged is written as a whole, because looking for them costs more than they do."""
+"""Unchanged bytes below which a page is written as a whole: searching it would cost more than they do."""
 Ranges = list[tuple[int, bytes]]
-"""What is to be written at which places of a page."""
+"""Bytes to be written into a page, each with its offset."""
 
 
 def _empty_page() -> bytes:
-    """The one page of a database without tables, which uses a write-ahead log."""
+    """Return the only page of a database without tables, which uses a write-ahead log."""
     header = struct.pack(
         ">16sHBBBBBBIIIIIIIIIIII20xII",
         b"SQLite format 3\0",
@@ -42,19 +42,19 @@ EMPTY_PAGE = _empty_page()
 
 
 def page_hash(number: int, page: bytes) -> int:
-    """What a page adds to the digest."""
+    """Return the summand of a page in the digest; 0 for the lock page."""
     if number == LOCK_PAGE:
         return 0
     return int.from_bytes(blake2b(page, digest_size=8, salt=number.to_bytes(16, "big")).digest(), "big")
 
 
 def replaced(digest: int, old: int, new: int) -> int:
-    """The digest after a page's hash went from `old` to `new`; 0 is that of a page that does not exist."""
+    """Return the digest after a page's hash went from `old` to `new`; the hash is 0 for a page that does not exist."""
     return (digest - old + new) & _MASK
 
 
 def digest_of(pages: Iterable[bytes], first: int = 1, digest: int = 0) -> int:
-    """The digest of all these pages, which come in their order from number `first` on, added to another one."""
+    """Return a digest plus those of these pages, which come in their order from number `first` on."""
     for number, page in enumerate(pages, first):
         digest += page_hash(number, page)
     return digest & _MASK
@@ -64,7 +64,7 @@ EMPTY_DIGEST = page_hash(1, EMPTY_PAGE)
 
 
 def differences(old: bytes, new: bytes) -> Ranges:
-    """The ranges that make `new` of `old`, ascending; applying them twice does no harm."""
+    """Return the ranges that turn `old` into `new`, ascending; applying them twice does no harm."""
     if old is ZERO_PAGE:
         changed = new
     else:
@@ -76,7 +76,7 @@ def differences(old: bytes, new: bytes) -> Ranges:
 
 
 def patched(old: bytes, ranges: Ranges) -> bytes:
-    """The page with the ranges written into it. ValueError if one does not fit."""
+    """Return the page with the ranges written into it. Raises ValueError if one does not fit."""
     page = bytearray(old)
     for start, data in ranges:
         if start + len(data) > PAGE_BYTES:

@@ -17,7 +17,7 @@ from buckram.errors import MalformedBatch, UnknownCommand
 
 FORMAT = 1
 GROUP, PART, CHANGED = 1, 2, 3
-"""A group; a part of one; a group with the changes of rows before it."""
+"""Kinds of records: a group; a part of one; a group with the changes of rows before it."""
 _HEAD = struct.Struct(">BBQQIQBI")
 _COUNTS = struct.Struct(">II")
 _TOKEN = struct.Struct(">HI")
@@ -28,14 +28,14 @@ _LARGEST = 2**31
 
 
 class Receipt(NamedTuple):
-    """The token of a caller, and the counts of its statements, which a repetition under the token returns."""
+    """Token of a caller, and the counts of its statements, which a repetition under the token returns."""
 
     token: str
     counts: str
 
 
 class PageChange(NamedTuple):
-    """What changes in one page. A page that did not exist is changed from zeros."""
+    """Ranges that changed in one page. A page that did not exist is changed from zeros."""
 
     number: int
     ranges: Ranges
@@ -70,7 +70,7 @@ def encode_group(group: Group, zstd: Codec) -> bytes:
 
 
 def kind_of(payload: bytes) -> int:
-    """GROUP, PART or CHANGED. Raises UnknownCommand for what this version does not know."""
+    """Return the kind of a record: GROUP, PART or CHANGED. Raises UnknownCommand for any other."""
     if len(payload) < 2 or payload[0] != FORMAT or payload[1] not in (GROUP, PART, CHANGED):
         raise UnknownCommand(
             f"a record of a database that begins with {payload[:2].hex() or 'nothing'}; this version of buckram knows "
@@ -80,7 +80,7 @@ def kind_of(payload: bytes) -> int:
 
 
 def decode_group(payload: bytes, zstd: Codec) -> Group:
-    """Raises UnknownCommand for what `encode_group` did not make."""
+    """Parse a group. Raises UnknownCommand for what `encode_group` did not make."""
     try:
         _, kind, leadership, sequence, size, digest, codec, length = _HEAD.unpack_from(payload)
         if kind != GROUP or not 0 < length < _LARGEST:

@@ -1,8 +1,8 @@
-"""What became of transactions: which groups were committed, and which tokens of callers were used.
+"""Outcomes of transactions: which groups were committed, and which tokens of callers were used.
 
-Both follow from the log alone and are part of every replica's state. Groups are kept as runs of one leadership, so that
-they cost nothing. The tokens of callers are kept for a day by the time of the log; nothing else drops them, so a leader
-that has no room for more takes no new ones (`full`).
+Both follow from the log alone and are part of every replica's state. Groups are kept as runs of one leadership, which
+take little memory. The tokens of callers are kept for a day by the time of the log; nothing else drops them, so a
+leader that has no room for more takes no new ones (`full`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from buckram.core.db.group import Group, Receipt
 from buckram.errors import InvalidArgument
 
 KEPT_US = 24 * 3600 * 1_000_000
-"""So long is a token known after its commit, by the time of the log."""
+"""Time for which a token is known after its commit, microseconds of the log's time."""
 KEPT_ANYWAY = 10_000
-"""The newest tokens stay however old they are: a leader whose clock is days ahead takes none of them away."""
+"""Number of newest tokens that stay whatever their age: a leader whose clock is days ahead removes none of them."""
 SPAN_US = KEPT_US // 24
 SPAN_TOKENS, SPAN_BYTES = 10_000, 4 * 1024 * 1024
-"""Tokens are dropped a span at a time, so they are known for an hour longer at most."""
+"""Maximum tokens and bytes of a span. Tokens are dropped a span at a time, so they are known for an hour longer at
+most.
+"""
 # These four are part of the format: replicas that differ in them would differ in their state.
 TOKEN_OVERHEAD = 150
-"""About how many bytes a token takes besides its text and its counts."""
+"""Approximate bytes of a token besides its text and its counts."""
 MAX_TOKEN_BYTES = 200
 _MAX_RUNS = 100_000
-"""More than a day's: nobody leads for less than a second again and again."""
+"""Maximum number of runs, more than a day has: leaderships of less than a second each do not follow one another all
+day.
+"""
 _OWN = re.compile(r"([0-9a-f]{16}):([0-9]{1,19}):([0-9]{1,19})", re.ASCII)
 
 
@@ -43,13 +47,13 @@ class OwnToken(NamedTuple):
 
 
 def parse_own(token: str) -> OwnToken | None:
-    """None for the token of a caller."""
+    """Parse the token of a group; None for the token of a caller."""
     found = _OWN.fullmatch(token)
     return None if found is None else OwnToken(found[1], int(found[2]), int(found[3]))
 
 
 def check_token(token: str) -> str:
-    """Raises InvalidArgument for what cannot be the token of a caller."""
+    """Return the token of a caller. Raises InvalidArgument for what cannot be one."""
     good = isinstance(token, str) and token.isprintable() and 0 < len(token) <= MAX_TOKEN_BYTES
     if not good or len(token.encode(errors="replace")) > MAX_TOKEN_BYTES or parse_own(token) is not None:
         raise InvalidArgument(
@@ -69,11 +73,11 @@ class _Span:
         self.bytes = 0
 
     def takes(self, time_us: int) -> bool:
-        """Whether what is committed at this time still belongs to it."""
+        """Return whether a commit at this time still belongs to the span."""
         return time_us - self.began_us < SPAN_US and len(self.receipts) < SPAN_TOKENS and self.bytes < SPAN_BYTES
 
     def add(self, token: str, counts: str, time_us: int) -> int:
-        """Returns by how many bytes it has grown."""
+        """Add a receipt, and return by how many bytes the span has grown."""
         grown = _size(token, counts) - _size(token, self.receipts.get(token))
         self.receipts[token], self.ended_us = counts, time_us
         self.bytes += grown
@@ -81,17 +85,17 @@ class _Span:
 
 
 class Outcomes:
-    """Runs of groups by leadership, and receipts by token. Other threads may ask at any time."""
+    """Runs of groups by leadership, and receipts by token. Other threads may read at any time."""
 
     def __init__(self) -> None:
         self._runs: list[list[int]] = []
         """Leadership, first sequence, last sequence; ascending."""
         self._spans: tuple[_Span, ...] = ()
-        """The oldest first. It is replaced, and never changed, because others may be looking."""
+        """Spans, the oldest first. The tuple is replaced and never changed, because other threads may be reading it."""
         self._bytes = self._tokens = 0
 
     def committed(self, group: Group, time_us: int) -> None:
-        """A group was committed at this time of the log, in microseconds UTC."""
+        """Record that a group was committed at this time of the log, microseconds UTC."""
         if self._runs and self._runs[-1][0] == group.leadership:
             self._runs[-1][2] = group.sequence
         else:
@@ -110,12 +114,12 @@ class Outcomes:
             self._tokens -= len(span.receipts)
 
     def set_back(self, time_us: int) -> None:
-        """The time of the log was ahead, and goes back to this one."""
+        """Move times after this one back to it: the time of the log was ahead."""
         for span in self._spans:
             span.began_us, span.ended_us = min(span.began_us, time_us), min(span.ended_us, time_us)
 
     def _expired(self, time_us: int) -> list[_Span]:
-        """The spans, from the oldest on, of which nothing has to be known at this time."""
+        """Return the spans, from the oldest on, that may be dropped at this time."""
         expired: list[_Span] = []
         left = self._tokens
         for span in self._spans:
@@ -126,7 +130,9 @@ class Outcomes:
         return expired
 
     def full(self, time_us: int, limit: int) -> int:
-        """0 if another token may be used at this time; else how many tokens take so many bytes, or more."""
+        """Return 0 if another token may be used at this time; else the number of tokens that take `limit` bytes or
+        more.
+        """
         if self._bytes < limit:
             return 0
         expired = self._expired(time_us)
@@ -135,31 +141,31 @@ class Outcomes:
         return self._tokens - sum(len(span.receipts) for span in expired)
 
     def counts(self, token: str) -> str | None:
-        """The counts of what was committed under the token of a caller."""
+        """Return the counts of what was committed under the token of a caller; None if it is not known."""
         for span in reversed(self._spans):
             if (found := span.receipts.get(token)) is not None:
                 return found
         return None
 
     def has(self, leadership: int, sequence: int) -> bool:
-        """Whether this group was committed."""
+        """Return whether this group was committed."""
         at = bisect_right(self._runs, sequence, key=lambda run: run[1]) - 1
         return at >= 0 and self._runs[at][0] == leadership and sequence <= self._runs[at][2]
 
     # -- snapshots ----------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All but the receipts, for a snapshot."""
+        """Return all but the receipts, for a snapshot."""
         spans = [[span.began_us, span.ended_us, len(span.receipts)] for span in self._spans]
         return {"runs": [list(run) for run in self._runs], "spans": spans}
 
     def receipts(self) -> list[dict[str, str]]:
-        """The receipts of each span that `state` names. What is committed later does not change them."""
+        """Return the receipts of each span that `state` names. Later commits do not change them."""
         return [*(span.receipts for span in self._spans[:-1]), *(dict(span.receipts) for span in self._spans[-1:])]
 
     @classmethod
     def of(cls, state: dict[str, Any], receipts: Iterable[dict[str, str]]) -> Outcomes:
-        """What `state` and `receipts` gave. Raises ValueError where they do not belong together."""
+        """Restore outcomes from `state` and `receipts`. Raises ValueError if they do not belong together."""
         found, spans = cls(), list[_Span]()
         found._runs = [list(map(int, run)) for run in state["runs"]]
         for (began_us, ended_us, count), some in zip(state["spans"], receipts, strict=True):

@@ -16,7 +16,7 @@ _PART = struct.Struct(">BBQQII")
 
 
 def cut(payload: bytes, leadership: int, sequence: int, limit: int) -> Iterator[bytes]:
-    """The group as it is, if it fits into a record of `limit` bytes, or its parts."""
+    """Yield the group as it is, if it fits into a record of `limit` bytes, or its parts."""
     if len(payload) <= limit:
         yield payload
         return
@@ -28,13 +28,13 @@ def cut(payload: bytes, leadership: int, sequence: int, limit: int) -> Iterator[
 
 
 class Joiner:
-    """Joins parts in the order of the log. `held` is what came of a group that is not complete."""
+    """Joins parts in the order of the log. `held` has the parts of a group that is not complete."""
 
     def __init__(self, held: list[bytes] | None = None) -> None:
         self.held: list[bytes] = held or []
 
     def drop(self) -> None:
-        """Something else follows: the rest of the group will never come."""
+        """Drop the parts of an incomplete group: another record follows, so the rest never will."""
         self.held = []
 
     def joined(self, payload: bytes) -> bytes | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 SqlValue = None | int | float | str | bytes
-"""What a column can hold."""
+"""Type of a value in a column."""
 Parameters = Sequence[SqlValue] | Mapping[str, SqlValue]
 """Values for the placeholders of a statement: by position, or by name."""
 
@@ -24,7 +24,7 @@ class Statement(NamedTuple):
 
 @dataclass(slots=True)
 class SqlResult:
-    """What a statement gave."""
+    """Result of a statement."""
 
     # Not frozen: that would cost a read by key a twentieth of its time.
 
@@ -42,7 +42,7 @@ class SqlResult:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is known of a statement without executing it."""
+    """Description of a statement, made without executing it."""
 
     columns: tuple[str, ...]
     """The names of the columns; empty for a statement without rows."""
@@ -51,28 +51,28 @@ class Described:
     parameters: tuple[str | None, ...]
     """The names of the placeholders, with their first character; None for `?`."""
     read_only: bool
-    """Whether it changes nothing."""
+    """True if the statement changes nothing."""
     explain: bool
-    """Whether it is an EXPLAIN."""
+    """True if the statement is an EXPLAIN."""
 
 
 def counts_of(result: SqlResult) -> SqlResult:
-    """A result without its rows."""
+    """Return a result without its rows."""
     return SqlResult(rows_affected=result.rows_affected, last_insert_rowid=result.last_insert_rowid)
 
 
 def encode_counts(results: Sequence[SqlResult]) -> str:
-    """What is kept of the results of a transaction under its token."""
+    """Encode the counts of a transaction's results, which are kept under its token."""
     return json.dumps([[result.rows_affected, result.last_insert_rowid] for result in results], separators=(",", ":"))
 
 
 def decode_counts(counts: str) -> list[SqlResult]:
-    """The results for a repetition under the token: counts, and no rows."""
+    """Return the results for a repetition under the token: counts, and no rows."""
     return [SqlResult(rows_affected=affected, last_insert_rowid=rowid) for affected, rowid in json.loads(counts)]
 
 
 class Scope(enum.Enum):
-    """What a PRAGMA does, and how long what it sets lasts. The connection that writes is everybody's."""
+    """Effect of a PRAGMA and the duration of its setting. All callers share the connection that writes."""
 
     CALL = "answers a question, about its argument if it has one"
     READ = "tells a setting that the database chose itself"
@@ -102,7 +102,7 @@ PRAGMAS: Mapping[str, Scope] = {
 }
 """Every PRAGMA that is executed; all others are refused."""
 GIVEN_BACK: Mapping[str, str] = {"legacy_alter_table": "0"}
-"""Settings of a connection that SQLite keeps beyond the transaction, with the value that each has otherwise."""
+"""Settings that SQLite keeps for a connection beyond the transaction, with the default of each."""
 _YES, _NO = frozenset(("1", "on", "true", "yes")), frozenset(("0", "off", "false", "no"))
 _SAME: dict[str, frozenset[str]] = {
     "foreign_keys": _YES,
@@ -110,9 +110,9 @@ _SAME: dict[str, frozenset[str]] = {
     "encoding": frozenset(("utf-8", "utf8")),
     "legacy_alter_table": frozenset(("0", "off", "false", "no")),
 }
-"""Values that say what holds already."""
+"""Values that leave each setting as it already is."""
 TEMPORARY = "temp"
-"""The schema that is a connection's own, and in no log."""
+"""Schema of the connection itself, which is in no log."""
 
 
 def pragma_refusal(name: str, value: str | None, schema: str | None = None, *, in_transaction: bool = True) -> str:
@@ -148,7 +148,9 @@ _KEYS = re.compile(
 
 
 def foreign_keys_asked(sql: str) -> Literal["read", "on", "off"] | None:
-    """What a PRAGMA foreign_keys, of which `sql` is the text without comments before it, asks; None for all else."""
+    """Return what a PRAGMA foreign_keys asks for, given its text without comments before it; None for any other
+    statement.
+    """
     found = _KEYS.fullmatch(sql)
     if found is None:
         return None
@@ -157,7 +159,7 @@ def foreign_keys_asked(sql: str) -> Literal["read", "on", "off"] | None:
 
 
 def pragma_only_reads(sql: str) -> bool:
-    """Whether a PRAGMA, of which `sql` is the text without comments before it, certainly changes nothing."""
+    """Return whether a PRAGMA, given its text without comments before it, certainly changes nothing."""
     found = _PRAGMA.match(sql)
     scope = PRAGMAS.get(found[1].lower()) if found is not None else None
     if found is None or scope is None or found[1].lower() in ("defer_foreign_keys", "incremental_vacuum", "optimize"):

@@ -1,6 +1,6 @@
-"""Turns: a queue in which callers have their turns one after the other, however much each of them asks for.
+"""Turns: a queue that serves callers in turn (round-robin), however many items each of them has.
 
-What one caller asks for keeps its order. Not here: what is done in a turn (`state/db/writer.py`).
+Items of one caller keep their order. Not here: the work of a turn (`state/db/writer.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """What waits, by caller. Whoever had a turn comes after the others who wait."""
+    """Queue with a round-robin among callers: after a turn a caller comes after all others that wait."""
 
     def __init__(self) -> None:
         self._queues: OrderedDict[str, deque[T]] = OrderedDict()
@@ -22,7 +22,7 @@ class Turns(Generic[T]):
         return bool(self._queues)
 
     def add(self, caller: str, item: T) -> None:
-        """Let it wait behind what this caller has asked for before."""
+        """Append an item behind this caller's earlier ones."""
         queue = self._queues.get(caller)
         if queue is None:
             queue = self._queues[caller] = deque()
@@ -30,11 +30,11 @@ class Turns(Generic[T]):
 
     @property
     def first(self) -> T:
-        """Whose turn it is. Raises StopIteration if nobody waits."""
+        """Return the item whose turn it is. Raises StopIteration if none waits."""
         return next(iter(self._queues.values()))[0]
 
     def take(self) -> T:
-        """Whose turn it is; it waits no more, and its caller comes after the others."""
+        """Remove and return the item whose turn it is; its caller comes after the others."""
         caller, queue = next(iter(self._queues.items()))
         item = queue.popleft()
         if queue:
@@ -44,16 +44,16 @@ class Turns(Generic[T]):
         return item
 
     def give_back(self, caller: str, item: T) -> None:
-        """It could not be done in its turn, and has the next one."""
+        """Put back an item that could not be done in its turn; it has the next one."""
         self._queues.setdefault(caller, deque()).appendleft(item)
         self._queues.move_to_end(caller, last=False)
 
     def oldest(self) -> Iterator[tuple[str, T]]:
-        """For each caller what has waited longest."""
+        """Return the oldest item of each caller."""
         return ((caller, queue[0]) for caller, queue in self._queues.items())
 
     def drop_first(self, caller: str) -> T:
-        """What has waited longest of this caller waits no more."""
+        """Remove and return the oldest item of this caller."""
         queue = self._queues[caller]
         item = queue.popleft()
         if not queue:
@@ -61,7 +61,7 @@ class Turns(Generic[T]):
         return item
 
     def drain(self) -> list[T]:
-        """Everything; nobody waits any more."""
+        """Remove and return all items."""
         items = [item for queue in self._queues.values() for item in queue]
         self._queues.clear()
         return items

@@ -38,7 +38,7 @@ class BadIndex(Exception):
 
 
 class IndexHeader(NamedTuple):
-    """What the head of the index says. `last_frame` is 0 for an empty log."""
+    """Header of the index. `last_frame` is 0 for an empty log."""
 
     changes: int
     last_frame: int
@@ -48,23 +48,25 @@ class IndexHeader(NamedTuple):
 
 
 def frame_at(frame: int) -> int:
-    """The place of a frame in the log's file; frames count from 1."""
+    """Return the offset of a frame in the log's file; frames count from 1."""
     return LOG_HEADER_BYTES + (frame - 1) * FRAME_BYTES
 
 
 def frame_of(offset: int) -> int | None:
-    """The frame whose header is at this place; None if no header is."""
+    """Return the frame whose header is at this offset; None if no header is."""
     frame, rest = divmod(offset - LOG_HEADER_BYTES, FRAME_BYTES)
     return frame + 1 if rest == 0 and frame >= 0 else None
 
 
 def log_header(salts: bytes) -> bytes:
-    """The first bytes of a log (its checksum is left out)."""
+    """Return the first bytes of a log; its checksum is left out."""
     return _LOG_HEADER.pack(_LOG_MAGIC, _LOG_VERSION, PAGE_BYTES, 0, 0, salts)[:24].ljust(LOG_HEADER_BYTES, b"\0")
 
 
 def frame_header(page: int, pages: int, salts: bytes) -> bytes:
-    """`pages`: the size of the database after a commit, 0 for a frame that is not the last one of its transaction."""
+    """Return the header of a frame. `pages`: the size of the database after a commit; 0 unless the frame ends a
+    transaction.
+    """
     return _FRAME_HEADER.pack(page, pages, salts)
 
 
@@ -75,7 +77,7 @@ def parse_frame_header(header: bytes) -> tuple[int, int]:
 
 
 def read_index_header(region: memoryview) -> IndexHeader:
-    """Raises BadIndex."""
+    """Parse the header of the index. Raises BadIndex."""
     first, second = bytes(region[:48]), bytes(region[48:96])
     version, _, changes, initialised, _, _, last, pages, checksum, salts = _INDEX.unpack_from(first)
     if first != second or not initialised or version != _LOG_VERSION or _sum(first) != first[40:48]:
@@ -84,14 +86,14 @@ def read_index_header(region: memoryview) -> IndexHeader:
 
 
 def encode_index_header(header: IndexHeader, order: int) -> bytes:
-    """One copy of the head of the index; `order` is the byte that says in which order checksums are."""
+    """Return one copy of the header of the index; `order` is the byte that gives the order of checksums."""
     size = (PAGE_BYTES & 0xFF00) | (PAGE_BYTES >> 16)
     raw = _INDEX.pack(_LOG_VERSION, 0, header.changes, 1, order, size, header.last_frame, header.pages, *header[3:])
     return raw + _sum(raw)
 
 
 def backfilled(region: memoryview) -> int:
-    """The number of frames that a checkpoint has copied into the database file."""
+    """Return the number of frames that a checkpoint has copied into the database file."""
     return int.from_bytes(region[_BACKFILLED_AT : _BACKFILLED_AT + 4], _order())
 
 
@@ -100,7 +102,7 @@ def _order() -> Literal["little", "big"]:
 
 
 def _sum(raw: bytes) -> bytes:
-    """The checksum of the first forty bytes of a header."""
+    """Return the checksum of the first forty bytes of a header."""
     one = two = 0
     words = _WORDS.unpack_from(raw)
     for even, odd in zip(words[::2], words[1::2], strict=True):
@@ -110,12 +112,14 @@ def _sum(raw: bytes) -> bytes:
 
 
 def regions_for(frame: int) -> int:
-    """The number of regions that the index of a log with this last frame has."""
+    """Return the number of regions that the index of a log with this last frame has."""
     return 1 if frame <= _FIRST_FRAMES else 1 + -(-(frame - _FIRST_FRAMES) // _FRAMES)
 
 
 def add_frames(regions: Sequence[memoryview], first: int, pages: Sequence[int]) -> None:
-    """Enter frames from `first` on into the index, one for each page. No reader sees them before the header says so."""
+    """Enter frames from `first` on into the index, one for each page. No reader sees them before the header includes
+    them.
+    """
     frame = first
     done = 0
     while done < len(pages):
@@ -129,7 +133,7 @@ def add_frames(regions: Sequence[memoryview], first: int, pages: Sequence[int]) 
 
 
 def _add_to_region(region: memoryview, begin: int, first: int, pages: Sequence[int]) -> None:
-    """`first`: the place of the first frame within the region, from 1 on."""
+    """Enter frames into one region. `first`: the number of the first frame within the region, from 1 on."""
     half = REGION_BYTES // 2
     numbers, slots = region[begin:half].cast("I"), region[half:REGION_BYTES].cast("H")
     if first == 1:
@@ -145,7 +149,7 @@ def _add_to_region(region: memoryview, begin: int, first: int, pages: Sequence[i
 
 
 def _forget_after(numbers: memoryview, slots: memoryview, last: int) -> None:
-    """Remove what a transaction that was rolled back has left behind."""
+    """Remove the frames that a transaction that was rolled back has left behind."""
     for slot in range(_SLOTS):
         if slots[slot] > last:
             slots[slot] = 0

@@ -24,7 +24,7 @@ _crc32c_of = google_crc32c.value
 def digests_match(
     data: bytes | bytearray, at: int, stride: int, size: int, payload_crcs: array[int], columns: Iterable[int]
 ) -> bool:
-    """Whether each of len(payload_crcs) entries, at least one, has the right digest.
+    """Return whether each of len(payload_crcs) entries, at least one, has the right digest.
 
     The first entry's header is at `at`, and each next one `stride` bytes after the one before; the digest (big-endian
     u32) follows the header. `payload_crcs` (of "I") are the CRC-32Cs of the payloads of `size` bytes each. Only the

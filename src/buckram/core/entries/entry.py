@@ -79,7 +79,7 @@ def _keyed_hmac_sha1(key: bytes) -> DigestFunction:
 
 
 class DigestFunction(Protocol):
-    """Returns the digest of an entry's header and payload."""
+    """Return the digest of an entry's header and payload."""
 
     def __call__(self, head: bytes, payload: Buffer, /) -> bytes: ...
 
@@ -111,7 +111,7 @@ class Digest:
 
     @property
     def overhead(self) -> int:
-        """Bytes of a stored entry that are not payload."""
+        """Return the bytes of a stored entry that are not payload."""
         return ENTRY_HEADER_BYTES + self.size
 
     def seal(self, ledger_id: LedgerId, entry_id: EntryId, lac: EntryId, length: int, payload: Buffer) -> bytes:
@@ -138,7 +138,7 @@ class Digest:
         return Entry(ledger, entry, payload, lac, length)
 
     def open_prefix(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[Entry]:
-        """Verify consecutive entries from `first` on; stops before the first bad one (empty: that is `first`)."""
+        """Verify consecutive entries from `first` on. Return those before the first bad one, which may be none."""
         entries: list[Entry] = []
         add, make = entries.append, tuple.__new__
         unpack, size, compute = ENTRY_HEADER.unpack_from, self.size, self.compute
@@ -174,7 +174,7 @@ class Digest:
         return entries
 
     def open_payloads(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[bytes]:
-        """Like `open_prefix`, but return only the payloads, which is the fast way to read in bulk."""
+        """Return only the payloads of what `open_prefix` returns, which is the fast way to read in bulk."""
         if self.kind is not DigestType.CRC32C:
             return [entry.payload for entry in self.open_prefix(ledger_id, first, bodies)]
         payloads: list[bytes] = []
@@ -197,7 +197,9 @@ class Digest:
         return payloads
 
     def open_digests(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[int]:
-        """Like `open_prefix`, but return each entry's digest as a number, or its payload's CRC32C if it has none."""
+        """Return the digests, as numbers, of what `open_prefix` returns; the payload's CRC32C for an entry without
+        digest.
+        """
         numbers: list[int] = []
         packed = PackedBodies.of(bodies)
         packed = packed[self._good(ledger_id, first, packed, digests=numbers) :]
@@ -214,7 +216,9 @@ class Digest:
         return numbers
 
     def count_good(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> int:
-        """Like `open_prefix`, but return only how many entries are good: for who passes them on as they are."""
+        """Return only the number of entries that `open_prefix` returns, for callers that pass the entries on as they
+        are.
+        """
         packed = PackedBodies.of(bodies)
         good = self._good(ledger_id, first, packed)
         if good < len(packed):

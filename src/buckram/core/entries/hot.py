@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 COMPILED = False
-"""Whether the compiled twins are used."""
+"""True if the compiled twins are used."""
 
 if os.environ.get("BUCKRAM_PURE", "") in ("", "0"):
     try:

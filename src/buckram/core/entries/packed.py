@@ -56,7 +56,7 @@ class PackedBodies(Sequence[bytes]):
 
     @classmethod
     def parse_frames(cls, packet: bytes | bytearray, offset: int, end: int | None = None) -> PackedBodies | None:
-        """Like `parse`, from frames of adds."""
+        """Parse frames of adds as `parse` does."""
         return cls.parse(packet, offset, end, FRAME_HEAD)
 
     @classmethod
@@ -80,14 +80,14 @@ class PackedBodies(Sequence[bytes]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all bodies."""
+        """Return the bytes of all bodies."""
         if self.stride:
             return len(self) * (self.ends[0] - self.starts[0])
         return sum(self.ends) - sum(self.starts)
 
     @property
     def stride(self) -> int:
-        """The distance between bodies if all have one size and the same gap before them; else 0."""
+        """Return the distance between bodies if all have one size and the same gap before them; else 0."""
         starts, ends = self.starts, self.ends
         if isinstance(starts, range) and isinstance(ends, range) and starts and starts.step == ends.step:
             gap = starts.step - (ends[0] - starts[0])

@@ -21,7 +21,7 @@ Row = tuple[int, int, LedgerId, EntryId, int, int, EntryId, int]
 
 
 def scan_add_frames(chunk: Buffer, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
-    """Return the offset of what is left, and the runs.
+    """Return the offset of the unconsumed rest, and the runs.
 
     Stops before the first frame that is incomplete, not such an ADD, or malformed.
     """

@@ -11,13 +11,13 @@ _RUNS = b"".join(bytes((byte,)) * 256 for byte in range(256))
 
 
 def all_equal(data: bytes | bytearray, at: int, stride: int, count: int, value: bytes) -> bool:
-    """Whether the field holds `value` in each of `count` records."""
+    """Return whether the field holds `value` in each of `count` records."""
     span = (count - 1) * stride + 1
     return all(data[at + i : at + i + span : stride] == value[i : i + 1] * count for i in range(len(value)))
 
 
 def count_up(data: bytes | bytearray, at: int, stride: int, count: int, first: int) -> bool:
-    """Whether the field, a big-endian i64, holds first, first + 1, first + 2, ..."""
+    """Return whether the field, a big-endian i64, holds first, first + 1, first + 2, ..."""
     low, span, last = first & 255, (count - 1) * stride + 1, first + count - 1
     if data[at + 7 : at + 7 + span : stride] != (_CYCLE * (count // 256 + 2))[low : low + count]:
         return False

@@ -21,9 +21,9 @@ from buckram.types import EntryId, LedgerId
 
 OVERHEAD = HEAD_BYTES + 4
 _BLOCK = 128
-"""Entries that are verified together: enough to save calls, few enough to stay in the processor's cache."""
+"""Number of entries that are verified together: enough to save calls, few enough to stay in the processor's cache."""
 _COLUMNS_FROM = 256
-"""From this number of entries on, checking headers column by column costs less than a call per entry."""
+"""Number of entries from which on checking headers column by column costs less than a call per entry."""
 _crc32c: Callable[[int, bytes], int] = google_crc32c.extend
 _crc32c_of: Callable[[bytes], int] = google_crc32c.value
 

@@ -38,7 +38,7 @@ Opened_co = TypeVar("Opened_co", covariant=True)
 
 
 class Verify(Protocol[Opened_co]):
-    """Opens the contents of a reply. Raises DigestMismatch or BookieError if they are not what was asked for."""
+    """Opens the contents of a reply. Raises DigestMismatch or BookieError if they do not fit the request."""
 
     def __call__(self) -> Opened_co: ...
 
@@ -52,7 +52,7 @@ class Positive(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """The bookie does not hold what was asked for: NO_ENTRY or NO_LEDGER."""
+    """The bookie does not hold the requested entry or ledger: NO_ENTRY or NO_LEDGER."""
 
     code: Code
 
@@ -68,7 +68,9 @@ class Unknown:
 
     @property
     def damaged(self) -> bool:
-        """Whether the reply was OK but its bytes fail the digest: the request, maybe a fence, was carried out."""
+        """Return whether the reply was OK but its bytes fail the digest: the request, maybe a fence, was carried
+        out.
+        """
         return isinstance(self.error, DigestMismatch)
 
 
@@ -162,5 +164,5 @@ class CoverageTally:
 
     @property
     def complete(self) -> bool:
-        """Whether all positions have answered, so that coverage can no longer change."""
+        """Return whether all positions have answered, so that coverage can no longer change."""
         return len(self.answered) == self.quorum.ensemble_size

@@ -114,7 +114,9 @@ class AppendWindow:
 
     @property
     def reachable(self) -> EntryId:
-        """The highest id that can be acknowledged without another append; with explicit ids, the one before a gap."""
+        """Return the highest id that can be acknowledged without another append; with explicit ids, the one before a
+        gap.
+        """
         if not self.explicit_ids:
             return self.next_entry - 1
         last = self.pending_head
@@ -213,17 +215,21 @@ class AppendWindow:
         return self._sends(positions)
 
     def survives(self) -> bool:
-        """Every write set still has Qa recorded members that are written to, in enough fault domains."""
+        """Return whether every write set still has Qa recorded members that are written to, in enough fault domains."""
         if not self.absent:
             return True
         return self.quorum.writable(self.absent) and not self.unmet(self.ensemble, self.absent)
 
     def unmet(self, ensemble: Sequence[BookieId], absent: Collection[Position]) -> list[SpreadRule]:
-        """Rules that some write set of such an ensemble cannot meet: nothing of it could be acknowledged (M5)."""
+        """Return rules that some write set of such an ensemble cannot meet: none of its entries could be acknowledged
+        (M5).
+        """
         return SpreadGroups(self._spread, self.quorum, ensemble, absent).unmet if self._spread else []
 
     def relocated(self) -> bool:
-        """Bookies are in other places now: what was acknowledged stays so; True if the head moved."""
+        """Account for bookies that changed their places: acknowledged entries stay so. Return whether the head
+        moved.
+        """
         if not self._spread or self.closed:
             return False
         self._regroup()
@@ -264,7 +270,7 @@ class AppendWindow:
         self._beyond[position].clear()
 
     def _adjacent(self, position: Position, mark: EntryId, first: EntryId) -> bool:
-        """Whether, under striping, the position stores nothing between mark and first."""
+        """Return whether, under striping, the position stores nothing between mark and first."""
         if self._mirrored or first - mark > self._size:
             return False
         return not any(self.quorum.holds(position, entry) for entry in range(mark + 1, first))

@@ -1,4 +1,4 @@
-"""What an audit of replicas reads and how it compares them: pieces of work, sums of blocks, findings. Pure.
+"""Audit of replicas: pieces of work, sums of blocks for comparison, findings. Pure.
 
 Every replica is verified against the digests of its own entries. Sums of digests then reveal replicas that are each
 valid and yet hold different bytes.
@@ -25,7 +25,7 @@ _Birth: TypeAlias = bytes
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one bookie stores of entries first..last of a ledger; a good replica holds all of it.
+    """Entries of first..last of a ledger that one bookie stores; a good replica holds all of them.
 
     Pieces of one ledger have the same borders for all its bookies, whole `block`s long, so that sums can be compared.
     """
@@ -79,7 +79,9 @@ class PieceReport:
     error: str = ""
     sums: list[BlockSum] = field(default_factory=list)
     lie: str = ""
-    """How the bookie answered in a way that no accident explains (core/cluster/conviction), for entry `lie_entry`."""
+    """Description of an answer that no accident explains (core/cluster/conviction), about entry `lie_entry`; empty:
+    none.
+    """
     lie_entry: EntryId = -1
     unfit: EntryId = -1
     """The first entry that was read whose bytes do not match its digest; -1 for none."""

@@ -17,7 +17,7 @@ _VERSION = 1
 
 
 def encode_file(next_id: LedgerId, buckets: Mapping[int, Deleted]) -> bytes:
-    """Return the content of a file that says how far ids were given, and which ids of each bucket were deleted."""
+    """Return the content of a file with the next id and the deleted ids of each bucket."""
     sets = {str(bucket): buckets[bucket].encode().hex() for bucket in sorted(buckets)}
     line = json.dumps({"version": _VERSION, "next_id": next_id, "deleted": sets}, separators=(",", ":")).encode()
     return b"%s\n%08x\n" % (line, zlib.crc32(line))

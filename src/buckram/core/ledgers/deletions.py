@@ -1,10 +1,9 @@
-"""Which ledgers were deleted on purpose: sets of ids, in buckets of consecutive ones, as compact bytes. Pure.
+"""Ledgers that were deleted on purpose: sets of ids, in buckets of consecutive ones, as compact bytes. Pure.
 
 A deletion is a decision, and it is never forgotten: a bookie that was away for a year finds it. Ids are given in
-ascending order, so an old bucket becomes a few long intervals around what still lives. A bucket's bytes are the
-shorter of its intervals and its bitmap, and each set has one encoding only.
-Not here: writing them down with the removal of the metadata (`metadata/removals.py`); what bookies do about them
-(`bookie/recorded.py`).
+ascending order, so an old bucket becomes a few long intervals around what still lives. A bucket's bytes are the shorter
+of its intervals and its bitmap, and each set has one encoding only. Not here: recording them with the removal of the
+metadata (`metadata/removals.py`); deleting the ledgers on bookies (`bookie/recorded.py`).
 """
 
 from __future__ import annotations
@@ -96,29 +95,31 @@ def bucket_of(ledger_id: LedgerId) -> int:
 
 
 def deletions_folder(own: str) -> str:
-    """The key below Buckram's own ones that has a child for each bucket."""
+    """Return the key below Buckram's own ones that has a child for each bucket."""
     return f"{own}/deleted"
 
 
 def told_folder(own: str) -> str:
-    """The key below Buckram's own ones in which bookies say, bucket by bucket, what they saw deleted, while restored
-    metadata wait to be accepted."""
+    """Return the key below Buckram's own ones under which bookies report, by bucket, deletions that they saw, while
+    restored metadata wait to be accepted.
+    """
     return f"{own}/deleted-since"
 
 
 def told_key(own: str, bucket: int) -> str:
-    """The key in which bookies say what they saw deleted of the bucket with this number."""
+    """Return the key in which bookies report the deletions that they saw in the bucket with this number."""
     return f"{told_folder(own)}/{bucket:015d}"
 
 
 def deletions_key(own: str, bucket: int) -> str:
-    """The key that holds the bucket with this number."""
+    """Return the key that holds the bucket with this number."""
     return f"{deletions_folder(own)}/{bucket:015d}"
 
 
 def decode_deleted(key: str, value: bytes) -> Deleted:
-    """Read what `Deleted.encode` wrote. MalformedRecord for anything else, also for a set that is written otherwise: a
-    value that nobody can have written must not delete anything."""
+    """Read what `Deleted.encode` wrote. Raises MalformedRecord for anything else, also for another encoding of a set: a
+    value that this code cannot have written must not delete anything.
+    """
     try:
         found = _decoded(value)
     except (ValueError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""Which entries of a ledger its record places on a bookie. Pure; not here: asking whether it has them."""
+"""Entries of a ledger that its record places on a bookie. Pure; not here: asking whether it has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Row = tuple[EntryId, EntryId]
 
 
 def held_rows(metadata: LedgerMetadata, bookie: BookieId, end: EntryId | None = None) -> Iterator[Row]:
-    """What the bookie must hold, ascending. Of the fragment that can still grow: up to `end`; None: nothing of it."""
+    """Yield the ids that the bookie must hold, ascending. Those of the fragment that can still grow end at `end`; None:
+    it is left out.
+    """
     quorum = quorum_of(metadata)
     for index, fragment in enumerate(metadata.fragments):
         if bookie not in fragment.ensemble:
@@ -25,7 +27,7 @@ def held_rows(metadata: LedgerMetadata, bookie: BookieId, end: EntryId | None = 
 
 
 def without(wanted: Iterable[Row], runs: Iterable[tuple[EntryId, int]]) -> Iterator[Row]:
-    """The parts of `wanted` that no run (first id, count) covers; both ascending."""
+    """Yield the parts of `wanted` that no run (first id, count) covers; both ascending."""
     held = iter(runs)
     run = next(held, None)
     for first, last in wanted:

@@ -29,7 +29,7 @@ from buckram.types import (
 
 FORMAT_VERSIONS = (1, 2, 3)
 BIRTH = "buckram.birth"
-"""The key in custom metadata that says which ledger of an id this is: 16 random bytes, drawn at its creation."""
+"""Key in custom metadata that tells ledgers of the same id apart: 16 random bytes, drawn at creation."""
 _CTIME = b"ctime"
 _MAX_ID = 2**63 - 1
 _MAX_INT32 = 2**31 - 1
@@ -56,7 +56,7 @@ def creation_time_of(birth: bytes) -> int | None:
 
 
 def names_mac(metadata: LedgerMetadata) -> bool:
-    """Whether entries are sealed with a MAC whose key the record has and no bookie knows.
+    """Return whether entries are sealed with a MAC whose key is in the record and unknown to bookies.
 
     A digest that does not match is then not the reader's mistake.
     """
@@ -64,7 +64,9 @@ def names_mac(metadata: LedgerMetadata) -> bool:
 
 
 def is_certain(birth: bytes) -> bool:
-    """Whether a birth is random, and therefore unique. Two ledgers may have the same time of creation instead."""
+    """Return whether a birth is random, and therefore unique. Two ledgers may have the same time of creation
+    instead.
+    """
     return len(birth) == BIRTH_SIZE and birth != NO_BIRTH and not birth.startswith(_CTIME)
 
 
@@ -220,7 +222,9 @@ def closed(md: LedgerMetadata, last_entry: EntryId, length: int) -> LedgerMetada
 def recovered(
     md: LedgerMetadata, private_fragments: Sequence[Fragment], last_entry: EntryId, length: int
 ) -> LedgerMetadata:
-    """IN_RECOVERY -> CLOSED, by a recoverer, with the ensembles it changed to on the way (F8), in ascending order."""
+    """Close a ledger IN_RECOVERY, by its recoverer, with the ensembles it changed to on the way (F8), in ascending
+    order.
+    """
     check(
         md.state is LedgerState.IN_RECOVERY, "S2", f"recovery closes a ledger IN_RECOVERY, this one is {md.state.name}"
     )

@@ -23,7 +23,7 @@ HEADER = b"BookieMetadataFormatVersion\t"
 _MAX_VERSION_DIGITS = 9
 _RECOVERY_MARK = -102
 _FRAGMENTS, _SHORT_FRAGMENT = 1024, 512
-"""So many fragments of at most so many bytes are remembered."""
+"""Maximum number of parsed fragments in the cache, and maximum bytes of one of them."""
 _DIGESTS = {"HMAC" if digest is DigestType.MAC else digest.name: digest for digest in DigestType}
 _DIGEST_NAMES = {digest: name for name, digest in _DIGESTS.items()}
 _STATES = {state.name: state for state in LedgerState}
@@ -156,7 +156,9 @@ def _fragment_3(segment: bytes) -> Fragment:
 
 
 _known_fragment = lru_cache(maxsize=_FRAGMENTS)(_fragment_3)
-"""Most ledgers have one fragment, and there are few ensembles: whoever reads all records meets the same again."""
+"""Cache of parsed fragments. Most ledgers have one fragment and there are few ensembles, so readers of all records meet
+the same ones again.
+"""
 
 
 def _required(value: int | None, name: str) -> int:

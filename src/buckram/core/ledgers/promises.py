@@ -1,4 +1,4 @@
-"""What verified headers promise: a LAC says that all up to it was acknowledged, so no ledger ends below it (F19).
+"""Promises of verified headers: all entries up to a LAC were acknowledged, so no ledger ends below it (F19).
 
 A LAC counts if the writer's digest covers it: in the header of any entry (also one above the end that was found, and
 one in a late fencing answer) and in a sealed explicit LAC. The presence of an entry promises nothing by itself: it may
@@ -47,7 +47,7 @@ class Promises:
             self.highest = promise
 
     def broken_by(self, end: EntryId) -> bool:
-        """Whether a ledger that ends at `end` would lack acknowledged entries."""
+        """Return whether a ledger that ends at `end` would lack acknowledged entries."""
         return self.highest is not None and self.highest.lac > end
 
     def check_end(self, end: EntryId) -> None:

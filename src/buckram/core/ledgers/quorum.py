@@ -31,7 +31,9 @@ class Quorum:
 
     @classmethod
     def parse(cls, value: int | str | Sequence[int]) -> Quorum:
-        """From E (then Qw = E and Qa the majority), "E/Qw/Qa" or (E, Qw, Qa); InvalidArgument otherwise."""
+        """Parse E (then Qw = E and Qa the majority), "E/Qw/Qa" or (E, Qw, Qa). Raises InvalidArgument for anything
+        else.
+        """
         try:
             parts = value.split("/") if isinstance(value, str) else [value] if isinstance(value, int) else list(value)
             numbers = [int(part) for part in parts]
@@ -48,16 +50,16 @@ class Quorum:
 
     @property
     def mirrored(self) -> bool:
-        """Every bookie holds every entry (E == Qw); otherwise entries are striped."""
+        """Return whether every bookie holds every entry (E == Qw); otherwise entries are striped."""
         return self.ensemble_size == self.write_quorum
 
     @property
     def coverage(self) -> int:
-        """Explicit negatives of one write set that prove that the entry was not acknowledged: Qw - Qa + 1."""
+        """Return how many explicit negatives of one write set prove that an entry was not acknowledged: Qw - Qa + 1."""
         return self.write_quorum - self.ack_quorum + 1
 
     def write_set(self, entry: EntryId) -> tuple[Position, ...]:
-        """The Qw positions that store `entry`, in read order."""
+        """Return the Qw positions that store `entry`, in read order."""
         size = self.ensemble_size
         start = entry % size
         return tuple((start + i) % size for i in range(self.write_quorum))
@@ -67,7 +69,7 @@ class Quorum:
         return [self.write_set(entry) for entry in range(self.ensemble_size)]
 
     def holds(self, position: Position, entry: EntryId) -> bool:
-        """Whether `entry` belongs to the bookie at `position`."""
+        """Return whether `entry` belongs to the bookie at `position`."""
         return (position - entry) % self.ensemble_size < self.write_quorum
 
     def held_ranges(self, position: Position, first: EntryId, last: EntryId) -> Iterator[tuple[EntryId, EntryId]]:
@@ -86,16 +88,16 @@ class Quorum:
             start += size
 
     def windows(self) -> list[tuple[Position, ...]]:
-        """The distinct write sets as sets of positions: one for E == Qw, else E of them."""
+        """Return the distinct write sets as sets of positions: one for E == Qw, else E of them."""
         return [self.write_set(0)] if self.mirrored else self.write_sets()
 
     def covered(self, known: Collection[Position]) -> bool:
-        """Coverage by windows (1.3): no write set has Qa members that are all unknown.
+        """Return whether every window is covered (1.3): no write set has Qa members that are all unknown.
 
         `known`: positions that answered positively or explicitly negatively, nothing else.
         """
         return all(sum(p not in known for p in window) < self.ack_quorum for window in self.windows())
 
     def writable(self, absent: Collection[Position]) -> bool:
-        """Whether every write set still has Qa members without the positions in `absent`."""
+        """Return whether every write set still has Qa members without the positions in `absent`."""
         return all(sum(p not in absent for p in window) >= self.ack_quorum for window in self.windows())

@@ -106,7 +106,7 @@ class Race(Generic[T]):
 
     @property
     def denied(self) -> bool:
-        """Whether enough replicas denied the entry to prove that it was not acknowledged."""
+        """Return whether enough replicas denied the entry to prove that it was not acknowledged."""
         return self._enough is not None and self.negatives >= self._enough
 
     def give_up(self) -> None:

@@ -66,7 +66,7 @@ class Fencing:
 
     @property
     def start(self) -> EntryId:
-        """The entry up to which everything is committed: the largest LAC found, and at least F - 1 (F9)."""
+        """Return the entry up to which everything is committed: the largest LAC found, and at least F - 1 (F9)."""
         return max(self._lac, self.first - 1)
 
 
@@ -81,7 +81,7 @@ class ForwardRead:
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, start: EntryId) -> None:
         self.ledger_id = ledger_id
         self.finished = False
-        """Whether an absent entry was found: the last entry of the ledger is the one before it."""
+        """True once an absent entry was found: the last entry of the ledger is the one before it."""
         self._quorum = quorum_of(metadata)
         self._ensemble = metadata.last_fragment.ensemble
         self._next_read = start + 1
@@ -119,12 +119,12 @@ class ForwardRead:
 
     @property
     def end(self) -> EntryId:
-        """The last entry that was taken, which is the ledger's last one once `finished`."""
+        """Return the last entry that was taken, which is the ledger's last one once `finished`."""
         return self._next_taken - 1
 
     @property
     def denied(self) -> bool:
-        """Whether enough members deny the next entry to end the ledger, while others have not answered."""
+        """Return whether enough members deny the next entry to end the ledger, while others have not answered."""
         race = self._races.get(self._next_taken)
         return not self.finished and race is not None and race.denied
 
@@ -193,10 +193,11 @@ class WriteBack:
         self.quorum = quorum_of(metadata)
         self.ensemble = metadata.last_fragment.ensemble
         self.frozen_lac = start
-        """The LAC that every recovery add carries (F10); a higher one would promise entries that another recovery may
-        exclude."""
+        """LAC that every recovery add carries (F10); a higher one would promise entries that another recovery may
+        exclude.
+        """
         self.head = start
-        """The entry up to which everything is on Qa members."""
+        """Entry up to which everything is on Qa members."""
         self.failed: dict[BookieId, None] = {}
         self.absent: dict[Position, BookieId] = {}
         self.last_recovered: Entry | None = None

@@ -1,6 +1,6 @@
 """Runs of adds as a writer keeps and sends them: framed bytes with their ids.
 
-Not here: what is acknowledged (`core/ledgers/append.py`).
+Not here: acknowledgements (`core/ledgers/append.py`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """What to send to the bookie at `position`: frames, the expected replies, and their ranges of ids."""
+    """Message to the bookie at `position`: frames, the expected replies, and their ranges of ids."""
 
     position: Position
     slot: Slot

@@ -1,7 +1,7 @@
-"""Who a bookie is and where it listens: the grammar of bookie ids and the BookieServiceInfo record.
+"""Identity and addresses of a bookie: the grammar of bookie ids and the BookieServiceInfo record.
 
-The record is what a bookie's registration holds (docs/reference/protocol.md, registration). Reading and writing it is
-here; when it is registered is metadata/store, what a client does with it is client/shared/bookies.
+The record is what a bookie's registration holds (docs/reference/protocol.md, registration). Not here: registering it
+(`metadata/store`), its use by clients (`client/shared/bookies`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import BookieAddress, BookieId, BookieInfo
 
 BOOKIE_RPC = "bookie-rpc"
-"""The protocol name of the endpoint that clients connect to; compared exactly."""
+"""Protocol name of the endpoint that clients connect to; compared exactly."""
 SESSION_PROPERTY = "buckram.session"
-"""In a registration: changes whenever the bookie registered anew, or hung, so that it may lack entries since."""
+"""Property of a registration that changes whenever the bookie registers anew, or hung, so that it may lack entries
+since.
+"""
 ADMISSION_PROPERTY = "buckram.admission"
 """The property of a registration that names the bookie's admission setting if that is not the safe default."""
 _ENDPOINT_ID = "bookie"
@@ -28,7 +30,7 @@ _BOOKIE_ID = re.compile(r"[a-zA-Z0-9.\-:-_]+")
 
 
 def valid_bookie_id(bookie_id: BookieId) -> bool:
-    """Whether every peer, Apache's included, can parse this id. `readonly` is the name of a folder."""
+    """Return whether every peer, Apache's included, can parse this id. `readonly` is the name of a folder."""
     return _BOOKIE_ID.fullmatch(bookie_id) is not None and bookie_id.lower() != "readonly"
 
 

@@ -1,4 +1,4 @@
-"""How many fault domains of a level must have a copy of an entry before it counts as acknowledged (M5).
+"""Rules for the number of fault domains with a copy of an entry before it counts as acknowledged (M5).
 
 A function gives the domain of a bookie, because that may change while a writer runs. A bookie whose domain is unknown
 counts for none.
@@ -16,7 +16,7 @@ from buckram.types import BookieId, EntryId, Position
 
 
 class DomainLookup(Protocol):
-    """Returns the fault domain of a bookie at the level of a rule, as of now; None if it is unknown."""
+    """Return the fault domain of a bookie at the level of a rule, as of now; None if it is unknown."""
 
     def __call__(self, bookie: BookieId, /) -> str | None: ...
 

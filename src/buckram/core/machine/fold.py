@@ -34,7 +34,7 @@ class LogEntry(NamedTuple):
 
 
 class Replicated(Protocol):
-    """What a log keeps equal on every replica. All methods are called on the event loop, between two records."""
+    """State that a log keeps equal on every replica. All methods are called on the event loop, between two records."""
 
     def apply_entry(self, entry: LogEntry) -> bytes:
         """Apply one command and return its result as bytes. It must depend on the state and the entry alone.
@@ -48,11 +48,15 @@ class Replicated(Protocol):
         ...
 
     def fault(self, chunks: Sequence[bytes]) -> str:
-        """Why these chunks of a snapshot are not what `snapshot` gave, empty if they may be. Called in any thread."""
+        """Return why these chunks cannot be a snapshot of this state; empty if they may be one. Called in any
+        thread.
+        """
         ...
 
     def room(self) -> Awaitable[object] | None:
-        """None if another command can be applied now; else what to await before, which needs no command."""
+        """Return None if another command can be applied now; else an awaitable that ends, without any command, when one
+        can.
+        """
         ...
 
     def restore(self, chunks: Iterable[bytes]) -> None:
@@ -69,7 +73,7 @@ class KeepsTimes(Protocol):
     """A state that keeps times of the log, and ends something by its age."""
 
     def set_back(self, time_us: int) -> None:
-        """The time of the log was ahead and goes back to this one. Like `apply_entry` it depends on the log alone."""
+        """Go back to this time: the time of the log was ahead. Like `apply_entry` it depends on the log alone."""
         ...
 
 
@@ -78,16 +82,16 @@ class Prepared(Protocol):
     """Pieces of a snapshot that another thread prepares. They hold something until they are closed."""
 
     def ready(self) -> Awaitable[object]:
-        """To be awaited before the first piece is asked for."""
+        """Return an awaitable to be awaited before the first piece is requested."""
         ...
 
     def close(self) -> None:
-        """Nobody asks for more. Idempotent."""
+        """Release what the pieces hold: no more are requested. Idempotent."""
         ...
 
 
 class Applied(NamedTuple):
-    """What a record did: its kind, and of a command its outcome, or why nothing is known of it."""
+    """Effect of a record: its kind, and of a command its outcome, or the reason why that is not known."""
 
     kind: int
     outcome: Outcome | Forgotten | None = None
@@ -106,35 +110,37 @@ class Fold:
         self._begin(SnapshotHeader(0, 0, 0, 0, 0, _NO_CHAIN.hex()), SessionTable())
 
     def restore(self, header: SnapshotHeader, sessions: bytes, chunks: Iterable[bytes]) -> None:
-        """Replace everything by a snapshot. ValueError for a malformed session table; errors of the state's restore."""
+        """Replace everything by a snapshot. Raises ValueError for a malformed session table, and errors of the state's
+        restore.
+        """
         table = SessionTable.decode(sessions)
         self.state.restore(chunks)
         self._begin(header, table)
 
     def _begin(self, header: SnapshotHeader, table: SessionTable) -> None:
         self.applied = header.offset
-        """The offset of the next record."""
+        """Offset of the next record."""
         self.commands, self.log_bytes = header.commands, header.log_bytes
-        """The number of commands applied, and the bytes of all records, since the machine began."""
+        """Number of commands applied, and bytes of all records, since the machine began."""
         self.time_us = header.time_us
-        """The time of the log, in microseconds UTC. It goes back only where a record of kind TIME says so."""
+        """Time of the log, microseconds UTC. Only a record of kind TIME sets it back."""
         self.mark_commands = header.mark_commands
-        """The number of commands at the last mark."""
+        """Number of commands at the last mark."""
         self.sessions = table
         self.stopped: ReplicaStopped | None = None
         self.agreed: int | None = None
-        """The offset of the last mark at which the digest was equal to the leader's."""
+        """Offset of the last mark at which the digest was equal to the leader's."""
         self._chain = bytes.fromhex(header.chain)
         self._marks: OrderedDict[int, bytes] = OrderedDict()
 
     def header(self) -> SnapshotHeader:
-        """The header of a snapshot of this moment."""
+        """Return the header of a snapshot of this moment."""
         return SnapshotHeader(
             self.applied, self.commands, self.log_bytes, self.time_us, self.mark_commands, self._chain.hex()
         )
 
     def digest(self) -> bytes:
-        """16 bytes of the state and of every outcome so far."""
+        """Return a digest of the state and of every outcome so far, 16 bytes."""
         found = hashlib.sha256(self._chain)
         found.update(self.state.digest())
         return found.digest()[:16]
@@ -146,7 +152,7 @@ class Fold:
             raise ReplicaStopped(self.machine, mark, f"the digest of its state failed with {error!r}") from error
 
     def marked(self, mark: int) -> bytes | None:
-        """The digest that this replica had at a mark, while it remembers."""
+        """Return the digest that this replica had at a mark; None once it is forgotten."""
         return self._marks.get(mark)
 
     def apply(self, offset: Offset, value: bytes | None) -> Applied:
@@ -169,7 +175,7 @@ class Fold:
         return done
 
     def command(self, offset: Offset, record: CommandRecord, size: int) -> Outcome | Forgotten:
-        """The same for a command that was read already, or written by this process; `size` is that of its record."""
+        """Apply a command that was read already, or written by this process; `size` is that of its record."""
         if self.stopped is not None or offset != self.applied:
             self._go_on(offset)
         if record.time_us > self.time_us:
@@ -189,7 +195,7 @@ class Fold:
         """Raise if this is not the next record, or nothing can be applied any more."""
         if self.stopped is not None:
             raise self.stopped
-        if offset != self.applied:  # The text is not worth its time for each record.
+        if offset != self.applied:  # The text is not built for each record.
             check(False, "R1", f"machine {self.machine}: record {offset}, applied is {self.applied}")
 
     def _unknown(self, offset: Offset, error: UnknownCommand) -> ReplicaStopped:
@@ -216,7 +222,9 @@ class Fold:
         return Applied(record.kind)
 
     def _set_back(self, time_us: int) -> None:
-        """The clock that the log went by was ahead. What was stamped later than now is as old as now."""
+        """Go back to this time if it is earlier: the clock of the log was ahead. What was stamped later counts as of
+        now.
+        """
         if time_us >= self.time_us:
             return
         self.time_us = time_us
@@ -225,7 +233,7 @@ class Fold:
             self.state.set_back(time_us)
 
     def _command(self, offset: Offset, record: CommandRecord) -> Outcome | Forgotten:
-        """Apply a command unless it was applied before (R3); the outcome is that of the first time (R4)."""
+        """Apply a command unless it was applied before (R3); return the outcome of the first time (R4)."""
         session, sequence = record.session, record.sequence
         known = self.sessions.known(session, sequence)
         if known is not None:

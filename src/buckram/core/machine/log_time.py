@@ -12,15 +12,15 @@ from buckram.core.cluster.wall_time import APART_US
 
 
 class LogTime:
-    """`last` is the time of the newest record, in microseconds UTC."""
+    """Time of the log, of which `last` is that of the newest record, microseconds UTC."""
 
     def __init__(self, last: int) -> None:
         self.last = last
         self._doubt: tuple[int, int] | None = None
-        """The time of the log and the monotonic time when the doubt began."""
+        """Time of the log and monotonic time at which the doubt began; None while there is none."""
 
     def goes_back(self, moment: Moment) -> bool:
-        """Whether the log is ahead of a time that is certain, so that a record has to set it back first."""
+        """Return whether the log is ahead of a time that is certain, so that a record has to set it back first."""
         certain = moment.certain
         return certain is not None and self.last - certain > APART_US
 

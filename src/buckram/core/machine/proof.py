@@ -1,4 +1,4 @@
-"""What an acknowledgement proves: which waiting reads may be served, and how fresh a replica is.
+"""Proofs by an acknowledgement: which waiting reads may be served, and how fresh a replica is.
 
 Offsets are those of the log; times are monotonic seconds of this replica. Rule R6 of
 docs/explanation/machines-design.md. Not here: asking (`state/machine/replica.py`).
@@ -22,15 +22,15 @@ class Proofs(Generic[T]):
         return len(self._waiting)
 
     def arrived(self, read: T, next_sent: int) -> None:
-        """A read has arrived; the next record that is sent will have the offset `next_sent`."""
+        """Let a read wait; the next record that is sent will have the offset `next_sent`."""
         self._waiting.append((next_sent, read))
 
     def lacks_record(self, next_sent: int) -> bool:
-        """Whether a read waits for a record that nobody has sent."""
+        """Return whether a read waits for a record that has not been sent."""
         return bool(self._waiting) and self._waiting[-1][0] >= next_sent
 
     def applied(self, applied: int) -> list[T]:
-        """All records below `applied` are acknowledged and applied: the reads that may be served now."""
+        """Return the reads that may be served now: all records below `applied` are acknowledged and applied."""
         served: list[T] = []
         waiting = self._waiting
         while waiting and waiting[0][0] < applied:
@@ -38,24 +38,24 @@ class Proofs(Generic[T]):
         return served
 
     def fail(self) -> list[T]:
-        """The leadership ended: the reads that nothing proves any more."""
+        """Return the reads that nothing proves any more, after the leadership ended."""
         left = [read for _, read in self._waiting]
         self._waiting.clear()
         return left
 
 
 class Freshness:
-    """As of which moment a replica has applied everything that was acknowledged."""
+    """Moment as of which a replica has applied everything that was acknowledged."""
 
     def __init__(self) -> None:
         self.as_of: float | None = None
 
     def confirmed(self, moment: float) -> None:
-        """Everything that was acknowledged at this moment is applied."""
+        """Record that everything acknowledged at this moment is applied."""
         self.as_of = moment if self.as_of is None else max(self.as_of, moment)
 
     def age(self, now: float) -> float | None:
-        """Seconds for which the state may lack something; None if that was never known."""
+        """Return for how many seconds the state may lack something; None before the first confirmation."""
         return None if self.as_of is None else max(now - self.as_of, 0.0)
 
 

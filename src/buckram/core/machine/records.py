@@ -12,12 +12,12 @@ from buckram.errors import UnknownCommand
 
 FORMAT = 1
 COMMAND, SESSION, NOOP, MARK, DIGEST, TIME = 1, 2, 3, 4, 5, 6
-"""TIME: the time of the log was ahead, and goes back to that of this record."""
+"""Kinds of records. TIME: the time of the log was ahead, and goes back to that of this record."""
 _HEADER = struct.Struct(">BBQ")
 _COMMAND = struct.Struct(">BBQQQQ")
 _DIGEST = struct.Struct(">BBQQ")
 COMMAND_OVERHEAD = _COMMAND.size
-"""The bytes of a command's record beside its payload."""
+"""Bytes of a command's record beside its payload."""
 _KINDS = (COMMAND, SESSION, NOOP, MARK, DIGEST, TIME)
 
 
@@ -63,7 +63,7 @@ def encode_digest(time_us: int, mark: int, digest: bytes) -> bytes:
 
 
 def decode(value: bytes | None) -> LogRecord:
-    """Raises UnknownCommand for what this version does not know or what is no record of a machine."""
+    """Parse a record. Raises UnknownCommand for a format or kind that this version does not know."""
     if value is None or len(value) < _HEADER.size:
         raise UnknownCommand(f"a record of {len(value or b'')} bytes is none of a machine")
     version, kind, time_us = _HEADER.unpack_from(value)

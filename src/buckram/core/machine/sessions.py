@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 MAX_SESSIONS = 10_000
 MAX_SEQUENCES = 4096
-"""A session's results by so many sequences are kept at most, counted from the highest one."""
+"""Maximum span of sequences whose results a session keeps, counted back from the highest one."""
 MAX_RESULT_BYTES = 16 * 1024 * 1024
 SILENT_US = 24 * 3600 * 1_000_000
 SILENT_COMMANDS = 10_000
-"""A session goes when it was silent for both, the time and the commands of others."""
+"""Number of commands of others after which, together with SILENT_US, a silent session is dropped."""
 # These are part of the format: replicas that differ in them would differ in their state.
 
 _HEAD = struct.Struct(">QQQQI")
@@ -26,14 +26,14 @@ _DONE, _REFUSED, _DROPPED = 0, 1, 2
 
 
 class Outcome(NamedTuple):
-    """What became of a command: the encoded result, or the text of a refusal."""
+    """Outcome of a command: the encoded result, or the text of a refusal."""
 
     result: bytes
     refused: bool = False
 
 
 class Forgotten(NamedTuple):
-    """Why it cannot be told whether the command was applied before."""
+    """Reason why it is not known whether the command was applied before."""
 
     message: str
 
@@ -43,9 +43,9 @@ class _Session:
     lowest: int = 0
     time_us: int = 0
     commands: int = 0
-    """The number of commands that the machine had applied when this session was last heard of."""
+    """Number of commands that the machine had applied at this session's last command."""
     results: dict[int, Outcome | None] = field(default_factory=dict)
-    """By sequence; None for one whose result was dropped for room."""
+    """Outcomes by sequence; None for one whose result was dropped for room."""
 
 
 class SessionTable:
@@ -60,16 +60,16 @@ class SessionTable:
 
     @property
     def result_bytes(self) -> int:
-        """Bytes of all results kept."""
+        """Return the bytes of all results kept."""
         return self._bytes
 
     def open(self, session: int, time_us: int, commands: int) -> None:
-        """A session begins; the one that was silent the longest goes if there are too many."""
+        """Begin a session. The one that was silent the longest is dropped if there are too many."""
         self._sessions[session] = _Session(time_us=time_us, commands=commands)
         self._expire(time_us, commands)
 
     def known(self, session: int, sequence: int) -> Outcome | Forgotten | None:
-        """What is known of a command: its outcome, why that is not known any more, or None: it was never applied."""
+        """Return the outcome of a command, why it is not known any more, or None if the command was never applied."""
         found = self._sessions.get(session)
         if found is None:
             return Forgotten("its session is not kept any more (it was silent for a day), or never was")
@@ -99,7 +99,7 @@ class SessionTable:
             self._shrink()
 
     def set_back(self, time_us: int) -> None:
-        """The time of the log went back to this one: who was heard of later than that was heard of now."""
+        """Move times of sessions after this one back to it: the time of the log was set back."""
         for session in self._sessions.values():
             session.time_us = min(session.time_us, time_us)
 
@@ -130,7 +130,7 @@ class SessionTable:
     # -- snapshots ----------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """All of the table, for a snapshot."""
+        """Return the whole table as bytes, for a snapshot."""
         parts: list[bytes] = []
         for number, session in self._sessions.items():
             parts.append(_HEAD.pack(number, session.lowest, session.time_us, session.commands, len(session.results)))
@@ -144,7 +144,7 @@ class SessionTable:
 
     @classmethod
     def decode(cls, data: bytes) -> SessionTable:
-        """Raises ValueError for bytes that `encode` did not make."""
+        """Parse a table. Raises ValueError for bytes that `encode` did not make."""
         table, at = cls(), 0
         try:
             while at < len(data):

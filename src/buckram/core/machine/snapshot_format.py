@@ -19,7 +19,7 @@ _HEADER, _SESSIONS, _STATE, _FOOTER = b"H", b"S", b"D", b"E"
 
 
 class SnapshotHeader(NamedTuple):
-    """What a replica has beside its state and its sessions. `Fold` says what the fields are."""
+    """State of a replica beside the machine's state and the sessions. `Fold` describes the fields."""
 
     offset: Offset
     commands: int
@@ -30,7 +30,7 @@ class SnapshotHeader(NamedTuple):
 
 
 class BadSnapshot(Exception):
-    """The entries are not those of a whole snapshot with the digest that was asked for."""
+    """The entries are not those of a whole snapshot with the requested digest."""
 
 
 class SnapshotEncoder:
@@ -74,7 +74,7 @@ class SnapshotDecoder:
         self.chunks: list[bytes] = []
 
     def feed(self, payload: bytes) -> None:
-        """Raises BadSnapshot."""
+        """Take the next payload. Raises BadSnapshot if it does not fit."""
         kind, body = payload[:1], payload[1:]
         if self._footer is not None:
             raise BadSnapshot("entries follow its footer")
@@ -118,7 +118,7 @@ def _object(body: bytes) -> dict[str, object]:
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of at most CHUNK_BYTES, small ones joined."""
+    """Yield the same bytes in pieces of at most CHUNK_BYTES, small ones joined."""
     held: list[bytes] = []
     size = 0
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Tokens: a caller's side of a session. It gives sequences and knows which of them may still be repeated.
+"""Tokens: a caller's side of a session. It issues sequences and knows which of them may still be repeated.
 
 A token is written LOG:SESSION:SEQUENCE, so that a program can keep it and repeat its command after a crash; LOG is the
 unique id of the machine's log, because another machine of the same name has sessions of the same numbers. Not here: the
@@ -23,7 +23,7 @@ class Token(NamedTuple):
     sequence: int
 
     def text(self, log: str) -> str:
-        """How a program keeps it; `log` is the uid of the machine's log."""
+        """Return the token as text, for a program to keep; `log` is the uid of the machine's log."""
         return f"{log}:{self.session}:{self.sequence}"
 
 
@@ -42,13 +42,13 @@ class Sequences:
     def __init__(self, session: int) -> None:
         self.session = session
         self.lowest = 0
-        """The lowest sequence whose result the replicas must keep."""
+        """Lowest sequence whose result the replicas must keep."""
         self._next = 0
         self._wanted: dict[int, None] = {}
-        """Sequences that were given out and whose outcome the caller does not have, in order."""
+        """Sequences that were issued and whose outcome the caller does not have, in order."""
 
     def take(self) -> Token:
-        """The next token. Its result is kept until `done`, or until very many later ones were taken."""
+        """Return the next token. Its result is kept until `done`, or until very many later ones were taken."""
         sequence = self._next
         self._next = sequence + 1
         self._wanted[sequence] = None
@@ -57,7 +57,7 @@ class Sequences:
         return Token(self.session, sequence)
 
     def done(self, token: Token) -> None:
-        """The caller has the outcome, or does not want it any more."""
+        """Note that the caller has the outcome, or does not want it any more."""
         session, sequence = token
         if session == self.session:
             self._end(sequence)

@@ -1,4 +1,6 @@
-"""Commands and results as bytes: one letter says how, then the value. Bytes stay bytes, everything else is JSON."""
+"""Commands and results as bytes: one letter for the encoding, then the value. Bytes stay bytes, everything else is
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,14 @@ _BUFFERS = (bytes, bytearray, memoryview)
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 DEEPEST = 200
-"""The levels of lists and dictionaries that a value may have. Without a limit of its own, Python's would decide, which
-depends on who calls: one replica could read a command and another could not."""
+"""Maximum levels of lists and dictionaries in a value. Python's own limit depends on the caller's stack: one replica
+could read a command and another could not.
+"""
 _SMALL = {None: b"jnull", True: b"jtrue", False: b"jfalse"}
 
 
 def _one_shot() -> Callable[[Any], str]:
-    """The encoder's own function in C, made once and not for each value."""
+    """Return the encoder's own function in C, made once and not for each value."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return _encode
@@ -36,7 +39,7 @@ _dumps = _one_shot()
 
 
 def _depth(value: Any) -> int:
-    """How many levels of lists and dictionaries a value has."""
+    """Return the levels of lists and dictionaries of a value."""
     depth, level = 0, [value]
     while level := [part for part in level if isinstance(part, list | tuple | dict)]:
         depth += 1
@@ -66,7 +69,7 @@ def encode_value(value: Any, what: str = "a command") -> bytes:
 
 
 def decode_value(data: bytes) -> Any:
-    """Raises ValueError for bytes that `encode_value` did not make."""
+    """Parse a value. Raises ValueError for bytes that `encode_value` did not make."""
     form = data[:1]
     if form == _JSON:
         text = data.decode()

@@ -35,10 +35,10 @@ from buckram.errors import CommandRefused, UnknownCommand
 
 EXPIRE_AT_ONCE = PURGE_AT_ONCE = 1000
 UPLOAD_US = 7 * 86_400 * 1_000_000
-"""An upload that was not completed for so long is given up."""
+"""Microseconds after which an upload that was not completed is given up."""
 MAX_PARTS = 10_000
 MAX_OBJECTS = 10_000_000
-"""So many names are in the memory of every process that opens them: some 600 bytes for each."""
+"""Maximum objects of a namespace: each takes some 600 bytes in the memory of every process that opens it."""
 
 
 class ObjectIndex(Names):
@@ -49,19 +49,21 @@ class ObjectIndex(Names):
         self.space = Space()
         self.uploads: dict[int, Upload] = {}
         self.objects = 0
-        """The number of objects, with those in the trash."""
+        """Number of objects, with those in the trash."""
         self.trash: list[Directory] = []
-        """Directories that were deleted with all that is in them; `purge` frees their space bit by bit."""
+        """Directories that were deleted with all their content; `purge` frees their space step by step."""
         self._version = 0
         self._expiring: list[tuple[int, int]] = []
-        """A heap of times of expiry and versions; what was removed before stays in it until then."""
+        """Heap of times of expiry and versions; a version that was removed earlier stays in it until that time."""
         self._expiring_at: dict[int, list[tuple[Directory, str]]] = {}
-        """Where the object with this version is, if it expires. A directory that is renamed stays the same one. In a
-        mirror it may be under its old and its new name for a while."""
+        """Places of the object with each version, if it expires. A directory that is renamed stays the same one. In a
+        mirror it may be under its old and its new name for a while.
+        """
         self._sum = 0
         self.doubtful: dict[int, tuple[int, int]] = {}
-        """What was put or begun while the time was in doubt, by version: by how much it may end later for that, and
-        the time of the log then."""
+        """Versions that were put or begun while the time was in doubt: by how much each may end too late for that, and
+        the time of the log then.
+        """
 
     # -- commands -----------------------------------------------------------------------------------------
 
@@ -193,14 +195,16 @@ class ObjectIndex(Names):
         return list(row[:-1])
 
     def _doubt(self, latest_us: int = 0) -> int:
-        """By how much the time may be later than that of the log, for what gets the present version."""
+        """Return by how much the time may be later than that of the log, microseconds; record it for the present
+        version.
+        """
         late = max(latest_us - self.now_us, 0) if latest_us else 0
         if late:
             self.doubtful[self._version] = late, self.now_us
         return late
 
     def _place(self, directory: Directory, name: str, row: ObjectRow) -> None:
-        """Put a row whose extents are referred to already in the place of what is there."""
+        """Put a row, whose extents are referred to already, in the place of what is there."""
         old = directory.nodes.get(name)
         directory.attach(name, row, self.now_us)
         if isinstance(old, ObjectRow):
@@ -214,7 +218,7 @@ class ObjectIndex(Names):
         self._expiring_at.setdefault(row.version, []).append((directory, name))
 
     def _forget(self, directory: Directory, name: str, row: ObjectRow) -> None:
-        """A row has left the tree."""
+        """Forget a row that has left the tree."""
         self._count(name, row, -1)
         if row.expires_us != NEVER:
             places = self._expiring_at.pop(row.version, [])
@@ -288,7 +292,7 @@ class ObjectIndex(Names):
         self.trash.append(node)
 
     def _purge(self) -> bool:
-        """Free some of what is in the trash; whether there is more."""
+        """Free some of what is in the trash; return whether more is left."""
         left = PURGE_AT_ONCE
         while self.trash and left > 0:
             directory = self.trash[-1]
@@ -318,7 +322,9 @@ class ObjectIndex(Names):
         self._forget(*place, row)
 
     def _moved(self, name: str, version: int, extents: tuple[Extent, ...]) -> bool:
-        """The bytes of this version are elsewhere, too, and read there from now on. False: it is not there any more."""
+        """Record that the bytes of this version are elsewhere, too, and read there from now on. Return False if the
+        version is gone.
+        """
         place, row = parent_of(self.root, name), find(self.root, name)
         if place is None or not isinstance(row, ObjectRow) or row.version != version:
             return False
@@ -334,12 +340,12 @@ class ObjectIndex(Names):
     # -- mirrors ------------------------------------------------------------------------------------------
 
     def outline(self) -> Outline:
-        """All names of this moment. Tables are copied, and no row."""
+        """Return all names of this moment. Tables are copied, and no row."""
         tables = {path: (found.kept, dict(found.nodes)) for path, found in directories(self.root)}
         return Outline(self._version, tables)
 
     def _mirror(self, version: int, changes: dict[str, Any], sealed: list[Any]) -> None:
-        """Become what the other index is; what is in the way of that is not there any more."""
+        """Become what the other index is, removing what is in the way."""
         rows = [(str(name), row_of(raw)) for name, raw in changes["put"]]
         for _, row in rows:
             self._check_usable(row.extents)
@@ -396,12 +402,12 @@ class ObjectIndex(Names):
 
     @property
     def expiry_due(self) -> bool:
-        """Whether `expire` would remove an object at the time of the log; a little later it may."""
+        """Return whether an expiry is due at the time of the log."""
         return bool(self._expiring) and self._expiring[0][0] <= self.now_us
 
     @property
     def next_expiry_us(self) -> int | None:
-        """When the next object expires, or the next upload is given up, in microseconds UTC."""
+        """Return when the next object expires or the next upload is given up, microseconds UTC; None if none will."""
         times = [one.time_us + UPLOAD_US + 1 for one in self.uploads.values()]
         return min([*times, *(at for at, _ in self._expiring[:1])], default=None)
 
@@ -422,7 +428,7 @@ class ObjectIndex(Names):
         return removed
 
     def _settle(self) -> int:
-        """The time is certain: of the two times that it might have been, the log shows which one it was."""
+        """End what was put in doubt at its right time: the log now shows which of the two possible times was true."""
         doubtful, self.doubtful = self.doubtful, {}
         for version, (late, at) in doubtful.items():
             if self.now_us - at < late // 2:
@@ -430,14 +436,14 @@ class ObjectIndex(Names):
         return len(doubtful)
 
     def _replace(self, directory: Directory, name: str, old: ObjectRow, row: ObjectRow) -> None:
-        """A row gets other times."""
+        """Replace a row by one with other times."""
         self._count(name, old, -1)
         directory.nodes[name] = row
         self._count(name, row, 1)
         heapq.heappush(self._expiring, (row.expires_us, row.version))
 
     def set_back(self, time_us: int) -> None:
-        """The time of the log was ahead and goes back to this one (as KeepsTimes): what is dated later is of now."""
+        """Set the time of the log back to this one, as it was ahead (as KeepsTimes); later dates become this one."""
         self.space.set_back(time_us)
         for upload in self.uploads.values():
             upload.time_us = min(upload.time_us, time_us)
@@ -458,7 +464,7 @@ class ObjectIndex(Names):
         return lines_of(self.dump(), self.root, list(self.trash))
 
     def dump(self) -> list[Any]:
-        """Everything but the trees, for JSON."""
+        """Return all but the trees, for JSON."""
         uploads = [[number, *one.dump()] for number, one in sorted(self.uploads.items())]
         doubtful = [[version, *times] for version, times in sorted(self.doubtful.items())]
         more = [doubtful] if doubtful else []
@@ -478,12 +484,14 @@ class ObjectIndex(Names):
                         self._will_expire(directory, name, node)
 
     def digest(self) -> bytes:
-        """A sum over all objects, kept up to date; of names only the last part, as results tell the rest."""
+        """Return a sum over all objects, kept up to date. Of names it covers only the last part, since results tell the
+        rest.
+        """
         return b"%d %d %d %032x" % (self._version, self.objects, self.space.live_bytes, self._sum)
 
 
 def _end_later(index: ObjectIndex, version: int, by_us: int) -> None:
-    """What has this version ends so much later."""
+    """Extend the life of the upload or objects with this version by so many microseconds; negative shortens it."""
     if version in index.uploads:
         index.uploads[version].time_us += by_us
     for directory, name in index._expiring_at.get(version, ()):

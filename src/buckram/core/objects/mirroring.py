@@ -1,4 +1,4 @@
-"""Mirroring of objects: in what two indexes differ, and the steps by which one becomes the other.
+"""Mirroring of objects: differences of two indexes, and the steps by which one becomes the other.
 
 An object is the same on both sides if all that is known of it is: version, size, digest, times, metadata. Where its
 bytes are is each cluster's own. Pure. Not here: what a step does to an index (`core/objects/index.py`), copying bytes
@@ -14,11 +14,11 @@ from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.core.objects.tree import Directory
 
 MOST_CHANGES = 256
-"""So many names change in one step at most."""
+"""Maximum number of names that change in one step."""
 MOST_BYTES = 8 * 1024 * 1024
-"""Objects of one step have so many bytes together, unless it is a single one."""
+"""Maximum bytes of the objects of one step, unless it is a single one."""
 _ROW_BYTES = 512 * 1024
-"""The rows of one step have about so many bytes of JSON at most."""
+"""Approximate maximum of JSON bytes of the rows of one step."""
 _NOTHING: tuple[bool, dict[str, Directory | ObjectRow]] = (False, {})
 
 Named = tuple[str, ObjectRow]
@@ -35,12 +35,12 @@ class Outline(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How a mirror differs from its source."""
+    """Difference of a mirror from its source."""
 
     puts: Sequence[Named]
     """Objects that the mirror lacks or has otherwise, as the source has them, in the order of their versions."""
     replaced: Sequence[Named]
-    """Those that are otherwise, as the mirror has them."""
+    """Objects of the mirror that differ from those in the source."""
     gone: Sequence[Named]
     """Objects that only the mirror has."""
     kept: Sequence[str]
@@ -50,21 +50,23 @@ class Difference(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether the two are the same."""
+        """Return whether the two are the same."""
         return not (self.puts or self.gone or self.kept or self.unkept)
 
     @property
     def bytes(self) -> int:
-        """Of the objects that the mirror lacks or has otherwise."""
+        """Return the bytes of the objects that the mirror lacks or has otherwise."""
         return sum(row.size for _, row in self.puts)
 
     @property
     def since(self) -> int | None:
-        """When the first of them was put, in microseconds UTC; None if there is none."""
+        """Return when the first of these objects was put, microseconds UTC; None if there is none."""
         return min((row.time_us for _, row in self.puts), default=None)
 
     def reusable(self) -> dict[tuple[str, int], tuple[Extent, ...]]:
-        """Where the mirror has bytes, by digest and size, of objects that go or change: those that were renamed."""
+        """Return the extents of objects that go or change in the mirror, by digest and size: renamed ones need no
+        copy.
+        """
         return {(row.digest, row.size): row.extents for _, row in (*self.gone, *self.replaced)}
 
 
@@ -77,21 +79,23 @@ class Step(NamedTuple):
     unkept: Sequence[str] = ()
 
     def encode(self, puts: Sequence[Named]) -> dict[str, Any]:
-        """For the command; `puts` are those of the step with the extents that they have in the mirror."""
+        """Return the step for the command; `puts` are those of the step with the extents that they have in the
+        mirror.
+        """
         rows = [[name, list(row)] for name, row in puts]
         return {"put": rows, "gone": list(self.gone), "kept": list(self.kept), "unkept": list(self.unkept)}
 
 
 def same(one: ObjectRow, other: ObjectRow) -> bool:
-    """Whether two clusters have the same object."""
+    """Return whether two clusters have the same object, whatever its extents."""
     return one[:-1] == other[:-1]
 
 
 def parted_at(source: Outline, mirror: Outline) -> int | None:
     """Return a version that shows that the source went back; None if nothing does.
 
-    A mirror that had more versions than its source, or another object of a version, was copied from what the source has
-    forgotten. What was deleted or put anew shows nothing.
+    A mirror that had more versions than its source, or another object of a version, was copied from a state that the
+    source has lost. Deleted or replaced objects show nothing.
     """
     if mirror.version > source.version:
         return mirror.version
@@ -111,7 +115,7 @@ def _objects(outline: Outline) -> Iterator[Named]:
 
 
 def difference(source: Outline, mirror: Outline, now_us: int) -> Difference:
-    """Compare two indexes. What has expired by `now_us` in the source is not there any more."""
+    """Compare two indexes; objects of the source that have expired by `now_us` are ignored."""
     puts: list[Named] = []
     replaced: list[Named] = []
     gone: list[Named] = []
@@ -141,7 +145,7 @@ def difference(source: Outline, mirror: Outline, now_us: int) -> Difference:
 
 
 def steps(found: Difference) -> Iterator[Step]:
-    """The steps that make the mirror the same: objects in the order of their versions, then what goes.
+    """Yield the steps that make the mirror the same: objects in the order of their versions, then removals.
 
     A rename, where few things have changed, is one step.
     """

@@ -1,4 +1,4 @@
-"""Names: what can be seen of an objects' index. Not here: what changes it (`core/objects/index.py`)."""
+"""Names: the readable side of an objects' index. Not here: changes of it (`core/objects/index.py`)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ class Names:
         self.now_us = 0
 
     def node(self, path: str) -> Directory | ObjectRow | None:
-        """What is under a name, unless it has expired; the empty path is that of the root."""
+        """Return the directory or object under a name, None if there is none or it has expired; the empty path is the
+        root's.
+        """
         node = find(self.root, path)
         return None if isinstance(node, ObjectRow) and node.expired(self.now_us) else node
 
     def look(self, name: str) -> ObjectRow | None:
-        """The object of a name, unless it has expired by the time of the log."""
+        """Return the object of a name; None if there is none or it has expired by the time of the log."""
         node = self.node(name)
         return node if isinstance(node, ObjectRow) else None
 
     def listed(self, prefix: str, after: str, limit: int) -> list[tuple[str, ObjectRow]]:
-        """At most `limit` objects in the order of their names."""
+        """Return at most `limit` objects in the order of their names."""
         found: list[tuple[str, ObjectRow]] = []
         for name, row in walk(self.root, prefix, after):
             if len(found) >= limit:
@@ -36,7 +38,9 @@ class Names:
         return found
 
     def children(self, path: str, after: str, limit: int) -> list[tuple[str, Directory | ObjectRow]] | None:
-        """At most `limit` of what is right in a directory; None if it is none. In order a directory ends with "/"."""
+        """Return at most `limit` direct children of a directory; None if the path is none. In this order a directory's
+        name ends with "/".
+        """
         node = self.node(path)
         if not isinstance(node, Directory):
             return None
@@ -50,8 +54,9 @@ class Names:
         return found
 
     def in_ledgers(self, ledgers: Container[int], after: str, most: int) -> tuple[list[tuple[str, ObjectRow]], str]:
-        """Those of the next `most` objects after a name that have bytes in one of the ledgers; and the name to go on
-        after, empty at the end."""
+        """Return those of the next `most` objects after a name that have bytes in one of the ledgers, and the name to
+        continue after, empty at the end.
+        """
         found: list[tuple[str, ObjectRow]] = []
         for seen, (name, row) in enumerate(walk(self.root, "", after), 1):
             if any(extent.ledger in ledgers for extent in row.extents):

@@ -10,11 +10,11 @@ from buckram.errors import InvalidArgument
 from buckram.types import EntryId, LedgerId
 
 LOG = OBJECTS_LOG
-"""The stream and machine of each namespace that has objects: their index."""
+"""Stream and machine of each namespace that has objects: their index."""
 MAX_NAME_BYTES = 1024
 MAX_METADATA_BYTES = 16 * 1024
 NEVER = 0
-"""The expiry of an object that has none."""
+"""Expiry of an object that never expires."""
 
 
 class Extent(NamedTuple):
@@ -44,19 +44,19 @@ class ObjectRow(NamedTuple):
     extents: tuple[Extent, ...]
 
     def expired(self, time_us: int) -> bool:
-        """Whether nobody may see it any more at this time."""
+        """Return whether an object has expired at this time, so that nobody may see it any more."""
         return self.expires_us != NEVER and self.expires_us <= time_us
 
 
 def row_of(raw: list[Any]) -> ObjectRow:
-    """From JSON. Raises TypeError or ValueError."""
+    """Parse an object from JSON. Raises TypeError or ValueError."""
     version, size, digest, time_us, expires_us, metadata, extents = raw
     pairs = tuple((str(key), str(value)) for key, value in metadata)
     return ObjectRow(version, size, digest, time_us, expires_us, pairs, extents_of(extents))
 
 
 def extents_of(raw: list[Any]) -> tuple[Extent, ...]:
-    """From JSON. Raises TypeError or ValueError."""
+    """Parse extents from JSON. Raises TypeError or ValueError."""
     found = tuple(Extent(*row) for row in raw)
     for extent in found:
         if any(type(number) is not int or number < 0 for number in extent):
@@ -65,7 +65,7 @@ def extents_of(raw: list[Any]) -> tuple[Extent, ...]:
 
 
 def check_object_name(name: str) -> str:
-    """`name` if it is a good one: parts between slashes, none of them empty, "." or "..". Raises InvalidArgument."""
+    """Return `name` if it is valid: parts between slashes, none of them empty, "." or "..". Raises InvalidArgument."""
     if not isinstance(name, str):
         raise InvalidArgument(f"the name of an object is a str, not {type(name).__name__}")
     try:
@@ -88,7 +88,7 @@ def check_object_name(name: str) -> str:
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> list[list[str]]:
-    """User metadata as the index has it, in the order of the names. Raises InvalidArgument."""
+    """Return user metadata as the index keeps them, in the order of the names. Raises InvalidArgument."""
     pairs = sorted((metadata or {}).items())
     size = 0
     for key, value in pairs:

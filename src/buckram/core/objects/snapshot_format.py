@@ -23,7 +23,7 @@ _Copy = tuple[list[Any], SortedNames, dict[str, Directory | ObjectRow]]
 
 
 def lines_of(head: Sequence[Any], root: Directory, trash: Sequence[Directory]) -> Iterator[bytes]:
-    """Lines of this moment. The first tree is the root, the others are in the trash."""
+    """Yield the lines of a snapshot of this moment. The first tree is the root, the others are in the trash."""
     copies: list[_Copy] = [
         (
             [number, path, directory.kept, directory.time_us, len(directory.nodes) - len(directory.below)],
@@ -42,7 +42,7 @@ def _lines(head: list[Any], copies: list[_Copy]) -> Iterator[bytes]:
         yield _line(line)
         names = order.since("")
         while part := list(islice(names, _ROWS)):
-            rows = ((name, nodes.get(name)) for name in part)  # Directories have other names here than there.
+            rows = ((name, nodes.get(name)) for name in part)  # In `order` a directory's name ends with a slash.
             found = [[name, *row] for name, row in rows if isinstance(row, ObjectRow)]
             if found:
                 yield _line(found)
@@ -53,7 +53,9 @@ def _line(value: Any) -> bytes:
 
 
 def read_lines(data: bytes) -> tuple[list[Any], Directory, list[Directory]]:
-    """The head, the root and the trash. Raises UnknownCommand for another format, ValueError."""
+    """Return the head, the root and the trash. Raises UnknownCommand for another format, ValueError for malformed
+    lines.
+    """
     lines = iter(data.splitlines())
     form, trees, *head = json.loads(next(lines))
     if form != FORMAT:

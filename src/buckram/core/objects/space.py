@@ -1,7 +1,7 @@
-"""Which ledgers hold data of objects, and which of them nobody needs any more.
+"""Ledgers that hold data of objects, and those of them that nobody needs any more.
 
 A ledger is *open* while its writer may add to it, then *sealed*; it is *dead* when it is sealed and no object has bytes
-in it, and stays known until somebody says that it is deleted. Not here: deleting it (`state/objects/sweeping.py`).
+in it, and stays known until it is reported deleted. Not here: deleting it (`state/objects/sweeping.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OPEN, SEALED, DEAD = 0, 1, 2
 
 
 class LedgerUse:
-    """What is known of one ledger: its state, the references to it, live bytes, all bytes, who writes it.
+    """State of one ledger: its phase, the references to it, live bytes, all bytes, its writer.
 
     `time_us` is when it was begun, and of a dead one when it died.
     """
@@ -29,7 +29,7 @@ class LedgerUse:
 
 
 class Space:
-    """The ledgers by id."""
+    """Ledgers of objects by id."""
 
     def __init__(self) -> None:
         self._ledgers: dict[LedgerId, LedgerUse] = {}
@@ -49,11 +49,11 @@ class Space:
         return len(self._ledgers)
 
     def usable(self, extents: Iterable[Extent]) -> bool:
-        """Whether all of these ledgers are known and not dead."""
+        """Return whether all of these ledgers are known and not dead."""
         return all((row := self._ledgers.get(extent.ledger)) is not None and row.state != DEAD for extent in extents)
 
     def begin(self, ledger: LedgerId, writer: str) -> bool:
-        """A ledger is about to be written. False: it is known already, so somebody else took care of it."""
+        """Register a ledger that is about to be written. Return False if it is known already."""
         if ledger in self._ledgers:
             return False
         self._ledgers[ledger] = LedgerUse(OPEN, 0, 0, 0, self.now_us, writer)
@@ -61,7 +61,7 @@ class Space:
         return True
 
     def seal(self, ledger: LedgerId, total: int) -> None:
-        """Take note that nobody adds to a ledger any more; it holds `total` bytes."""
+        """Seal a ledger, to which nothing is added any more; it holds `total` bytes."""
         row = self._ledgers.get(ledger)
         if row is not None and row.state == OPEN:
             row.state, row.total = SEALED, max(total, row.live)
@@ -89,19 +89,19 @@ class Space:
             self.dead[ledger] = self.now_us
 
     def set_back(self, time_us: int) -> None:
-        """The time of the log was ahead, and goes back to this one."""
+        """Move times after this one back to it: the time of the log was ahead."""
         for row in self._ledgers.values():
             row.time_us = min(row.time_us, time_us)
         self.dead = {ledger: min(at, time_us) for ledger, at in self.dead.items()}
 
     def gone(self, ledgers: Iterable[LedgerId]) -> None:
-        """These dead ledgers are deleted."""
+        """Forget these dead ledgers, which are deleted."""
         for ledger in ledgers:
             if ledger in self.dead:
                 del self.dead[ledger], self._ledgers[ledger]
 
     def sparse(self, share: float) -> dict[LedgerId, int]:
-        """Sealed ones of which at most this share is live, with the number of references to each."""
+        """Return sealed ledgers of which at most this share is live, with the number of references to each."""
         return {
             ledger: row.references
             for ledger, row in self._ledgers.items()

@@ -24,7 +24,7 @@ class SortedNames:
         self._buckets: list[list[str]] = []
 
     def _place(self, name: str) -> int:
-        """The bucket that has the name, or would have it."""
+        """Return the index of the bucket that has the name, or would have it."""
         low, high = 0, len(self._buckets) - 1
         while low < high:
             middle = (low + high) // 2
@@ -35,7 +35,7 @@ class SortedNames:
         return low
 
     def copy(self) -> SortedNames:
-        """The names of this moment."""
+        """Return the names of this moment."""
         other = SortedNames()
         other._buckets = [bucket[:] for bucket in self._buckets]
         return other
@@ -62,7 +62,7 @@ class SortedNames:
             del self._buckets[place]
 
     def since(self, name: str) -> Iterator[str]:
-        """All that are not below `name`, in order."""
+        """Yield all names that are not below `name`, in order."""
         if not self._buckets:
             return
         place = self._place(name)
@@ -98,7 +98,9 @@ class Directory:
             self.below[name] = node
 
     def detach(self, name: str, time_us: int) -> Directory | ObjectRow:
-        """Take a node away, and directories that nobody made and that are empty now. KeyError."""
+        """Remove a child and return it. A directory that nobody made goes with its last child. Raises KeyError if it is
+        not there.
+        """
         node = self.nodes.pop(name)
         self.order.remove(name + "/" if isinstance(node, Directory) else name)
         self.time_us = time_us
@@ -111,11 +113,11 @@ class Directory:
 
 
 class Blocked(Exception):
-    """A name is, or leads through, what is not of the kind that is needed; the text says which."""
+    """A name is of the wrong kind, or leads through one; the text tells which."""
 
 
 def find(root: Directory, path: str) -> Directory | ObjectRow | None:
-    """The node of a name, or None. The empty name is the root's."""
+    """Return the node of a name, or None. The empty name is the root's."""
     node: Directory | ObjectRow | None = root
     for part in path.split("/") if path else ():
         node = node.nodes.get(part) if isinstance(node, Directory) else None
@@ -123,14 +125,16 @@ def find(root: Directory, path: str) -> Directory | ObjectRow | None:
 
 
 def parent_of(root: Directory, path: str) -> tuple[Directory, str] | None:
-    """The directory that holds the last part of a name, and that part; None if there is no such directory."""
+    """Return the directory that holds the last part of a name, and that part; None if there is no such directory."""
     above, _, name = path.rpartition("/")
     node = find(root, above)
     return (node, name) if isinstance(node, Directory) else None
 
 
 def place_for(root: Directory, path: str, time_us: int) -> tuple[Directory, str]:
-    """As `parent_of`, and makes missing directories. Blocked if an object is in the way; nothing is made then."""
+    """Return the same as `parent_of`, after making missing directories. Raises Blocked if an object is in the way;
+    nothing is made then.
+    """
     *above, name = path.split("/")
     node: Directory = root
     missing: list[str] = []
@@ -150,7 +154,7 @@ def place_for(root: Directory, path: str, time_us: int) -> tuple[Directory, str]
 
 
 def make_directories(root: Directory, path: str, time_us: int) -> bool:
-    """Make a directory and all above it, to be kept also when empty. False: it was there. Blocked."""
+    """Make a directory and all above it, to be kept also when empty. Return False if it was there. Raises Blocked."""
     fresh = find(root, path) is None
     node, _ = place_for(root, f"{path}/.", time_us)
     while node.parent is not None:
@@ -159,7 +163,9 @@ def make_directories(root: Directory, path: str, time_us: int) -> bool:
 
 
 def in_the_way(root: Directory, path: str) -> tuple[Directory, str] | None:
-    """Where the node is that keeps an object from being put at a path: an object above it, or a directory there."""
+    """Return the place of the node that keeps an object from being put at a path: an object above it, or a directory
+    there.
+    """
     node, (*above, name) = root, path.split("/")
     for part in above:
         child = node.nodes.get(part)
@@ -172,7 +178,7 @@ def in_the_way(root: Directory, path: str) -> tuple[Directory, str] | None:
 
 
 def leave(root: Directory, path: str, time_us: int) -> None:
-    """A directory that was made to be kept is kept no longer: it goes when it is empty. No-op if it is not there."""
+    """Mark a directory as kept no longer: it goes when it is empty. No-op if it is not there."""
     node = find(root, path)
     if isinstance(node, Directory) and node.parent is not None:
         node.kept = False
@@ -181,14 +187,14 @@ def leave(root: Directory, path: str, time_us: int) -> None:
 
 
 def directories(root: Directory, path: str = "") -> Iterator[tuple[str, Directory]]:
-    """A directory and all below it, each with its path, in order."""
+    """Yield a directory and all below it, each with its path, in order."""
     yield path, root
     for name, node in sorted(root.below.items()):
         yield from directories(node, f"{path}/{name}" if path else name)
 
 
 def walk(root: Directory, prefix: str, after: str) -> Iterator[tuple[str, ObjectRow]]:
-    """Objects whose full names begin with `prefix` and are greater than `after`, in order."""
+    """Yield objects whose full names begin with `prefix` and are greater than `after`, in order."""
     yield from _walk(root, "", prefix, after)
 
 

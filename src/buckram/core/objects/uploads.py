@@ -16,12 +16,12 @@ class Upload:
         self.parts: dict[int, tuple[int, str, tuple[Extent, ...]]] = {}
 
     def dump(self) -> list[Any]:
-        """For JSON."""
+        """Return the upload for JSON."""
         return [self.name, self.time_us, sorted((part, *rest) for part, rest in self.parts.items())]
 
     @classmethod
     def load(cls, name: str, time_us: int, parts: Iterable[Sequence[Any]]) -> Upload:
-        """From JSON."""
+        """Restore an upload from JSON."""
         upload = cls(name, time_us)
         upload.parts = {part: (size, digest, extents_of(extents)) for part, size, digest, extents in parts}
         return upload

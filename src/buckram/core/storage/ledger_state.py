@@ -1,4 +1,5 @@
-"""What a bookie stores about a ledger besides its entries, and its bytes in the log, in footers and in ledger tables.
+"""State of a ledger that a bookie stores besides its entries, and its bytes in the log, in footers and in ledger
+tables.
 
 Format 1 (96 bytes) has no birth. Bookies still read it everywhere but no longer write it. The header of a state frame
 and the version in a footer's trailer tell the two formats apart.

@@ -39,7 +39,7 @@ _LENGTH = struct.Struct(">I")
 _ADD = struct.Struct(">II20sqqq")
 ADD_HEADER = _ADD.size
 ENTRY_AT = 28
-"""Where the stored entry begins in an ADD frame: after length, packet header and master key."""
+"""Offset of the stored entry in an ADD frame: after length, packet header and master key."""
 _HIGHEST_ADD = 0x02FFFFFF
 MAX_RUN_BYTES = 64 * 1024
 
@@ -154,7 +154,7 @@ _IDS = struct.Struct(">I24xqq")
 _IDS_AT = 4 + 24
 _IDS_END = _IDS_AT + 16
 _FRAMES_AT_ONCE = 64
-"""Frames of equal size that are decoded together."""
+"""Number of frames of equal size that are decoded together."""
 
 
 @lru_cache(maxsize=64)
@@ -258,7 +258,9 @@ PAGE_DATA = PAGE - _PAGE_HEAD.size
 RUN_RECORD = struct.Struct(">qIIII")
 """first entry, count, frames to skip or EVEN, file offset, length. Ascending by first entry and disjoint."""
 EVEN = 2**32 - 1
-"""In place of the frames to skip: there are none, and all frames have one size, so that each can be read alone."""
+"""Value in the place of the frames to skip: there are none, and all frames have one size, so that each can be read
+alone.
+"""
 DIR_RECORD = struct.Struct(">qqqIIQI")
 """ledger, first and last entry, index of its first run record, number of them, bytes of frames, epoch."""
 KEY_RECORD = struct.Struct(">q")

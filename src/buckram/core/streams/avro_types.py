@@ -1,5 +1,5 @@
-"""Types of a record schema: parsing Avro's JSON, the form and fingerprint by which a version is known, and what Spark
-calls each type. Pure.
+"""Types of a record schema: parsing Avro's JSON, the canonical form and fingerprint that identify a version, and
+Spark's name of each type. Pure.
 
 Not here: versions of a stream's schema and their rules (`schemas.py`), bytes of records
 (`streams/shared/record_values.py`).
@@ -16,7 +16,7 @@ from typing import Any
 from buckram.errors import InvalidArgument
 
 MAX_BYTES = 16 * 1024
-"""Of the JSON of one version."""
+"""Maximum bytes of the JSON of one version of a schema."""
 MAX_DEPTH = 16
 PRIMITIVES: Mapping[str, str] = {
     "boolean": "boolean",
@@ -27,7 +27,7 @@ PRIMITIVES: Mapping[str, str] = {
     "bytes": "binary",
     "string": "string",
 }
-"""Avro's names, and Spark's."""
+"""Spark's name of each of Avro's primitive types."""
 LOGICAL: Mapping[tuple[str, str], str] = {
     ("int", "date"): "date",
     ("long", "timestamp-millis"): "timestamp_ltz",
@@ -45,20 +45,20 @@ class AvroType:
     nullable: bool = False
     logical: str = ""
     name: str = ""
-    """Of a record, enum or fixed: its full name."""
+    """Full name of a record, enum or fixed; empty for other types."""
     fields: tuple[Field, ...] = ()
     symbols: tuple[str, ...] = ()
     size: int = 0
-    """Of a fixed."""
+    """Bytes of a fixed; 0 for other types."""
     precision: int = 0
     scale: int = 0
-    """Of a decimal."""
+    """Digits after the point of a decimal; 0 for other types."""
     inner: AvroType | None = None
-    """Of an array or map."""
+    """Type of the items of an array or of the values of a map; None for other types."""
 
     @property
     def shown(self) -> str:
-        """The type for people."""
+        """Return the type as error messages show it."""
         what = {"array": "array", "map": "map"}.get(self.kind, self.logical or self.kind)
         if self.logical == "decimal":
             what = f"decimal({self.precision}, {self.scale})"
@@ -68,7 +68,7 @@ class AvroType:
 
     @property
     def ddl(self) -> str:
-        """The type as Spark writes it. Everything may be null there."""
+        """Return the type in Spark's DDL, in which every field is nullable."""
         if self.kind == "record":
             return "struct<" + ",".join(f"`{one.name}`:{one.type.ddl}" for one in self.fields) + ">"
         if self.inner is not None:

@@ -1,7 +1,7 @@
 """Reading side of record_format: a `Batch` is one entry's records as views of its bytes, a `Record` one of them.
 
 A batch may show a part of its entry only (from a start position, up to a stop, above a truncation). Values are copied
-out when somebody asks for them. Arrow is streams/shared/arrow_batches.
+out on access only. Not here: Arrow (`streams/shared/arrow_batches`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Record(NamedTuple):
     offset: Offset
     """Its number in the stream."""
     value: bytes | None
-    """What was appended; None is the delete marker."""
+    """Bytes that were appended; None for a delete marker."""
     key: bytes | None
     """The key, None if it has none."""
     headers: HeaderList
@@ -49,13 +49,13 @@ class Record(NamedTuple):
     timestamp: int
     """Event time, as the application gave it."""
     append_time: int
-    """When its writer sent it; never less than that of the record before."""
+    """Time at which the writer sent it; never less than that of the record before."""
     txid: int | None
     """The application's own number, None if it gave none."""
     producer: str | None = None
-    """Whose record it is, None without a producer."""
+    """Id of the idempotent producer that appended it; None without one."""
     sequence: int | None = None
-    """The producer's number of it, None without a producer."""
+    """Sequence number that the producer gave it; None without a producer."""
 
 
 class BinaryColumn(NamedTuple):
@@ -97,8 +97,9 @@ class HeaderColumn(NamedTuple):
 
 
 ArrowRows: TypeAlias = Callable[[int, int, int], Any]
-"""Given an append time, the first row and the number of rows of an entry: its records as an Arrow record batch, or None
-if they are there with another append time."""
+"""Function of an append time, a first row and a number of rows that returns these records of an entry as an Arrow
+record batch; None if they are in memory with another append time.
+"""
 
 
 class Batch:
@@ -133,9 +134,9 @@ class Batch:
         self.entry_id = entry_id
         """Its entry in the ledger, -1 if that is not known."""
         self.payload = payload
-        """The entry as it is stored, of which this batch may be a part; empty if its columns come from a file."""
+        """Stored bytes of the entry, of which this batch may be a part; empty if its columns come from a file."""
         self.payload_bytes = len(payload)
-        """Size of the entry as it is stored."""
+        """Size of the entry's stored bytes."""
         self.append_time = header.append_time
         """Microseconds UTC; the same for all records of an entry, never less than that of the entry before."""
         self._start, self._stop = 0, header.records
@@ -165,7 +166,8 @@ class Batch:
         timestamps: memoryview | None,
         rows: ArrowRows,
     ) -> Batch:
-        """An entry whose columns are in memory already: values, and perhaps keys and event times (int64), no others.
+        """Return a batch of an entry whose columns are in memory already: values, and perhaps keys and event times
+        (int64).
 
         `rows` gives the same records as Arrow's columns, without making them anew.
         """
@@ -183,27 +185,27 @@ class Batch:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first record."""
+        """Return the offset of the first record."""
         return self.base + self.header.first + self._start
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record."""
+        """Return the offset after the last record."""
         return self.base + self.header.first + self._stop
 
     def __len__(self) -> int:
         return self._stop - self._start
 
     def values(self) -> list[bytes | None]:
-        """The value of each record; None is the delete marker."""
+        """Return the value of each record; None is the delete marker."""
         return self._values.rows(self._start, self._stop)
 
     def keys(self) -> list[bytes | None]:
-        """The key of each record, None where it has none."""
+        """Return the key of each record, None where it has none."""
         return [None] * len(self) if self._keys is None else self._keys.rows(self._start, self._stop)
 
     def headers(self) -> list[HeaderList]:
-        """The headers of each record: pairs of a name and bytes."""
+        """Return the headers of each record: pairs of a name and bytes."""
         return [()] * len(self) if self._headers is None else self._headers.rows(self._start, self._stop)
 
     def timestamps(self) -> list[int]:
@@ -213,7 +215,7 @@ class Batch:
         return self._timestamps[self._start : self._stop].tolist()
 
     def txids(self) -> list[int | None]:
-        """The txid of each record, None where it has none."""
+        """Return the txid of each record, None where it has none."""
         if self._txids is None:
             return [None] * len(self)
         return [None if txid == NO_TXID else txid for txid in self._txids[self._start : self._stop].tolist()]
@@ -227,7 +229,7 @@ class Batch:
         return [None if place < 0 else (names[place], sequence) for place, sequence in rows]
 
     def records(self) -> list[Record]:
-        """The records, one by one."""
+        """Return the records, one by one."""
         offsets = range(self.first_offset, self.next_offset)
         values, time = self.values(), self.append_time
         if self.header.columns & ~VALUE_NULLS == 0:
@@ -251,7 +253,7 @@ class Batch:
     # -- parts and columns --------------------------------------------------------------------------------
 
     def clamped(self, least: int, most: int) -> Batch:
-        """The same records with an append time within these bounds, where their segment's row says so."""
+        """Return the same records with an append time within these bounds, which their segment's row gives."""
         time = min(max(self.append_time, least), most)
         if time == self.append_time:
             return self
@@ -260,7 +262,7 @@ class Batch:
         return part
 
     def between(self, first: int, stop: int | None = None) -> Batch:
-        """The records with first <= offset < stop that are in this batch; a view of the same bytes."""
+        """Return the records with first <= offset < stop that are in this batch; a view of the same bytes."""
         at = self.base + self.header.first
         start = min(max(self._start, first - at), self._stop)
         end = self._stop if stop is None else max(start, min(self._stop, stop - at))
@@ -278,7 +280,7 @@ class Batch:
 
     @property
     def window(self) -> tuple[int, int]:
-        """Which rows of the columns below belong to this batch."""
+        """Return the first and the end row of this batch in the columns below, which are those of the whole entry."""
         return self._start, self._stop
 
     @property
@@ -308,7 +310,9 @@ class Batch:
 
     @property
     def rows(self) -> ArrowRows | None:
-        """What gives rows of this batch as Arrow's columns where those are in memory already; None elsewhere."""
+        """Return the function that gives rows of this batch as Arrow's columns if those are in memory already, else
+        None.
+        """
         return self._rows
 
     def __repr__(self) -> str:
@@ -317,7 +321,7 @@ class Batch:
 
 
 def decode(payload: Buffer, base: int, ledger_id: LedgerId = -1, entry_id: EntryId = -1) -> Batch | EntryHeader:
-    """A Batch with absolute offsets, or just the header of an entry without records. MalformedBatch otherwise."""
+    """Return a Batch with absolute offsets, or only the header of an entry without records. Raises MalformedBatch."""
     header = parse_header(payload)
     if header.kind != DATA:
         return header
@@ -325,7 +329,7 @@ def decode(payload: Buffer, base: int, ledger_id: LedgerId = -1, entry_id: Entry
 
 
 def entry_body(payload: Buffer, header: EntryHeader) -> Buffer:
-    """The body, decompressed and of the size that the header says."""
+    """Return the body of an entry, decompressed. Raises MalformedBatch if its size differs from that in the header."""
     if header.kind in (MARK, IDLE):
         return b""
     return decompress(header.compression, memoryview(payload)[HEADER_SIZE:], header.body_size)

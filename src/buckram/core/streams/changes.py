@@ -1,7 +1,7 @@
 """The only legal changes of a stream's head, as pure functions; and the rules that every head keeps.
 
-Each takes the freshest head and gives the next one, or None when it finds that it was done already: it is asked again
-after every conflict and every lost reply. Who may ask and when is the coroutines' business (streams/).
+Each function takes the freshest head and returns the next one, or None if the change was made already, since it is
+called again after every conflict and every lost reply. Not here: who may call it and when (the coroutines in streams/).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 def check_usable(name: str, head: Head) -> None:
-    """NoSuchStream for a stream that is being deleted, or for a fork that is being made."""
+    """Raise NoSuchStream for a stream that is being deleted, or for a fork that is being made."""
     if head.deleting:
         raise NoSuchStream(name, "is being deleted")
     if head.fork is not None and head.incomplete:
@@ -56,9 +56,10 @@ def check_usable(name: str, head: Head) -> None:
 def claimed(
     name: str, head: Head, writer: WriterInfo, mirror_of: str = "", acting_for: Purpose = Purpose.RECORDS
 ) -> Step | None:
-    """From now on no change by an older epoch succeeds. `mirror_of`: for who copies into a mirror, its source's uid.
+    """Claim the stream for a writer: no change by an older epoch succeeds from now on. `mirror_of`: the uid of the
+    source, for a writer that copies into a mirror; else empty.
 
-    `acting_for`: the purpose of the stream, for whoever writes one that is not for records.
+    `acting_for`: the purpose of the stream, for a writer of one that is not for records.
     """
     check_usable(name, head)
     check_act(name, head, Act.WRITE, acting_for)
@@ -71,7 +72,7 @@ def claimed(
 
 
 def check_epoch(name: str, head: Head, epoch: int) -> None:
-    """WriterLost for a writer that somebody claimed the stream from."""
+    """Raise WriterLost for a writer whose stream was claimed by another one."""
     check_usable(name, head)
     if head.epoch != epoch:
         who = f"writer {head.writer.name!r}" if head.writer else "another writer or a bulk step"
@@ -79,7 +80,7 @@ def check_epoch(name: str, head: Head, epoch: int) -> None:
 
 
 def sealed(name: str, head: Head, epoch: int, ledger: LedgerId, summary: Summary) -> Step | None:
-    """The open segment has come to its end. An empty one leaves the list, its ledger is garbage."""
+    """Seal the open segment. An empty one leaves the list, and its ledger is garbage."""
     check_epoch(name, head, epoch)
     if head.open_segment is None or head.open_segment.ledger != ledger:
         return None
@@ -106,7 +107,9 @@ def rolled(
 def released(
     name: str, head: Head, nonce: str, old: tuple[LedgerId, Summary] | None, *, end: bool = False
 ) -> Step | None:
-    """The writer of `nonce` goes: its open segment is sealed. `end`: and the stream takes no more records."""
+    """Release the stream of the writer with this nonce and seal its open segment. `end`: the stream takes no more
+    records.
+    """
     check_usable(name, head)
     if head.writer is None or head.writer.nonce != nonce:
         if end and not head.ended:
@@ -150,7 +153,7 @@ def _sealed(head: Head, summary: Summary) -> Head:
 def check_publishable(
     name: str, head: Head, step: StepId, *, seal_live: bool = False, acting_for: Purpose = Purpose.RECORDS
 ) -> bool:
-    """Whether the step can be published now; False: it was already. Otherwise the error that says why not."""
+    """Return whether the step can be published now; False if it was already. Raises the error that tells why not."""
     check_usable(name, head)
     check_act(name, head, Act.WRITE, acting_for)
     if settled(name, head.transactions, step, head.came) is not None:
@@ -202,8 +205,9 @@ def published(
 
 
 def insertable(name: str, head: Head, step: StepId, now: int) -> bool:
-    """Whether the step can be published now by the writer that has the stream. Raises nothing: who asked finds out
-    itself what is wrong."""
+    """Return whether the stream's writer can publish the step now. Raises nothing: the caller finds the reason
+    itself.
+    """
     try:
         if not check_publishable(name, head, step, seal_live=True):
             return False
@@ -222,7 +226,7 @@ def inserted(
     step: StepId | None,
     now: int,
 ) -> Step | None:
-    """The writer of `epoch` ends its segment `old` and lists the sealed ledgers of a bulk step behind it.
+    """End the segment `old` of the writer of `epoch`, and list the sealed ledgers of a bulk step behind it.
 
     Its next segment begins behind them. `old` is None if it has no segment in the list. A step that is not
     `insertable`, or None, is left out. None: that was done already, or there is nothing to do.
@@ -243,7 +247,7 @@ def inserted(
 
 
 def _with_ledgers(name: str, head: Head, segments: Sequence[tuple[LedgerId, Summary]], step: StepId, now: int) -> Head:
-    """The head with the sealed ledgers of a step at its end, and the step's transaction."""
+    """Return the head with the sealed ledgers of a step at its end, and the step's transaction."""
     time = max(now, head.last_append)
     first, number, rows = head.end, head.next_number, list(head.tail)
     offset = first
@@ -273,7 +277,7 @@ class LiveMoved(StreamError):
 
 
 def handed_over(name: str, head: Head, mark: Mirror, live: tuple[LedgerId, Summary] | None) -> Step | None:
-    """The other one of two clusters' sides writes from now on, or this one: whoever writes here now is out.
+    """Change which of the two clusters' sides is written from now on; the present writer here loses the stream.
 
     An open segment is sealed, which the caller fenced as `live`, and the mark gets the offset at which the stream ends
     then. None when the mark is there already.
@@ -297,7 +301,7 @@ def mirrored(
     properties: Mapping[str, str],
     transactions: Mapping[str, Transaction],
 ) -> Step | None:
-    """A mirror's settings and transactions become those of its source, the stream with the uid `source`."""
+    """Give a mirror the settings and transactions of its source, the stream with the uid `source`."""
     check_usable(name, head)
     check_writable(name, head, source)
     after = replace(head, policy=dict(policy), properties=dict(properties), transactions=dict(transactions))
@@ -305,7 +309,7 @@ def mirrored(
 
 
 def marked(name: str, head: Head, source: str, mark: Mark | None) -> Step | None:
-    """A mirror remembers how far it was the same as its source, the stream with the uid `source`."""
+    """Record in a mirror how far it was the same as its source, the stream with the uid `source`."""
     check_usable(name, head)
     check_writable(name, head, source)
     return None if head.mark == mark else Step(replace(head, mark=mark))
@@ -315,7 +319,7 @@ def marked(name: str, head: Head, source: str, mark: Mark | None) -> Step | None
 
 
 def truncated(name: str, head: Head, offset: Offset, known_end: int) -> Step | None:
-    """Records below `offset` are gone for readers. `known_end`: offset after the last record known to be readable.
+    """Hide records below `offset` from readers. `known_end`: offset after the last record known to be readable.
 
     Of a machine's log only those go that no snapshot needs.
     """
@@ -330,13 +334,14 @@ def truncated(name: str, head: Head, offset: Offset, known_end: int) -> Step | N
 
 
 def is_dead(head: Head, segment: Segment) -> bool:
-    """Nothing of it can be read any more, and nothing else needs it."""
+    """Return whether no reader can read the segment any more, and nothing else needs it."""
     return segment.sealed and segment.end <= head.earliest and segment.number != head.producers
 
 
 def trimmed(name: str, head: Head, first: int, kept: Segment | None = None) -> Step | None:
-    """Segments below number `first` leave the list. All of them were dead and are deleted, but for `kept`: it held the
-    producers' table when that was looked at. Pages below `first` go in the same multi."""
+    """Remove segments below number `first` from the list. All of them were dead and are deleted, but for `kept`: it
+    held the producers' table when that was looked at. Pages below `first` go in the same multi.
+    """
     check_usable(name, head)
     if first <= head.first:
         return None
@@ -353,7 +358,7 @@ def trimmed(name: str, head: Head, first: int, kept: Segment | None = None) -> S
 
 
 def swept(head: Head, ledgers: Sequence[LedgerId]) -> Step | None:
-    """These garbage ledgers are deleted."""
+    """Remove these ledgers, which are deleted, from the garbage."""
     left = tuple(ledger for ledger in head.garbage if ledger not in ledgers)
     return Step(replace(head, garbage=left)) if left != head.garbage else None
 
@@ -361,7 +366,9 @@ def swept(head: Head, ledgers: Sequence[LedgerId]) -> Step | None:
 def configured(
     name: str, head: Head, policy: Mapping[str, Any] | None, properties: Mapping[str, str] | None
 ) -> Step | None:
-    """Other overrides or properties; None leaves them. A mirror, and a side that was replaced, keeps its properties."""
+    """Replace the overrides or properties; None leaves them. A mirror, and a side that was replaced, keeps its
+    properties.
+    """
     check_usable(name, head)
     if policy is not None:
         check_act(name, head, Act.POLICY)
@@ -396,9 +403,9 @@ def _sizes(key: str, value: str) -> tuple[int, int]:
 
 
 def deleted(name: str, head: Head, acting_for: Purpose = Purpose.RECORDS) -> Step | None:
-    """The first step of deletion: every other change is refused from now on. `acting_for` as in `claimed`.
+    """Begin deletion: every other change is refused from now on. `acting_for` as in `claimed`.
 
-    One that has begun is completed by anybody.
+    Any process may complete a deletion that has begun.
     """
     if head.deleting:
         return None
@@ -422,7 +429,7 @@ def paged(head: Head) -> Step:
 
 
 def check_head(name: str, head: Head) -> None:
-    """The rules of one head; InvariantViolation."""
+    """Check the rules of one head. Raises InvariantViolation."""
     previous: Segment | None = None
     for row in head.tail:
         check(previous is None or previous.sealed, "M9", f"{name}: an open segment before the last, {previous}")
@@ -442,7 +449,7 @@ def check_head(name: str, head: Head) -> None:
 
 
 def check_step(name: str, before: Head, after: Head) -> None:
-    """What never goes back from one head to the next; InvariantViolation."""
+    """Check that nothing went back from one head to the next. Raises InvariantViolation."""
     check(before.uid == after.uid and before.created == after.created, "stream", f"{name}: another stream")
     for what in ("epoch", "earliest", "first", "paged", "end", "last_append", "last_txid", "rewritten"):
         check(getattr(before, what) <= getattr(after, what), "stream", f"{name}: {what} went back")

@@ -18,7 +18,9 @@ _loaded: dict[int, tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], byte
 
 
 def codec_number(name: str) -> int:
-    """InvalidArgument for an unknown name, MissingCodec if its library is not installed."""
+    """Return the number of a codec. Raises InvalidArgument for an unknown name, MissingCodec if its library is not
+    installed.
+    """
     number = CODECS.get(name)
     if number is None:
         raise InvalidArgument(f"compression {name!r}: choose one of {', '.join(CODECS)}")
@@ -32,7 +34,9 @@ def compress(number: int, body: bytes) -> bytes:
 
 
 def decompress(number: int, body: Buffer, size: int) -> Buffer:
-    """Exactly `size` bytes, never more memory than that; MalformedBatch if it is anything else."""
+    """Return the body decompressed: exactly `size` bytes, never allocating more. Raises MalformedBatch for anything
+    else.
+    """
     if number == NONE:
         found: Buffer = body
     elif number not in _NAMES:
@@ -63,7 +67,9 @@ class Codec:
         return self._pack(body)
 
     def decompress(self, body: Buffer, size: int) -> bytes:
-        """Exactly `size` bytes, never more memory than that; MalformedBatch if it is anything else."""
+        """Return the body decompressed: exactly `size` bytes, never allocating more. Raises MalformedBatch for anything
+        else.
+        """
         try:
             found = self._unpack(body, size)
         except Exception as error:  # the library has errors of its own
@@ -98,8 +104,8 @@ def _lz4(block: Any) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int],
 
 
 def _zstd(zstandard: Any) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], bytes]]:
-    # A context serves one call at a time, and clients may have their loops in several threads: who needs one takes it
-    # out of the list, which is one step, and puts it back.
+    # A context serves one call at a time, and clients may have their loops in several threads: a call takes one
+    # out of the list, which is atomic, and puts it back.
     packers: list[Any] = []
     unpackers: list[Any] = []
 

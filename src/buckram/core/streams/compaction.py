@@ -3,7 +3,7 @@ and the one change of the head that replaces a run by a single segment.
 
 Offsets, event times, append times, txids, keys, headers and producers' sequences of the records stay as they are: only
 the place where they are read from changes. The segment that holds the producers' table is left alone, so its table is,
-too. Copying and the order of steps are streams/maintain/compaction.
+too. Not here: copying and the order of steps (`streams/maintain/compaction`).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from buckram.errors import MalformedBatch, StreamError
 from buckram.types import Buffer, LedgerId
 
 TINY_BYTES, SMALL_BYTES = 64 * 1024, 1024 * 1024
-"""What segments that are joined on the way have together, at most."""
+"""Maximum bytes of a segment that `small_runs` joins from tiny ones, and from small ones."""
 _SPANS_PER_RETENTION = 10
 _US = 1_000_000
 
 
 class RunChanged(StreamError):
-    """What was to be replaced is not in the list as it was: truncated, deleted, or compacted by somebody else."""
+    """A segment of the run was truncated, deleted or compacted by another client. The list was not changed."""
 
     retryable = True
 
@@ -78,11 +78,11 @@ class Run:
 def plan_runs(
     head: Head, rows: Iterable[Segment], *, target_bytes: int, span_us: int | None = None, even: bool = True
 ) -> list[Run]:
-    """Runs of neighbours that together have at most `target_bytes`, oldest first.
+    """Return runs of neighbours that together have at most `target_bytes`, oldest first.
 
     No run spans more than `span_us` of append time: truncation by time frees whole segments. Of each run the largest
     segment has at most half of it, so that no byte is copied more than a few times however often this is done; unless
-    `even` is false, for what is so little that this does not matter.
+    `even` is false, for segments so small that this does not matter.
     """
     found: list[Run] = []
     open_run: list[Segment] = []
@@ -103,10 +103,11 @@ def plan_runs(
 
 
 def small_runs(head: Head, policy: Policy, *, at_least: int) -> list[Run]:
-    """Runs of `at_least` small neighbours in the head's own list, oldest first; none of a mirror or a machine's log.
+    """Return runs of `at_least` small neighbours in the head's own list, oldest first; none of a mirror or a machine's
+    log.
 
-    Many short writers leave one segment each. What is tiny is joined with what was joined before, until together it is
-    no longer tiny; what is larger as `plan_runs` says.
+    Many short writers leave one segment each. Tiny segments are joined with those joined before, until together they
+    are no longer tiny; larger ones as `plan_runs` does.
     """
     if at_least < 2 or head.snapshots is not None or (head.mirror is not None and head.mirror.state == MIRROR):
         return []
@@ -119,7 +120,7 @@ def small_runs(head: Head, policy: Policy, *, at_least: int) -> list[Run]:
 
 
 def longest_span(policy: Policy) -> int | None:
-    """The most append time, in microseconds, that one segment may span.
+    """Return the longest append time, in microseconds, that one segment may span; None without a retention by time.
 
     Retention frees whole segments, so a long one would keep expired records for as long as it spans.
     """
@@ -143,7 +144,7 @@ def _fits(run: Sequence[Segment], row: Segment, target_bytes: int, span_us: int 
 
 
 def _worthwhile(rows: tuple[Segment, ...]) -> list[Run]:
-    """The parts of a run in which no segment has more than half of the bytes."""
+    """Return the parts of a run in which no segment has more than half of the bytes."""
     if len(rows) < 2:
         return []
     largest = max(range(len(rows)), key=lambda place: _bytes(rows[place]))
@@ -171,11 +172,11 @@ class EntryRewriter:
         self._row: Summary | None = None
 
     def segment(self, row: Segment) -> None:
-        """The entries that come now are of this segment."""
+        """Begin with the entries of this segment; those that follow belong to it."""
         self._row, self._base = row.summary, self.records
 
     def rewrite(self, payload: bytes) -> bytes | None:
-        """The entry's new form; None for one without records. MalformedBatch."""
+        """Return the entry in its new form; None if it has no records. Raises MalformedBatch."""
         header, summary = parse_header(payload), self._row
         if header.kind != DATA:
             return None
@@ -210,7 +211,7 @@ class EntryRewriter:
 
 
 def with_timestamps(payload: Buffer, header: EntryHeader) -> tuple[bytes, int]:
-    """The body with a column of event times, which were the entry's append time; and its compression."""
+    """Return the body with a column of event times, which were the entry's append time, and its compression."""
     from buckram.core.streams.batch import entry_body
 
     body, count, mask = memoryview(entry_body(payload, header)).cast("B"), header.records, header.columns
@@ -244,7 +245,7 @@ def _padded(size: int) -> int:
 
 
 def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segment:
-    """The row that takes the place of a run; StreamError if what the new ledger holds is not the same."""
+    """Return the row that takes the place of a run. Raises StreamError if the new ledger does not hold the same."""
     rows = [row.summary for row in run.rows if row.summary is not None]
     expected = Summary(
         sum(row.records for row in rows),
@@ -268,13 +269,13 @@ def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segm
 
 
 def compacted_page(name: str, page: Page, run: Run, row: Segment) -> Page | None:
-    """The page with `row` in the place of the run; None when it has it already. RunChanged."""
+    """Return the page with `row` in the place of the run; None if it has it already. Raises RunChanged."""
     rows = _replaced(name, page.segments, run, row)
     return None if rows is None else Page(page.number, rows)
 
 
 def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> Step | None:
-    """`row` in the place of the run, whose ledgers are nobody's any more. RunChanged: nothing was changed.
+    """Put `row` in the place of the run, whose ledgers become garbage. Raises RunChanged; nothing was changed then.
 
     `paged`: the run is in a page, and the same multi writes that page, as `compacted_page` made it. Otherwise None
     when it was done already.
@@ -287,7 +288,7 @@ def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> 
     if any(not _may_move(head, kept) for kept in run.rows) or run.rows[0].number < head.first:
         raise RunChanged(name, f"segments from offset {run.base} on were truncated")
     if paged:
-        # The counter tells everybody who keeps pages in memory to read them again.
+        # The counter tells every client that caches pages to read them again.
         return Step(replace(head, rewritten=head.rewritten + 1))
     rows = _replaced(name, head.tail, run, row)
     assert rows is not None

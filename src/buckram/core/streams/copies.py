@@ -22,10 +22,10 @@ class BatchCopy:
     batch: Batch
     """Where they come from: offsets, producers, and the append time."""
     columns: int
-    """Which columns the body has, as in an entry's header."""
+    """Bits of the columns in the body, as in an entry's header."""
     compression: int
     body_size: int
-    """Of the body when it is not compressed."""
+    """Bytes of the body before compression."""
     body: Buffer
     lowest: int
     """The least event time, microseconds UTC."""
@@ -37,22 +37,22 @@ class BatchCopy:
 
     @property
     def size(self) -> int:
-        """Bytes of the body as it is stored."""
+        """Return the stored bytes of the body."""
         return len(self.body)
 
     @property
     def append_time(self) -> int:
-        """As readers of the source see it, microseconds UTC."""
+        """Return the append time that readers of the source see, microseconds UTC."""
         return self.batch.append_time
 
     @property
     def last_txid(self) -> int:
-        """The greatest txid of the source up to these records, as far as the entry says it."""
+        """Return the greatest txid of the source up to these records, as far as the entry has it."""
         return self.batch.header.last_txid
 
 
 def copy_of(batch: Batch) -> BatchCopy:
-    """Return a batch as a copy that says the same to readers. MalformedBatch for bytes that are no entry."""
+    """Return a batch as a copy that is the same to readers. Raises MalformedBatch for bytes that are no entry."""
     header = batch.header
     times = batch.timestamps() if header.columns & TIMESTAMPS else (header.append_time,)
     lowest, highest = min(times), max(times)
@@ -67,7 +67,7 @@ def copy_of(batch: Batch) -> BatchCopy:
 
 
 def _of_part(batch: Batch, lowest: int, highest: int) -> BatchCopy:
-    """The records of a part of an entry, encoded anew."""
+    """Return a copy of a part of an entry, with its records encoded anew."""
     columns = columns_of(batch)
     columns.timestamps = list(batch.timestamps())
     payload, header = encode(columns, first=0, append_time=batch.append_time, compression=batch.header.compression)

@@ -25,12 +25,12 @@ FORMAT = 1
 MAX_COPIES = 40_000
 """The most copies in one location: their ids must fit into one value of every metadata store."""
 _FIRST_AT = 8
-"""The place among the fields of a header that says how many records of the segment come before the entry."""
+"""Index of the field of a header with the number of the segment's records before the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """How far a location has a stream. `version` is that of its key; -1: the key does not exist."""
+    """Progress of the export of a stream to one location. `version` is that of its key; -1: the key does not exist."""
 
     location: str
     next: Offset = 0

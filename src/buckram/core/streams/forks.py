@@ -33,7 +33,7 @@ from buckram.types import LedgerId, Offset
 
 @dataclass(frozen=True, slots=True)
 class ForkPlan:
-    """What a fork takes of its source, as one head of the source and its pages say."""
+    """Segments of the source that a fork shares and copies, computed from one head of the source and its pages."""
 
     at: Offset
     earliest: Offset
@@ -53,18 +53,20 @@ class ForkPlan:
     """Number of the first segment, or of the next one if there is none."""
     last_append: int
     last_txid: int
-    """Those of the last whole segment."""
+    """Greatest txid up to the last whole segment; `last_append` is the append time of its last record."""
     transactions: Mapping[str, Transaction]
 
     @property
     def shared(self) -> tuple[LedgerId, ...]:
-        """The ledgers that both streams list from now on."""
+        """Return the ledgers that both streams list from now on."""
         rows = [row for row in self.whole if row.kind != HISTORY]
         return tuple(dict.fromkeys(row.ledger for row in (*rows, *([self.table] if self.table else ()))))
 
     @property
     def gapless(self) -> bool:
-        """Whether the segments have every record from `earliest` to `at`; not if pages went while they were read."""
+        """Return whether the segments cover every offset from `earliest` to `at`. Pages deleted during reading leave
+        gaps.
+        """
         rows = (*self.whole, *([self.cut] if self.cut is not None else ()))
         if not rows:
             return self.earliest == self.at
@@ -74,7 +76,7 @@ class ForkPlan:
 
 
 class Made(NamedTuple):
-    """What replaces a segment of the source in the fork: its own copy."""
+    """Segment of the source and the fork's own copy that replaces it."""
 
     origin: Segment
     row: Segment
@@ -110,8 +112,9 @@ def _producers(
     head: Head, rows: Sequence[Segment], whole: Sequence[Segment], at: Offset
 ) -> tuple[int | None, Segment | None, bool]:
     """Return the segment with the producers' table as of the end of `whole`, by number or as a row of its own, and
-    whether that is known. Only compaction makes segments that had producers and have no table any more, and none of
-    those is behind the segment that the head names."""
+    whether the table is known. Only compaction makes segments that had producers and have no table any more, and none
+    of those is behind the segment that the head names.
+    """
     if head.producers is None:
         return None, None, True
     last = whole[-1] if whole else None
@@ -143,7 +146,7 @@ def _has_table(row: Segment) -> bool:
 
 
 def hides_producers(header: EntryHeader) -> bool:
-    """Whether an entry has records of producers and no table of them in its segment: compaction leaves it out."""
+    """Return whether an entry has records of producers but its segment has no table of them, as after compaction."""
     return bool(header.columns & PRODUCERS) and header.snapshot == NO_SNAPSHOT
 
 
@@ -235,12 +238,12 @@ def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made], *, done:
 
 
 def given_up(name: str, head: Head) -> Step | None:
-    """Return the head of a fork that nobody completes any more, which is deleted; None if it is complete."""
+    """Return the head, to be deleted, of a fork that will not be completed; None if it is complete."""
     return deleted(name, head, purpose_of(name, head)) if head.incomplete else None
 
 
 def check_forking(name: str, head: Head) -> None:
-    """StreamError unless the fork is still being made and nobody else has touched it."""
+    """Raise StreamError unless the fork is still being made and was not changed otherwise."""
     if head.deleting or head.fork is None or head.fork.done or head.epoch:
         raise StreamError(name, "was deleted or taken by somebody while it was made as a fork; fork again")
 

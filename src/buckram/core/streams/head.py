@@ -1,7 +1,7 @@
 """Values of a stream's metadata and their JSON: the head (the one cell by which a stream changes), segment rows, pages.
 
-How a head may change is stream_changes; keys and reading are streams/shared/metadata. JSON, because people repair it
-at night.
+JSON, because people repair it by hand. Not here: how a head may change (`changes.py`), keys and reading
+(`streams/shared/metadata`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEDGER, HISTORY = "ledger", "history"
 
 
 class Summary(NamedTuple):
-    """What a sealed segment holds. Times in microseconds UTC; `last_entry` of the ledger; `bytes` of entry payloads."""
+    """Summary of a sealed segment. Times in microseconds UTC; `last_entry` of the ledger; `bytes` of entry payloads."""
 
     records: int
     last_entry: EntryId
@@ -35,7 +35,7 @@ class Summary(NamedTuple):
     min_timestamp: int
     max_timestamp: int
     last_txid: int
-    """Of the stream, up to and with this segment: never decreases over rows. NO_TXID: none yet."""
+    """Greatest txid of the stream up to the end of this segment: never decreases over rows. NO_TXID: none yet."""
     snapshot: EntryId
     """Newest producers' snapshot in the ledger; -1: none."""
 
@@ -61,7 +61,9 @@ class Segment:
     summary: Summary | None = None
     kind: str = LEDGER
     offloaded: Offloaded | None = None
-    """Of a segment of kind HISTORY only: `ledger` is then an id that no ledger has and that names the files."""
+    """Place of the files of a HISTORY segment, None for others. Its `ledger` is an id of no ledger that names the
+    files.
+    """
 
     @property
     def sealed(self) -> bool:
@@ -69,13 +71,13 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The offset after its last record; of an open one its base."""
+        """Return the offset after its last record; of an open segment its base."""
         return self.base + (self.summary.records if self.summary else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class WriterInfo:
-    """Who claimed the stream last and has not closed it."""
+    """Writer that claimed the stream last and has not closed it."""
 
     name: str
     nonce: str
@@ -90,30 +92,32 @@ class Transaction(NamedTuple):
     next_offset: Offset
     time: int
     query: str = ""
-    """Of a streaming query: its id, and a mark of where its checkpoint is (core/streams/transactions)."""
+    """Id of the streaming query; `place` is a mark of where its checkpoint is (core/streams/transactions). Empty: none.
+    """
     place: str = ""
     past: tuple[str, ...] = ()
     """Queries that this one replaced; they never publish again."""
     targets: str = ""
     """Marks of the further streams that the query has written to (core/streams/transactions)."""
     pause: int = 0
-    """Of a streaming query: the longest time between two of its batches lately, in microseconds; 0: not known."""
+    """Longest recent time between two batches of a streaming query, microseconds; 0: not known."""
     planned: int = 0
-    """When Spark planned the batch, as its checkpoint says, in microseconds UTC; 0: not known."""
+    """Time at which Spark planned the batch, from its checkpoint, microseconds UTC; 0: not known."""
     history: str = ""
-    """Of a streaming query: the mark of the metadata's history in which it was published (core/streams/transactions);
-    empty: not known."""
+    """Mark of the metadata history in which a streaming query published it (core/streams/transactions); empty: not
+    known.
+    """
 
 
 class SnapshotRow(NamedTuple):
     """A published snapshot of the machine whose log the stream is; `core/streams/snapshots.py` has the rules."""
 
     offset: Offset
-    """Of its state: it contains the records below."""
+    """Offset of the state: it contains the effects of all records below."""
     ledger: LedgerId
     last_entry: EntryId
     bytes: int
-    """Of the ledger's payloads."""
+    """Bytes of the ledger's payloads."""
     digest: str
     """Hexadecimal SHA-256 of the ledger's payloads before the last one, which holds the digest itself."""
     created: int
@@ -121,12 +125,12 @@ class SnapshotRow(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """Where a stream came from that began as a copy of another one; `core/streams/forks.py` has the rules."""
+    """Origin of a stream that began as a copy of another one; `core/streams/forks.py` has the rules."""
 
     source: str
     """NAMESPACE/STREAM."""
     uid: str
-    """Of the stream that had that name then."""
+    """Uid of the source stream when the fork was made."""
     at: Offset
     """The records below it are those of the source."""
     done: bool
@@ -136,19 +140,18 @@ class Fork(NamedTuple):
 
 
 class Mirror(NamedTuple):
-    """That a stream is, or was, one of two with the same records in two clusters; `core/streams/mirrors.py` says who
-    may write."""
+    """Part of a stream in a pair with the same records in two clusters; `core/streams/mirrors.py` has the rules."""
 
     state: str
     """MIRROR, PROMOTED or SUPERSEDED of `core/streams/mirrors.py`."""
     cluster: str
     """The identity of the other cluster."""
     uid: str
-    """That of the stream there."""
+    """Uid of the stream in the other cluster."""
     epoch: int = 0
     """The number of promotions of its namespace, over both clusters."""
     end: Offset = 0
-    """Of PROMOTED: the offset from which on the two differ. Of SUPERSEDED: where this side ended when it was fenced."""
+    """Offset at which this side ended when it was fenced (SUPERSEDED), or from which on the two differ (PROMOTED)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,33 +179,34 @@ class Head:
     producers: int | None = None
     """Number of the segment whose tail holds the producers' table."""
     table: Segment | None = None
-    """That segment, once it was trimmed from the list: its ledger is kept for the table alone."""
+    """Segment with the producers' table, once it was trimmed from the list: its ledger is kept for the table alone."""
     ended: bool = False
     deleting: bool = False
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
     garbage: tuple[LedgerId, ...] = ()
     """Ledgers that left the list or never came into it, to be deleted."""
     rewritten: int = 0
-    """How often a page was written again (compaction): what was read of pages before that is out of date."""
+    """Number of times that compaction rewrote a page: pages cached before the last one are out of date."""
     snapshots: tuple[SnapshotRow, ...] | None = None
-    """Of the machine whose log this is, the oldest first; None for a stream that is no machine's log."""
+    """Snapshots of the machine whose log this is, the oldest first; None for a stream that is no machine's log."""
     fork: Fork | None = None
-    """Of a stream that was made as a fork."""
+    """Origin of a stream that was made as a fork; None for other streams."""
     mirror: Mirror | None = None
-    """None for a stream that was never replicated from or to another cluster with a change of sides."""
+    """Relation to the stream in another cluster; None if it was never replicated with a change of sides."""
     mark: Mark | None = None
-    """Of a mirror: a position in its source up to which the two were the same. None: they were never compared."""
+    """Position in a mirror's source up to which the two were found equal; None if they were never compared."""
     deleted_for: str = ""
-    """Of a stream that is being deleted: the purpose that who deletes it said, `core/streams/purposes.py`."""
+    """Purpose under which deletion of the stream began (`core/streams/purposes.py`); empty for one not being deleted.
+    """
 
     @property
     def incomplete(self) -> bool:
-        """Whether it is being made as a fork, or was to be: it cannot be used."""
+        """Return whether the stream is a fork that is not complete: it cannot be used."""
         return self.fork is not None and not self.fork.done
 
     @property
     def came(self) -> Offset:
-        """The records below it came along when the stream was made as a fork; 0 of other streams."""
+        """Return the offset below which records came from the fork's source; 0 for other streams."""
         return 0 if self.fork is None else self.fork.at
 
     @property
@@ -259,7 +263,7 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(key: str, data: bytes) -> Head:
-    """MalformedRecord names the key."""
+    """Parse a stream's head. Raises MalformedRecord, which names the key."""
     raw = _load(key, data)
     try:
         writer = raw["writer"]
@@ -351,7 +355,7 @@ def _txn(done: Transaction) -> list[Any]:
 
 
 def _beside(transactions: Mapping[str, Transaction]) -> dict[str, Any]:
-    """What stands by itself, since earlier releases know rows of transactions of up to seven fields."""
+    """Return the fields of transactions outside their rows, since earlier releases know rows of up to seven fields."""
     values = {
         key: {name: value for name, done in transactions.items() if (value := getattr(done, attribute))}
         for key, attribute, _ in _FIELDS_BESIDE
@@ -413,4 +417,4 @@ _FIELDS_BESIDE: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("planned", "planned", _int),
     ("histories", "history", _text),
 )
-"""Of transactions, in the order in which they are written: the key, the field, and what checks a value."""
+"""Fields of transactions outside their rows, in the order of writing: key, attribute, and the check of a value."""

@@ -23,13 +23,13 @@ from buckram.types import Buffer, EntryId, LedgerId
 
 FORMAT = 1
 PART_BYTES = 32 * 1024 * 1024
-"""A part is closed once its entries have so many bytes: what a reader has in memory."""
+"""Bytes of entries at which a part is closed: a reader holds one part in memory."""
 PART_ENTRIES = 65_536
 UNFINISHED = ".unfinished"
-"""The end of a local file's name while it is written; such a name begins with a dot."""
+"""Suffix of a local file's name while it is written; such a name begins with a dot."""
 _US = 1_000_000
 _COMPRESSION_AT = 4
-"""Where an entry's header names its compression."""
+"""Offset of the compression in an entry's header."""
 
 
 class Part(NamedTuple):
@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an offloaded segment is, of which stream and ledger it was made, and its parts in order."""
+    """Manifest of an offloaded segment: the stream and ledger that it was made of, and its parts in order."""
 
     stream: str
     uid: str
@@ -63,7 +63,7 @@ class Manifest:
     """The id that names the files and stands in the row for the ledger's."""
     ledger: LedgerId
     birth: str
-    """Of the ledger that was offloaded, hexadecimal."""
+    """Birth of the ledger that was offloaded, hexadecimal."""
     base: int
     summary: Summary
     parts: tuple[Part, ...]
@@ -155,13 +155,13 @@ def directory_of(location: str, name: StreamName, uid: str) -> str:
 
 
 def stream_of_directory(directory: str) -> str:
-    """Return the full name of the stream whose history is in a directory; "" for what is none."""
+    """Return the full name of the stream whose history is in a directory; "" for a directory of none."""
     _, namespace, stream, uid = ("", "", "", *directory.rsplit("/", 3))[-4:]
     return f"{namespace}/{stream}" if namespace and stream and uid else ""
 
 
 def is_directory_of(directory: str, stream: StreamId) -> bool:
-    """Whether a directory is that of this stream's history, below whatever location."""
+    """Return whether a directory is that of this stream's history, whatever its location is."""
     own = f"/{stream.uid}" if stream.name is None else directory_of("", stream.name, stream.uid)
     return directory.endswith(own)
 
@@ -210,7 +210,7 @@ def check_location(location: str, what: str = "offload_to") -> str:
 
 
 def may_offload(head: Head, row: Segment) -> bool:
-    """Whether the segment may be offloaded: it is sealed, on bookies, needed, and has no producers' table."""
+    """Return whether the segment may be offloaded: it is sealed, on bookies, needed, and has no producers' table."""
     return row.sealed and row.kind == LEDGER and row.number != head.producers and not is_dead(head, row)
 
 
@@ -238,7 +238,7 @@ def _old(row: Segment, now: int | None, after_s: float | None) -> bool:
 
 
 def offloaded_row(row: Segment, copy: LedgerId, offloaded: Offloaded) -> Segment:
-    """Return the row that takes the place of `row`: all that it says of the records stays."""
+    """Return the row that takes the place of `row`; all facts about the records stay."""
     return replace(row, ledger=copy, kind=HISTORY, offloaded=offloaded)
 
 
@@ -253,7 +253,7 @@ def plain_header(payload: Buffer) -> bytes:
 
 
 def split_headers(data: bytes, count: int) -> Iterator[bytes]:
-    """Yield the headers of `count` entries. MalformedBatch if there are not so many."""
+    """Yield the headers of `count` entries. Raises MalformedBatch if there are fewer."""
     if len(data) < count * HEADER_SIZE:
         raise MalformedBatch(f"{len(data)} bytes of headers, {count} entries need {count * HEADER_SIZE}")
     for at in range(0, count * HEADER_SIZE, HEADER_SIZE):

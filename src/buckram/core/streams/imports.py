@@ -21,9 +21,9 @@ from buckram.errors import InvalidArgument, MalformedRecord
 FORMAT = 1
 FORMATS = ("parquet", "jsonl", "csv")
 TIME_UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
-"""How many microseconds a unit of time has."""
+"""Microseconds of each unit of time."""
 RANGE_BYTES = 128 * 1024 * 1024
-"""About how much of a file is one range: one ledger and one transaction."""
+"""Approximate bytes of a file in one range, which becomes one ledger and one transaction."""
 MAX_FILES = 30_000
 """The most files of one import: their marks must fit into one value of every metadata store."""
 _RANGE_BITS = 32
@@ -37,7 +37,7 @@ class SourceFile(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """What the record has of the file."""
+        """Return the mark of the file in the import's record: 12 hexadecimal digits of a hash of size and name."""
         return hashlib.sha256(f"{self.size} {self.name}".encode()).hexdigest()[:12]
 
 
@@ -49,7 +49,7 @@ class Position(NamedTuple):
 
     @property
     def version(self) -> int:
-        """The transaction's version. It grows from range to range."""
+        """Return the transaction's version, which grows from range to range."""
         return self.file << _RANGE_BITS | self.range
 
 
@@ -60,7 +60,8 @@ def position_of(version: int) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a source become what. Empty: the column of the usual name if there is one, otherwise nothing.
+    """Columns of a source for each part of a record. Empty: the column of the usual name if there is one, otherwise
+    none.
 
     Lines of JSON without a column for the value are values themselves.
     """
@@ -70,7 +71,7 @@ class Columns:
     time: str = ""
     headers: str = ""
     time_unit: str = "us"
-    """Of times that are whole numbers: s, ms or us."""
+    """Unit of times that are whole numbers: s, ms or us."""
 
     def __post_init__(self) -> None:
         if self.time_unit not in TIME_UNITS:
@@ -79,7 +80,9 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What is known of an import. `version` is that of its key; -1: the key does not exist."""
+    """Record of an import: its source and settings, and how far it is. `version` is that of its key; -1: the key does
+    not exist.
+    """
 
     source: str
     format: str
@@ -104,7 +107,7 @@ def key_of(application: str) -> str:
 def continued(known: Import, given: Import, files: Sequence[SourceFile], done: int) -> Import:
     """Return the record for a run that goes on after version `done`. InvalidArgument if the source is another one now.
 
-    `given` is what the caller asks for, `known` the record as it was stored.
+    `given` has the caller's settings, `known` the record as it was stored.
     """
     name = given.source
     if (known.format, known.columns) != (given.format, given.columns):

@@ -1,7 +1,7 @@
-"""What a bulk step asks of the writer that has its stream: to list the step's ledgers between its own segments. Pure.
+"""Request of a bulk step to the stream's writer to list the step's ledgers between its own segments. Pure.
 
-It is the value of a key of the stream, and goes in the very step that lists the ledgers. Not here: the change of the
-head (`changes.py`), asking (`streams/write/asking.py`), and answering (`streams/write/inserting.py`).
+The request is the value of a key of the stream, which is deleted in the very step that lists the ledgers. Not here: the
+change of the head (`changes.py`), asking (`streams/write/asking.py`), and answering (`streams/write/inserting.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_LEDGERS = 100
 _MOST = 2**63
 _NUMBERS = len(Summary._fields)
 _STEP = 5
-"""Fields of a step that the key has; writers of earlier releases know so many."""
+"""Number of a step's leading fields in the key: writers of earlier releases know only these."""
 
 
 class InsertedLedger(NamedTuple):

@@ -41,7 +41,7 @@ class KafkaSource(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Which topic it is. A name alone can be that of another topic tomorrow."""
+    """Identity of a topic: cluster, name and id. A name alone can be that of another topic tomorrow."""
 
     cluster: str
     topic: str
@@ -49,14 +49,14 @@ class Identity(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What Kafka has of a partition: the offsets from `earliest` to before `latest`."""
+    """Offsets that Kafka has of a partition: from `earliest` to before `latest`."""
 
     earliest: int
     latest: int
 
 
 def kafka_source(url: str) -> KafkaSource:
-    """From kafka://HOST:PORT[,HOST:PORT...]/TOPIC. Raises InvalidArgument."""
+    """Parse kafka://HOST:PORT[,HOST:PORT...]/TOPIC. Raises InvalidArgument."""
     found = _URL.fullmatch(url)
     if found is None:
         raise InvalidArgument(f"{url[:100]!r}: needs kafka://HOST:PORT/TOPIC, with a comma between servers")
@@ -71,7 +71,7 @@ def kafka_source(url: str) -> KafkaSource:
 
 @dataclass(frozen=True, slots=True)
 class KafkaImport:
-    """What is known of an import. Offsets are Kafka's, by partition."""
+    """Record of an import: the topic and the current range. Offsets are Kafka's, by partition."""
 
     identity: Identity
     number: int = 0
@@ -79,15 +79,15 @@ class KafkaImport:
     start: Mapping[int, int] = field(default_factory=dict)
     end: Mapping[int, int] = field(default_factory=dict)
     version: int = -1
-    """That of the record's key; -1: the key does not exist."""
+    """Version of the record's key; -1: the key does not exist."""
 
     @property
     def planned(self) -> bool:
-        """Whether there is a range that may have been published, or not."""
+        """Return whether the record has a range, which may or may not be published already."""
         return any(stop > self.start[partition] for partition, stop in self.end.items())
 
     def parts(self) -> dict[int, tuple[int, int]]:
-        """The offsets of the range by partition, without those that have none."""
+        """Return the offsets of the range by partition, without partitions that have none in it."""
         return {part: (self.start[part], stop) for part, stop in self.end.items() if stop > self.start[part]}
 
     def done(self) -> KafkaImport:
@@ -112,7 +112,7 @@ def check_same(known: KafkaImport, identity: Identity) -> None:
 
 
 def left(known: KafkaImport, bounds: Mapping[int, Bounds]) -> int:
-    """Return how many offsets are after what was imported."""
+    """Return how many offsets Kafka has beyond those that were imported."""
     return sum(max(at.latest - known.end.get(part, at.earliest), 0) for part, at in bounds.items())
 
 

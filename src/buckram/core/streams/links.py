@@ -1,9 +1,9 @@
 """Links: what two clusters know of the replication of a namespace between them, and when it is refused. Pure.
 
-Each cluster has a record for the namespace: which part it plays, with which other cluster, and how many promotions
-there were (`epoch`). A promotion raises the epoch on the side that becomes writable. The other side, when it is met
-again with a lower one, is superseded. Not here: marks of single streams (`core/streams/mirrors.py`), reading and
-writing the records (`replication/sides.py`), promoting (`replication/promotion.py`).
+Each cluster has a record for the namespace: whether it is the source or the mirror, with which other cluster, and how
+many promotions there were (`epoch`). A promotion raises the epoch on the side that becomes writable. The other side,
+when it is met again with a lower one, is superseded. Not here: marks of single streams (`core/streams/mirrors.py`),
+reading and writing the records (`replication/sides.py`), promoting (`replication/promotion.py`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,25 @@ class Link:
     """One cluster's record of a namespace. `version` is that of its key; -1: the key does not exist."""
 
     state: str
-    """SOURCE: it is copied from here; MIRROR: to here; PROMOTED: it was a mirror; SUPERSEDED: the mirror was."""
+    """SOURCE: copied to the other cluster; MIRROR: copied from it; PROMOTED: was a mirror and is written now;
+    SUPERSEDED: the other side was promoted.
+    """
     cluster: str
     """The identity of the other cluster."""
     uri: str
-    """How the other cluster is reached, as the command was told; empty if that has a password in it."""
+    """URI of the other cluster as the command gave it; empty if that has a password in it."""
     epoch: int = 0
     """The number of promotions so far."""
     time: int = 0
     """When the record was written, microseconds UTC."""
     streams: tuple[str, ...] = ()
-    """The streams that are replicated, if these are not all of the namespace."""
+    """Names of the replicated streams; empty for all streams of the namespace."""
     version: int = -1
 
     def has(self, stream: str) -> bool:
-        """Whether a stream of the namespace, by its bare name, is replicated; objects are with the whole namespace."""
+        """Return whether a stream of the namespace, by its bare name, is replicated; objects are only with the whole
+        namespace.
+        """
         return not self.streams or stream in self.streams
 
     def joined(self, streams: frozenset[str]) -> tuple[str, ...]:
@@ -73,15 +77,15 @@ def shown_uri(uri: str) -> str:
 
 
 def is_superseded(here: Link | None, there: Link | None, cluster: str) -> bool:
-    """Whether the side `here`, in `cluster`, was replaced by a promotion of the side `there`."""
+    """Return whether the side `here`, in `cluster`, was replaced by a promotion of the side `there`."""
     epoch = here.epoch if here is not None else 0
     return there is not None and there.state == PROMOTED and there.cluster == cluster and there.epoch > epoch
 
 
 def check_creation(namespace: str, stream: str, link: Link | None, copied_from: str = "") -> None:
-    """ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced.
+    """Raise ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced.
 
-    `copied_from`: the cluster whose stream the replication copies into this one; empty for what anybody else creates.
+    `copied_from`: the cluster whose stream the replication copies into this one; empty for any other creation.
     """
     if link is None or not link.has(stream):
         return
@@ -101,7 +105,7 @@ def check_creation(namespace: str, stream: str, link: Link | None, copied_from: 
 
 
 def check_ledger(namespace: str, link: Link | None) -> None:
-    """ReplicationRefused for a new ledger of a namespace as a whole, in a cluster whose side of it was replaced."""
+    """Raise ReplicationRefused for a new ledger of a whole namespace, in a cluster whose side of it was replaced."""
     if link is not None and link.state == SUPERSEDED and not link.streams:
         raise ReplicationRefused(
             namespace,
@@ -111,7 +115,7 @@ def check_ledger(namespace: str, link: Link | None) -> None:
 
 
 def check_run(namespace: str, source: Link | None, target: Link | None, source_id: str, target_id: str) -> None:
-    """ReplicationRefused unless the namespace may be copied from `source` to `target`."""
+    """Raise ReplicationRefused unless the namespace may be copied from `source` to `target`."""
     if source_id == target_id:
         raise ReplicationRefused(
             namespace, f"both sides are the same cluster, {source_id}: give --from and --to different ones"

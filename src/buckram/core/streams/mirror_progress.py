@@ -1,4 +1,4 @@
-"""What a replication writes down of a mirror: how far it is, and why nothing is copied any more. Pure.
+"""Progress of a mirror as its replication records it, and the reason if copying has stopped. Pure.
 
 Not here: reading and writing it (`replication/lag.py`), the mark in the head (`core/streams/mirrors.py`).
 """
@@ -13,22 +13,22 @@ from buckram.errors import MalformedRecord
 
 
 class Progress(NamedTuple):
-    """What a replication last wrote down of a mirror."""
+    """Progress of a mirror as the replication last recorded it."""
 
     source_end: int
     """The offset after the last record that was readable in the source."""
     copied: int
     """The offset up to which the mirror had the records."""
     time: int
-    """When that was, microseconds UTC."""
+    """Time of this record, microseconds UTC."""
     trouble: str = ""
-    """Why nothing is copied any more; empty while it is."""
+    """Reason why copying has stopped; empty while it goes on."""
     since: int = 0
-    """Since when, microseconds UTC."""
+    """Time since which copying has stopped, microseconds UTC; 0 while it goes on."""
 
 
 def parse_progress(key: str, value: bytes) -> Progress:
-    """What was written down of a mirror. Raises MalformedRecord, which names the key."""
+    """Parse the recorded progress of a mirror. Raises MalformedRecord, which names the key."""
     try:
         raw = json.loads(value)
         numbers = [raw["source_end"], raw["copied"], raw["time"], raw.get("since", 0)]

@@ -1,9 +1,9 @@
 """Mirrors: streams whose records come from a stream in another cluster, at the same offsets; which side may be written.
 
 A mirror is written by the replication alone, until it is promoted. The side that it was copied from is superseded then,
-and takes no records, so that the two never have different records at one offset without anybody knowing where they
-part. Pure. Not here: the bytes of what is copied (`core/streams/copies.py`), changing the head (`core/streams/
-changes.py`), copying and promoting (`replication/`).
+and takes no records, so that the two never have different records at one offset without a record of where they part.
+Pure. Not here: the bytes of what is copied (`core/streams/copies.py`), changing the head (`core/streams/ changes.py`),
+copying and promoting (`replication/`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ KEPT_SETTINGS = (
 
 
 def check_writable(name: str, head: Head, mirror_of: str = "") -> None:
-    """MirrorStream for a writer that may not write here. `mirror_of`: for the replication, the uid of its source."""
+    """Raise MirrorStream for a writer that may not write here. `mirror_of`: for the replication, the uid of its
+    source.
+    """
     mark = head.mirror
     if mark is None or mark.state == PROMOTED:
         if mirror_of:
@@ -54,7 +56,7 @@ def check_writable(name: str, head: Head, mirror_of: str = "") -> None:
 
 
 def check_counterpart(name: str, found: Head, cluster: str, uid: str) -> None:
-    """ReplicationRefused unless `found` is the mirror of the stream with this uid in that cluster."""
+    """Raise ReplicationRefused unless `found` is the mirror of the stream with this uid in that cluster."""
     mark = found.mirror
     if found.deleting:
         raise ReplicationRefused(name, "the target's stream is being deleted; run it again when it is gone")

@@ -13,7 +13,7 @@ OBJECTS_LOG = "buckram.objects"
 MAX_NAME_BYTES = 200
 MAX_PRODUCER_BYTES = 128
 OWNER, OWNER_UID, OWNER_PURPOSE = "buckram.stream", "buckram.stream.uid", "buckram.stream.purpose"
-"""Keys in the custom metadata of a ledger that is made for a stream, there before its first entry."""
+"""Keys of a stream's ledger in its custom metadata, written before the first entry."""
 
 
 class StreamName(NamedTuple):
@@ -27,15 +27,17 @@ class StreamName(NamedTuple):
 
 
 class StreamId(NamedTuple):
-    """A stream by its name and its uid: one that was deleted and made anew under the same name is another one."""
+    """Identity of a stream by its name and uid: one that was deleted and made anew under the same name differs in
+    uid.
+    """
 
     name: StreamName | None
-    """None where only the uid is known: what is left of a deleted stream."""
+    """Name of the stream; None where only the uid is known, as for the remains of a deleted stream."""
     uid: str
 
 
 def stream_name(name: str, namespace: str | None = None) -> StreamName:
-    """From NAMESPACE/STREAM, or a bare name in `namespace` (None: default). InvalidArgument says what is wrong."""
+    """Parse NAMESPACE/STREAM, or a bare name in `namespace` (None: default). Raises InvalidArgument with the fault."""
     if isinstance(name, str) and "/" in name:
         space, _, bare = name.partition("/")
         if namespace is not None and space != namespace:
@@ -46,7 +48,7 @@ def stream_name(name: str, namespace: str | None = None) -> StreamName:
 
 
 def check_name(what: str, name: str) -> str:
-    """`name` if it is a good one: 1 to 200 bytes, printable, no separator, no blank at its ends, no leading dot."""
+    """Return `name` if it is valid: 1 to 200 bytes, printable, no separator, no blank at its ends, no leading dot."""
     if not isinstance(name, str):
         raise InvalidArgument(f"the name of a {what} must be a str, not {type(name).__name__}")
     if not name:
@@ -69,7 +71,7 @@ def check_name(what: str, name: str) -> str:
 
 
 def _why_not(character: str) -> str:
-    """Why no name may have this character; empty: it may.
+    """Return why no name may have this character; empty if it may.
 
     ZooKeeper looks at the halves of a pair of UTF-16, and refuses both, so it takes no character beyond U+FFFF. The
     other stores would, but a cluster's metadata may move from one store to another.
@@ -99,14 +101,14 @@ def check_producer(producer: str) -> str:
 
 
 def check_writer_name(name: str) -> str:
-    """What others are told of a writer; may be empty."""
+    """Return a writer's name, which is shown to others, if it has at most 200 bytes; it may be empty."""
     if not isinstance(name, str) or not 0 <= utf8_size(name) <= MAX_NAME_BYTES:
         raise InvalidArgument(f"the name of a writer is a str of at most {MAX_NAME_BYTES} bytes, not {_shown(name)}")
     return name
 
 
 def utf8_size(text: str) -> int:
-    """Bytes in UTF-8; -1 for a str that has no such form (surrogates)."""
+    """Return the size of a text in UTF-8, bytes; -1 if it contains surrogates, which have none."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:
@@ -119,12 +121,12 @@ def _shown(value: object) -> str:
 
 
 def owner_mark(name: StreamName, uid: str, purpose: str) -> dict[str, bytes]:
-    """Custom metadata that names a ledger's owner. `purpose`: "segment" or "bulk APPLICATION VERSION"."""
+    """Return the custom metadata that names a ledger's owner. `purpose`: "segment" or "bulk APPLICATION VERSION"."""
     return {OWNER: str(name).encode(), OWNER_UID: uid.encode(), OWNER_PURPOSE: purpose.encode()}
 
 
 def owner_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, str] | None:
-    """(full stream name, uid) of the stream that a ledger was made for; None for a ledger of its own."""
+    """Return (full stream name, uid) of the stream that a ledger was made for; None for a ledger of its own."""
     uid = custom_metadata.get(OWNER_UID)
     if uid is None:
         return None
@@ -132,7 +134,7 @@ def owner_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, str] | None:
 
 
 def is_made_for(custom_metadata: Mapping[str, bytes], stream: StreamId) -> bool:
-    """Whether a ledger was made for this stream, as its owner mark says."""
+    """Return whether a ledger was made for this stream, as its owner mark says."""
     owner = owner_of(custom_metadata)
     if owner is None or owner[1] != stream.uid:
         return False

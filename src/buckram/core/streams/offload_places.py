@@ -1,4 +1,4 @@
-"""Where servers may follow a policy to history: whoever changes a stream sets it, and they have an operator's rights.
+"""Places where servers may follow a policy to history, as the operator lists them.
 
 So an operator lists locations by namespaces. A stream's files are in NAMESPACE/STREAM/UID below one of them and nowhere
 else, whatever its policy, its segment list or its intents say. Pure.
@@ -20,16 +20,16 @@ EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlaces:
-    """Locations by namespaces, and under EVERY those of all."""
+    """Locations by namespace; those under EVERY hold for all namespaces."""
 
     listed: Mapping[str, tuple[str, ...]]
 
     def of(self, namespace: str) -> tuple[str, ...]:
-        """The locations that streams of a namespace may use."""
+        """Return the locations that streams of a namespace may use."""
         return (*self.listed.get(namespace, ()), *self.listed.get(EVERY, ()))
 
     def check_policy(self, namespace: str, location: str) -> None:
-        """InvalidArgument for an offload_to that the operator has not listed for the namespace."""
+        """Raise InvalidArgument for an offload_to that the operator has not listed for the namespace."""
         if location not in self.of(namespace):
             known = ", ".join(self.of(namespace)) or "none"
             raise InvalidArgument(
@@ -38,8 +38,9 @@ class OffloadPlaces:
             )
 
     def why_not(self, directory: str, namespace: str, uid: str) -> str:
-        """Why the files of the stream with this uid may not be in this directory; empty: they may. An empty namespace:
-        the stream is gone, and nobody knows where it was."""
+        """Return why this directory may not hold files of the stream with this uid; "" if it may. An empty namespace
+        means that the stream is gone and its namespace unknown: every listed location is accepted then.
+        """
         roots = [f"{root}/{namespace}" for root in self.of(namespace)] if namespace else self._all()
         for root in roots:
             below = directory.removeprefix(f"{root}/").split("/") if directory.startswith(f"{root}/") else []
@@ -48,8 +49,9 @@ class OffloadPlaces:
         return f"{directory} is no directory for the history of this stream: {SETTING} lists where it may be"
 
     def why_not_read(self, directory: str) -> str:
-        """Why files may not be read in a directory whose last names are those of their stream, which the reader has
-        compared; empty: they may."""
+        """Return why files in a directory may not be read; "" if they may. The reader has already compared the
+        directory's last names with those of the stream.
+        """
         root, *names = directory.rsplit("/", 3)
         if len(names) == 3 and root in self.of(names[0]):
             return ""
@@ -60,7 +62,7 @@ class OffloadPlaces:
 
 
 def parse_offload_places(text: str) -> OffloadPlaces:
-    """Of NAMESPACE=LOCATION and so on, with spaces between; `*` for every namespace. ConfigError."""
+    """Parse NAMESPACE=LOCATION pairs between spaces; `*` stands for every namespace. Raises ConfigError."""
     found: dict[str, tuple[str, ...]] = {}
     for word in text.split():
         namespace, equals, location = word.partition("=")

@@ -1,8 +1,7 @@
-"""What a namespace or stream may choose: quorums, digest, rolling, retention, compression, idempotence.
+"""Settings of a namespace or stream: quorums, digest, rolling, retention, compression, idempotence.
 
 A stream's settings lie over its namespace's, which lie over the defaults; only what was set is stored. Retention
-deletes nothing unless it is told to. Carrying a policy out is streams/maintain/retention; quotas will be fields of
-their own.
+deletes nothing unless it is set. Not here: carrying a policy out (`streams/maintain/retention`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Policy:
     retention_bytes: int | None = None
     """The oldest segments are truncated as long as those that stay hold at least this much payload."""
     retention_cursors: bool = False
-    """Never truncate beyond the lowest cursor (where there is one)."""
+    """True: truncation stops at the lowest cursor, if the stream has one."""
     retention_consumed: bool = False
     """Records that every cursor has passed are truncated; nothing while there is no cursor."""
     offload_to: str = ""
@@ -56,15 +55,15 @@ class Policy:
     backup_to: str = ""
     """The place of these backups, by its name in the operator's list (`[janitor] backup_places`)."""
     backup_keep: int = 7
-    """So many of them stay: the newest."""
+    """Number of backups that stay, the newest ones."""
     compression: str = "none"
     encryption: str = "optional"
-    """Whether entries are encrypted where the writer has a key (optional), or nothing is written without one."""
+    """Encryption of entries: "optional", if the writer has a key, or "required": nothing is written without one."""
     max_producers: int = 10_000
     producer_s: float = 7 * 86_400.0
-    """A producer that appended nothing for so long is forgotten."""
+    """Seconds without an append after which a producer is forgotten."""
     max_uploads: int = 10_000
-    """So many uploads of objects in parts may be open in a namespace at the same time."""
+    """Maximum uploads of objects in parts that are open in a namespace at the same time."""
 
     @property
     def quorum(self) -> Quorum:
@@ -72,7 +71,9 @@ class Policy:
 
     @property
     def segment_s(self) -> float:
-        """How long a segment is written at most: one that outlived the retention of its first record keeps space."""
+        """Return the longest time that a segment is written, seconds: at most the retention, since retention frees
+        whole segments.
+        """
         return self.roll_s if self.retention_s is None else min(self.roll_s, max(self.retention_s, 1.0))
 
     @property
@@ -85,8 +86,9 @@ FIELDS = {field.name: field for field in dataclasses.fields(Policy)}
 
 
 def merged(*overrides: Mapping[str, Any]) -> Policy:
-    """The defaults with these over them, the last one uppermost. InvalidArgument for what no setting can be: these were
-    written by whoever may write a stream's metadata."""
+    """Return the defaults with these over them, the last one uppermost. Raises InvalidArgument for invalid values,
+    since anyone who may write a stream's metadata writes the overrides.
+    """
     values: dict[str, Any] = {}
     for part in overrides:
         values.update(part)
@@ -108,7 +110,7 @@ def _is_of_type(name: str, value: Any) -> bool:
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in their stored form. InvalidArgument names the setting, the value and what is accepted."""
+    """Return the settings in their stored form. InvalidArgument names the setting, the value and what is accepted."""
     checked: dict[str, Any] = {}
     for name, value in overrides.items():
         if name not in FIELDS:
@@ -118,7 +120,9 @@ def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_place_name(name: str) -> str:
-    """The name of a place for backups. InvalidArgument for a location, which only an operator may give."""
+    """Return the name of a place for backups. Raises InvalidArgument for a location, which only an operator may
+    give.
+    """
     if not isinstance(name, str) or _PLACE.fullmatch(name) is None:
         raise InvalidArgument(
             f"backup_to {name!r}: needs the name of a place that an operator has listed ([janitor] backup_places), of "

@@ -1,9 +1,9 @@
-"""Positions in a stream that somebody remembers, and whether they still mean the same records.
+"""Positions in a stream that a client remembers, and whether they still mean the same records.
 
 A stream goes back when the metadata of its cluster are restored from a backup: it ends earlier, and other records come
-at the offsets that it had given before. Who remembers a position remembers the record before it as well, and compares
-that with what the stream has there now: times of appending never repeat, so that two streams with the same record at
-one offset have the same records below it. Pure. Not here: reading records (`replication/positions.py`).
+at the offsets that it had given before. A client that remembers a position remembers the record before it as well, and
+compares that with the present record there: times of appending never repeat, so that two streams with the same record
+at one offset have the same records below it. Pure. Not here: reading records (`replication/positions.py`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Mark(NamedTuple):
     """A position in a stream of another cluster, with the record before it and the history in which it was found."""
 
     offset: Offset
-    """The next record; the one before it is known here."""
+    """Offset of the next record after the position."""
     append_time: int
-    """Of the record before, microseconds UTC; 0 if there was none."""
+    """Append time of the record before, microseconds UTC; 0 if there was none."""
     digest: str
-    """Of the record before, as `record_digest` returns it; empty if it is not known."""
+    """Digest of the record before, as `record_digest` returns it; empty if it is not known."""
     epoch: int
-    """Of the history of the other cluster's metadata; -1 if it is not known."""
+    """Epoch of the other cluster's metadata history; -1 if it is not known."""
     restore: str
-    """Of that history: each restore begins another one."""
+    """Id of that history: each restore begins another one."""
 
 
 class Seen(NamedTuple):
@@ -39,16 +39,16 @@ class Seen(NamedTuple):
 
 
 class Present(NamedTuple):
-    """What the stream is now, for a position."""
+    """Current state of the stream, as far as a position is compared with it."""
 
     earliest: Offset
     end: Offset
     """The offset after the last record that is readable."""
     live: bool
-    """A writer has it, or died; more may be stored than is readable."""
+    """True while a writer has the stream, or died: more may be stored than is readable."""
     sealed_end: Offset
     last_append: int
-    """Of the last sealed record, microseconds UTC."""
+    """Append time of the last sealed record, microseconds UTC."""
     history: History
     before: Seen | None
     """The record before the position; None if it is not there any more, or not yet."""
@@ -57,16 +57,16 @@ class Present(NamedTuple):
 
 
 class Verdict(Enum):
-    """What has become of a position."""
+    """Result of comparing a remembered position with the stream."""
 
     SAME = "same"
-    """What is below it is what it was."""
+    """The records below the position are the same as before."""
     SHORTER = "shorter"
-    """The stream ends below it."""
+    """The stream ends below the position."""
     DIFFERS = "differs"
-    """The record before it is another one."""
+    """The record before the position is another one."""
     UNKNOWN = "unknown"
-    """The metadata have another history, and what is below it was truncated."""
+    """The metadata have another history, and the records below the position were truncated."""
 
 
 def record_digest(record: Record) -> str:
@@ -90,26 +90,28 @@ def record_digest(record: Record) -> str:
 
 
 def seen(record: Record) -> Seen:
-    """Return what is remembered of a record."""
+    """Return the append time and digest of a record, which a position remembers."""
     return Seen(record.append_time, record_digest(record))
 
 
 def mark_of(offset: Offset, before: Seen | None, history: History) -> Mark:
-    """Return a position with the record before it; None: nothing is known of that."""
+    """Return a position with the record before it; `before` is None if that record is not known."""
     time, digest = (0, "") if before is None else before
     return Mark(offset, time, digest, history.epoch, history.restore)
 
 
 def same_history(epoch: int, restore: str, now: History) -> bool:
-    """Whether metadata were not restored since. A cluster of an older release gets its first history without that."""
+    """Return whether metadata were not restored since. The first history of a cluster of an older release (epoch 1
+    after 0) is no restore.
+    """
     return epoch >= 0 and (restore == now.restore or (epoch == 0 and now.epoch == 1))
 
 
 def compare(mark: Mark, now: Present) -> Verdict:
-    """Compare a position that somebody remembers with what the stream is now."""
+    """Compare a remembered position with the stream as it is now."""
     unchanged = same_history(mark.epoch, mark.restore, now.history)
     if mark.offset > now.end:
-        # What a writer has sent and nobody has told to be readable yet may have been read before.
+        # A live writer's records may have been read before, though it has not published that they are readable yet.
         return Verdict.SAME if unchanged and now.live else Verdict.SHORTER
     if not mark.append_time:
         return Verdict.SAME  # Nothing was copied yet.

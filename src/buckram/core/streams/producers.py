@@ -1,4 +1,4 @@
-"""Idempotent producers: who appended which sequence last, for how long that is remembered, and its snapshot's bytes.
+"""Idempotent producers: the last sequence of each, for how long it is remembered, and the bytes of its snapshot.
 
 A retry is told apart from a new record by (producer, sequence): a producer's sequences are stored without a gap, so
 whatever lies between its first and its last one is stored. Nothing is forgotten silently: of a producer that left the
@@ -17,7 +17,7 @@ from buckram.types import Buffer, Offset
 
 MAX_FORGOTTEN = 65_536
 UNKNOWN_OFFSET = -1
-"""What a repeated append gives when the offset it got the first time is no longer known."""
+"""Offset that a repeated append returns when the offset of the first one is no longer known."""
 
 
 class Last(NamedTuple):
@@ -29,29 +29,30 @@ class Last(NamedTuple):
 
 
 class ProducerTable:
-    """In order of the last append, oldest first."""
+    """Table of producers and their last sequences, ordered by their last append, the oldest first."""
 
     def __init__(self) -> None:
         self._known: dict[str, Last] = {}
         self._starts: dict[str, int] = {}
-        """The first sequence of those that did not begin at 0."""
+        """First sequence of each producer that did not begin at 0."""
         self._forgotten: dict[int, None] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
     def __bool__(self) -> bool:
-        """There is something that a snapshot must keep."""
+        """Return whether a snapshot must keep anything of the table."""
         return bool(self._known or self._forgotten)
 
     def last(self, producer: str) -> Last | None:
         return self._known.get(producer)
 
     def fresh(self, stream: str, producer: str, first: int, count: int, start: int | None = None) -> int:
-        """How many of the sequences first .. first + count - 1 are stored already: that many are to be left out.
+        """Return how many of the sequences first .. first + count - 1 are stored already, which the caller leaves out.
 
-        OutOfOrderSequence for a gap, which would make what is missing look like a retry later. `start`: where a
-        producer begins that the stream never had (else at 0). ProducerForgotten for one that may have been forgotten.
+        Raises OutOfOrderSequence for a gap, which would make the missing records look like a retry later. `start`: the
+        first sequence of a producer that the stream never had (else 0). Raises ProducerForgotten for one that may have
+        been forgotten.
         """
         known = self._known.get(producer)
         if known is not None:
@@ -75,7 +76,7 @@ class ProducerTable:
         raise ProducerForgotten(stream, producer, first, f"{why}: find out what is stored and use a new producer id")
 
     def stored(self, producer: str, sequence: int, offset: Offset, time: int, first: int = 0) -> None:
-        """This is the producer's newest record now; `first`: the sequence at which it begins, should it be new."""
+        """Record the producer's newest record; `first` is the sequence at which it begins if it is new."""
         if self._known.pop(producer, None) is None and first:
             self._starts[producer] = first
         self._known[producer] = Last(sequence, offset, time)
@@ -91,7 +92,7 @@ class ProducerTable:
                 self._forgotten[_hash(producer)] = None
 
     def replay(self, batch: Batch) -> None:
-        """Records that were read back by a recovery, in order."""
+        """Add the records of a batch that recovery read back; batches come in order."""
         for offset, pair in enumerate(batch.producers(), batch.first_offset):
             if pair is not None:
                 self.stored(*pair, offset, batch.append_time, pair[1])
@@ -111,7 +112,7 @@ class ProducerTable:
 
     @classmethod
     def decode(cls, body: Buffer) -> ProducerTable:
-        """MalformedBatch for bytes that are no snapshot."""
+        """Parse a snapshot of the table. Raises MalformedBatch for bytes that are none."""
         table, cursor = cls(), BufferCursor(body)
         count, forgotten = cursor.integers("i", 2)
         if not 0 <= count <= len(body) or not 0 <= forgotten <= MAX_FORGOTTEN:

@@ -2,8 +2,8 @@
 
 Most streams hold records of their users. Others are the log of a machine, of a database or of a namespace's objects, or
 what the cluster writes about itself: whoever deleted, wrote or truncated one of these as a stream would take the
-machine, the database or all objects along. `refusal` decides for every door: Python, the command line, HTTP, Spark and
-the metadata service of bookies. Whoever acts for the owner says so, with the purpose of the stream.
+machine, the database or all objects along. `refusal` decides for every interface: Python, the command line, HTTP, Spark
+and the metadata service of bookies. A caller that acts for the owner gives the purpose of the stream.
 
 Reading is free, and so are cursors, which belong to readers. Not here: what a mirror takes (`mirrors.py`), permissions
 (`core/security/acl.py`).
@@ -28,7 +28,7 @@ _MARKS = ("buckram", "cdc")
 
 
 class Purpose(Enum):
-    """What a stream is for, by the word that is shown and that an owner says."""
+    """Purpose of a stream; the value is the word that is shown and that an owner gives."""
 
     RECORDS = "records"
     """Records of users."""
@@ -45,7 +45,7 @@ class Purpose(Enum):
 
 
 class Act(Enum):
-    """What is done to a stream as a stream, by the words that a refusal uses."""
+    """Action on a stream; the value is the word that a refusal uses."""
 
     WRITE = "write"
     """Append, publish a bulk step, import, seal or end."""
@@ -146,7 +146,7 @@ def purpose_of(name: str, head: Head) -> Purpose:
 
 
 def purpose_named(word: str) -> Purpose:
-    """Return the purpose that a caller says. InvalidArgument for another word."""
+    """Return the purpose that a caller gives. Raises InvalidArgument for another word."""
     try:
         return Purpose(word)
     except ValueError:
@@ -157,7 +157,7 @@ def purpose_named(word: str) -> Purpose:
 def refusal(name: str, purpose: Purpose, act: Act, acting_for: Purpose = Purpose.RECORDS) -> str:
     """Return why the act is refused, with the command that is right; "" if it is allowed.
 
-    `acting_for`: the purpose that the caller says it acts for. Its owner may do everything to a stream.
+    `acting_for`: the purpose for which the caller acts. Its owner may do everything to a stream.
     """
     if acting_for is purpose:
         return ""
@@ -194,8 +194,8 @@ def check_marks(name: str, head: Head, properties: Mapping[str, Any]) -> None:
 def change_refusal(name: str, before: Head, after: Head | None) -> str:
     """Return why nobody may replace one head by another in the metadata, or delete it (None); "" if that is allowed.
 
-    The head itself says for whom a deletion began, so that whoever keeps the metadata can tell an owner's deletion from
-    one that takes a machine, a database or all objects for records.
+    The head itself names the purpose of a deletion, so that the metadata service can distinguish an owner's deletion
+    from one that takes a machine, a database or all objects for records.
     """
     purpose = purpose_of(name, before)
     if after is not None and purpose_of(name, after) is not purpose:

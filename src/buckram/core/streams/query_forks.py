@@ -1,8 +1,10 @@
-"""The id of a query whose checkpoint was forked says what it is: of which query, and after which batch. Pure.
+"""The id of a query with a forked checkpoint, which names the original query and the batch after which it was forked.
+Pure.
 
 Such an id is a UUID of version 8, whose bits are free for the application (RFC 9562); Spark makes version 4 and takes
 any. A sink finds all that it has to know in the id that comes with each batch, wherever the checkpoint is, so the first
-batch of a fork begins like batch 0 of a query that was never forked. What it may meet is in `transactions.py`.
+batch of a fork begins like batch 0 of a query that was never forked. Not here: checks of that batch
+(`transactions.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from buckram.errors import InvalidArgument
 
 _BATCH_BITS, _RANDOM_BITS = 36, 38
 _LOW_BITS = _BATCH_BITS + _RANDOM_BITS
-"""Below the 48 bits of the source's digest: 12 of them lie before the variant, 62 behind it."""
+"""Number of bits below the 48 of the source's digest; 12 of them lie before the UUID's variant, 62 behind it."""
 _VERSION = 8
 
 
@@ -33,13 +35,13 @@ def forked_query(source: str, batch: int, random: int) -> str:
 
 
 def first_batch(query: str) -> int:
-    """Return the batch with which a query begins: 0, or for a fork the one after that of which it is."""
+    """Return the batch with which a query begins: 0, or for a fork the one after the batch at which it was forked."""
     found = _parse(query)
     return 0 if found is None else (found[1] >> _RANDOM_BITS) + 1
 
 
 def is_fork_of(query: str, source: str) -> bool:
-    """Whether `query` is a fork of the query `source` itself, not of one of its forks."""
+    """Return whether `query` is a fork of the query `source` itself, not of one of its forks."""
     found = _parse(query)
     return found is not None and bool(source) and found[0] == _digest(source)
 
@@ -49,7 +51,7 @@ def _digest(source: str) -> int:
 
 
 def _parse(query: str) -> tuple[int, int] | None:
-    """The source's digest, and the bits of the batch and of chance; None for an id that says nothing of a fork."""
+    """Return the source's digest and the bits of batch and randomness; None for an id that is not a fork's."""
     try:
         found = uuid.UUID(query)
     except ValueError:

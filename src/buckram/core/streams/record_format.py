@@ -73,7 +73,7 @@ class EntryHeader(NamedTuple):
 
 @dataclass(slots=True)
 class Columns:
-    """Records to be written, by columns; a column that nobody used is None. Lists have one item per record."""
+    """Records to be written, by columns; an unused column is None. Lists have one item per record."""
 
     values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | None] | None = None
@@ -102,7 +102,7 @@ class Columns:
         self.size += other.size
 
     def slice(self, start: int, stop: int, size: int | None = None) -> Columns:
-        """Records start..stop; `size`: theirs, if it is known."""
+        """Return the records start..stop as columns; `size` is their bytes, if known."""
         part = Columns(
             self.values[start:stop],
             self.keys and self.keys[start:stop],
@@ -117,7 +117,7 @@ class Columns:
 
     @property
     def overhead(self) -> int:
-        """Bytes that one record costs in an entry beyond its own, at most."""
+        """Return the most bytes that one record costs in an entry beyond its own."""
         offset, nullable, number = 4, 5, 8
         return (
             nullable
@@ -130,12 +130,12 @@ class Columns:
 
     @property
     def plain(self) -> bool:
-        """Values only."""
+        """Return whether the records have values only."""
         extras: tuple[object, ...] = (self.keys, self.headers, self.timestamps, self.txids, self.producers)
         return extras == _NO_EXTRAS
 
     def sizes(self) -> list[int]:
-        """Payload bytes of each record."""
+        """Return the payload bytes of each record."""
         try:
             sizes = list(map(len, self.values))  # type: ignore[arg-type]  # nulls are what the except is for
         except TypeError:
@@ -174,8 +174,9 @@ def encode(
     snapshot: EntryId = NO_SNAPSHOT,
     compression: int = NONE,
 ) -> tuple[bytes, EntryHeader]:
-    """The entry of these records (at least one). Times in microseconds UTC; `last_txid` after these records; `lowest`
-    and `highest` timestamp of the segment before them."""
+    """Return the entry of these records, at least one, and its header. Times in microseconds UTC; `last_txid` after
+    these records; `lowest` and `highest` timestamp of the segment before them.
+    """
     body = BodyBuilder()
     mask = body.binary(columns.values, VALUE_NULLS)
     if columns.keys is not None:
@@ -223,7 +224,9 @@ def encode_body(
     snapshot: EntryId = NO_SNAPSHOT,
     compression: int = NONE,
 ) -> tuple[bytes, EntryHeader]:
-    """The entry of a body whose columns are there already; `lowest` and `highest` with its records."""
+    """Return the entry of a body whose columns are encoded already, and its header; `lowest` and `highest` include its
+    records.
+    """
     header = EntryHeader(
         DATA, compression, mask, records, body.size, first, append_time, last_txid, lowest, highest, snapshot
     )
@@ -241,7 +244,7 @@ def encode_plain(
     highest: int = NO_MAX,
     snapshot: EntryId = NO_SNAPSHOT,
 ) -> bytes:
-    """A snapshot or a mark: an entry without records. `first` is the offset of the record that comes next."""
+    """Return a snapshot or a mark, an entry without records. `first` is the offset of the record that comes next."""
     header = EntryHeader(kind, NONE, 0, 0, len(body), first, append_time, last_txid, lowest, highest, snapshot)
     return _entry(header, [body])
 
@@ -258,7 +261,7 @@ def _entry(header: EntryHeader, parts: list[Buffer]) -> bytes:
 
 
 def framed(header: EntryHeader, body: Buffer) -> bytes:
-    """The entry of a body that is as it will be stored: compressed already, where the header says so."""
+    """Return the entry of a body in its stored form: already compressed where the header says so."""
     kind, compression, mask, *rest = header
     return b"".join((HEADER.pack(MAGIC, VERSION, kind, compression, 0, mask, *rest), body))
 
@@ -273,7 +276,7 @@ class BodyBuilder:
         self.size = 0
 
     def put(self, data: Buffer) -> None:
-        """Bytes, or a view of bytes that nobody changes before the entry is made."""
+        """Append bytes, or a view of bytes that do not change before the entry is made."""
         self.parts.append(data)
         pad = -len(data) % 8
         if pad:
@@ -291,7 +294,7 @@ class BodyBuilder:
         self.put(b"".join(items))
 
     def binary(self, items: list[bytes | None], null_bit: int) -> int:
-        """Nullable bytes; gives the bit for the mask if there are nulls."""
+        """Append nullable bytes; return the bit for the mask if there are nulls."""
         try:
             joined = b"".join(items)  # type: ignore[arg-type]  # a null is what the except is for
         except TypeError:
@@ -324,7 +327,7 @@ def _validity(items: Sequence[object]) -> bytes:
 
 
 def parse_header(payload: Buffer) -> EntryHeader:
-    """MalformedBatch, or UnknownBatchVersion for a newer one. Looks at the first 64 bytes and the size only."""
+    """Parse the first 64 bytes of an entry. Raises MalformedBatch, or UnknownBatchVersion for a newer one."""
     if len(payload) < HEADER_SIZE:
         raise MalformedBatch(f"{len(payload)} bytes are no stream entry, its header alone has {HEADER_SIZE}")
     magic, version, kind, compression, zero, mask, count, size, *rest = HEADER.unpack_from(payload)
@@ -353,7 +356,7 @@ class BufferCursor:
 
     @property
     def position(self) -> int:
-        """Where the next buffer begins."""
+        """Return the offset at which the next buffer begins."""
         return self._at
 
     def take(self, size: int) -> memoryview:
@@ -373,10 +376,10 @@ class BufferCursor:
         return data.cast(kind)
 
     def offsets(self, count: int) -> memoryview:
-        """count + 1 offsets, ascending from 0."""
+        """Return count + 1 offsets that ascend from 0. Raises MalformedBatch if they do not."""
         column = self.integers("i", count + 1)
         found = column.tolist()
-        # Sorting what is sorted already is one comparison per item, in C.
+        # Sorting a sorted list costs one comparison per item, in C.
         if found[0] or sorted(found) != found:
             raise MalformedBatch("the offsets of a column do not ascend from 0")
         return column

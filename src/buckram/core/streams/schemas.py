@@ -17,10 +17,10 @@ from buckram.core.streams.avro_types import AvroType, Field, fingerprint, parse
 from buckram.errors import InvalidArgument
 
 PREFIX = "schema."
-"""Of the properties that hold versions: schema.1 is the oldest."""
+"""Prefix of the properties that hold versions: schema.1 is the oldest."""
 MARK = b"\xc3\x01"
 HEAD_BYTES = len(MARK) + 8
-"""Of each value: the mark, and the fingerprint of the version."""
+"""Bytes at the beginning of each value: the mark, and the fingerprint of the version."""
 MAX_VERSIONS = 100
 _PROPERTY = re.compile(re.escape(PREFIX) + r"([1-9][0-9]{0,3})")
 _WIDER = {("int", "long"), ("int", "double"), ("float", "double")}
@@ -44,17 +44,17 @@ class RecordSchemas:
 
     @property
     def version(self) -> int:
-        """The number of the newest version; the oldest is 1."""
+        """Return the number of the newest version; the oldest is 1."""
         return len(self.texts)
 
     @cached_property
     def newest(self) -> AvroType:
-        """The type of the newest version."""
+        """Return the type of the newest version."""
         return parse(self.texts[-1])
 
     @cached_property
     def heads(self) -> dict[bytes, int]:
-        """The number of each version, by the bytes that its values begin with."""
+        """Return the number of each version, by the bytes that its values begin with."""
         return {MARK + fingerprint(text): number for number, text in enumerate(self.texts, 1)}
 
     def version_of(self, value: bytes) -> int | None:
@@ -101,7 +101,7 @@ def check_no_schema(stream: str, names: Mapping[str, object]) -> None:
 
 
 def _fault(old: AvroType, new: AvroType, where: str) -> str:
-    """What is wrong with `new` in the place of `old`; empty if nothing is."""
+    """Return what is wrong with `new` in the place of `old`; empty if nothing is."""
     place = f"field {where}" if where else "the record"
     if old.nullable and not new.nullable:
         return f"{place} may be null in it and not any more"

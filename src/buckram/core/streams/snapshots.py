@@ -1,4 +1,4 @@
-"""Snapshots in the head of a machine's log: which are published, and what of the log they make superfluous.
+"""Snapshots in the head of a machine's log: which are published, and which records of the log they make superfluous.
 
 docs/explanation/machines-design.md has the rules R7 and R8. Not here: what a snapshot's ledger holds
 (`core/machine/snapshot_format.py`), other changes of a head (`core/streams/changes.py`).
@@ -15,7 +15,7 @@ from buckram.types import LedgerId
 
 
 def published(name: str, head: Head, row: SnapshotRow, keep: int) -> Head | None:
-    """The head with one more snapshot, and with the newest `keep` only; None if this one is there already.
+    """Return the head with one more snapshot, and with the newest `keep` only; None if this one is there already.
 
     As soon as there are `keep` of them, the records below the oldest are gone for readers, in the same change.
     """
@@ -31,10 +31,11 @@ def published(name: str, head: Head, row: SnapshotRow, keep: int) -> Head | None
 
 
 def leapt(name: str, head: Head, row: SnapshotRow, mark: Mark) -> Head | None:
-    """The mirror of a machine's log goes on at a snapshot, since its source has truncated records that it lacks.
+    """Continue the mirror of a machine's log at a snapshot, since its source has truncated records that it lacks.
 
-    What it has is below its earliest offset then, and its state in the snapshot. It remembers `mark`, its position in
-    the source, in the same change: it has no record there, by which it could be found again. None if it lacks none.
+    Its own records are below its earliest offset then, and their effect is in the snapshot. It remembers `mark`, its
+    position in the source, in the same change: it has no record there, by which it could be found again. None if it
+    lacks none.
     """
     check(head.snapshots is not None and head.open_segment is None, "R7", f"{name} cannot go on at {row}: {head}")
     check(mark.offset == row.offset, "R7", f"{name} cannot go on at {row} with its position at {mark}")
@@ -45,19 +46,19 @@ def leapt(name: str, head: Head, row: SnapshotRow, mark: Mark) -> Head | None:
 
 
 def spared(head: Head) -> int:
-    """The offset below which no snapshot needs the log; without bound for a stream that is no machine's log."""
+    """Return the offset below which no snapshot needs the log; unbounded for a stream that is no machine's log."""
     if head.snapshots is None:
         return 2**63 - 1
     return max(head.earliest, head.snapshots[0].offset) if len(head.snapshots) > 1 else head.earliest
 
 
 def is_published(head: Head, ledger: LedgerId) -> bool:
-    """Whether the ledger is that of a snapshot in the head."""
+    """Return whether the ledger is that of a snapshot in the head."""
     return head.snapshots is not None and any(row.ledger == ledger for row in head.snapshots)
 
 
 def check_rows(name: str, head: Head) -> None:
-    """Rules R7 and R8 of one head; InvariantViolation."""
+    """Check rules R7 and R8 of one head. Raises InvariantViolation."""
     if not head.snapshots:
         return
     offsets = [row.offset for row in head.snapshots]

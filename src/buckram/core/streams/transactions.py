@@ -1,10 +1,10 @@
-"""Who published what into a stream: each application's newest transaction, and whether a step may be published. Pure.
+"""Transactions of a stream: each application's newest one, and whether a step may be published. Pure.
 
-A step is (application, version); streaming queries also say which run of the world it belongs to: the query's id, which
-lives in its checkpoint, and where that checkpoint is. So a checkpoint that was deleted or replaced is noticed, and a
-query that was replaced can never publish again. A query whose checkpoint was forked begins in the middle; its id says
-where (`query_forks.py`), and its sink is a stream of its own: a new one, or a fork, to which the batches of its source
-came along. The change of the head is in `changes.py`.
+A step is (application, version); streaming queries also give their identity: the query's id, which lives in its
+checkpoint, and where that checkpoint is. So a checkpoint that was deleted or replaced is noticed, and a query that was
+replaced can never publish again. A query whose checkpoint was forked begins in the middle; its id says where
+(`query_forks.py`), and its sink is a stream of its own: a new one, or a fork, to which the batches of its source came
+along. The change of the head is in `changes.py`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ ONCE_KEPT_US = 3600 * 1_000_000
 _ONCE_LEAST_US = 600 * 1_000_000
 _PAST = 16
 MAX_TARGETS = 10_000
-"""So many further streams of a query are remembered, those that it wrote to last."""
+"""Maximum further streams of a query that are remembered, the most recently written ones."""
 _MARK = 8
 """Characters of a stream's mark among the targets of a query: 48 bits of a digest of its name."""
 
 
 class StepId(NamedTuple):
-    """What makes a bulk step happen once. `query` and `place` (of its checkpoint) are empty for batch jobs.
+    """Identity of a bulk step, by which it happens once. `query` and `place` (of its checkpoint) are empty for batch
+    jobs.
 
     `new_epoch`: go on where another query published before, instead of CheckpointReset; that one is out for good.
     `was`: the place as earlier releases wrote it. `targets`: the further streams that this batch writes to. `planned`
@@ -53,16 +54,18 @@ class StepId(NamedTuple):
 
 
 HISTORY_HEADER = "Buckram-History"
-"""The header in which a server says the `history_mark` of what an answer was given from; it has none without a mark."""
+"""HTTP header with the `history_mark` of the state from which a server answered; absent without a mark."""
 
 
 def history_mark(cluster: str, now: History) -> str:
-    """The mark of the history that a cluster's metadata have: another one after a restore, and in another cluster."""
+    """Return the mark of a cluster's metadata history, which changes with a restore and differs between clusters; "" if
+    none was noted.
+    """
     return _mark(f"{cluster} {now.restore}") if now.epoch else ""
 
 
 def settled(name: str, known: Mapping[str, Transaction], step: StepId, came: Offset = 0) -> Transaction | None:
-    """What this very step was published as; None: it may be published now.
+    """Return the transaction as which this very step was published; None if it may be published now.
 
     `came`: the records below this offset came along when the stream was made as a fork; 0 of other streams.
     StaleTransaction: a later one of the same query or job is published. CheckpointReset: another query stands there.
@@ -84,7 +87,9 @@ def settled(name: str, known: Mapping[str, Transaction], step: StepId, came: Off
 
 
 def begins(step: StepId) -> bool:
-    """Whether it is a query's first batch, which is recorded even when it is empty, for checks of later ones."""
+    """Return whether the step is a query's first batch, which is recorded even when it is empty, for checks of later
+    ones.
+    """
     return bool(step.query) and step.version == first_batch(step.query)
 
 
@@ -133,7 +138,7 @@ def _marks(targets: str) -> list[str]:
 
 
 def _with_targets(targets: str, more: Iterable[str]) -> str:
-    """The marks of all streams to which the query has written, those of this batch last."""
+    """Return the marks of all streams to which the query has written, those of this batch last."""
     new = {_mark(name): None for name in more}
     if not new:
         return targets
@@ -141,15 +146,16 @@ def _with_targets(targets: str, more: Iterable[str]) -> str:
 
 
 def _came_along(txn: Transaction, step: StepId, came: Offset) -> bool:
-    """Whether it is the newest batch that a fork has in common with its source, and was published in the stream of
-    which this one is a fork. Then nothing of the source is here that the fork lacks or writes again."""
+    """Return whether this is the newest batch that a fork has in common with its source, published before the fork in
+    the stream of which this one is a fork. Then the fork lacks nothing of its source and writes nothing again.
+    """
     if not is_fork_of(step.query, txn.query) or txn.version != first_batch(step.query) - 1:
         return False
     return txn.first_offset < came and txn.next_offset <= came  # What was published here began at `came` or later.
 
 
 def decided(known: Mapping[str, Transaction], application: str, query: str, version: int) -> bool:
-    """Ledgers of this step that are in no list will never be in one: it is published, or its query is out."""
+    """Return whether ledgers of this step that are in no list never will be: it is published, or its query is out."""
     same = newest(known, application, query)
     if same is not None:
         return same[1].version >= version
@@ -165,9 +171,10 @@ def recorded(
     now: int,
     earliest: int | None = None,
 ) -> dict[str, Transaction]:
-    """The transactions after this step, which `settled` let pass, got the offsets first..stop - 1.
+    """Return the transactions after this step, which `settled` let pass, got the offsets first..stop - 1.
 
-    `now` is noted. What is old by `earliest`, the earliest that it may be now, is forgotten; the same as `now` if None.
+    `now` is recorded. Transactions that are old by `earliest`, the earliest possible present time (None: `now`), are
+    forgotten.
     """
     earliest = now if earliest is None else earliest
     same, others = newest(known, step.application, step.query), _others(known, step)
@@ -202,14 +209,14 @@ def recorded(
 
 
 def _pause(before: Transaction | None, now: int) -> int:
-    """The longest pause of a query lately: one that is not repeated counts less with each batch."""
+    """Return the longest recent pause between a query's batches, microseconds; earlier ones decay by 1/8 per batch."""
     if before is None or not before.query:
         return 0
     return max(now - before.time, before.pause * 7 // 8, 0)
 
 
 def newest(known: Mapping[str, Transaction], application: str, query: str) -> tuple[str, Transaction] | None:
-    """What this query published last, and under which name; of a batch job what its application did."""
+    """Return the name and the transaction that this query published last; for a batch job those of its application."""
     if query:
         return next(((name, txn) for name, txn in known.items() if txn.query == query), None)
     done = known.get(application)
@@ -217,7 +224,9 @@ def newest(known: Mapping[str, Transaction], application: str, query: str) -> tu
 
 
 def _others(known: Mapping[str, Transaction], step: StepId) -> dict[str, Transaction]:
-    """What another query published under the same name, or from the same checkpoint, however it was spelt then."""
+    """Return transactions of other queries with the same name or the same checkpoint, in its present or former
+    spelling.
+    """
     places = {place for place in (step.place, step.was) if place}
     return {
         name: txn

@@ -1,7 +1,7 @@
-"""Which offsets of a writer may be acknowledged: over one segment, and across a roll to the next.
+"""Offsets of a writer that may be acknowledged: over one segment, and across a roll to the next.
 
-A segment's records count as stored when its ledger has acknowledged them, but they may be told to callers only when the
-segment is listed, and not before every record of the segment before it. Sending and listing are the writer's.
+A segment's records count as stored when its ledger has acknowledged them, but they may be acknowledged to callers only
+when the segment is listed, and not before every record of the segment before it. Sending and listing are the writer's.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ class SegmentProgress:
 
 
 class StreamWindow:
-    """At most two segments at once: the listed one and its successor, which takes records but releases none."""
+    """Offsets of at most two segments: the listed one and its successor, which takes records but releases none."""
 
     def __init__(self, next_offset: Offset) -> None:
         self.next_offset = next_offset
-        """What the next record gets."""
+        """Offset of the next record."""
         self.released = next_offset
         """All records below may be acknowledged."""
         self._segments: list[SegmentProgress] = []
 
     @property
     def complete(self) -> bool:
-        """Everything that was sent to the oldest segment is acknowledged by its ledger."""
+        """Return whether the oldest segment's ledger has acknowledged all that was sent to it."""
         return not self._segments or self._segments[0].acked == self._segments[0].sent
 
     @property
     def pending(self) -> int:
-        """Records that are not released."""
+        """Return the number of records that are not released."""
         return self.next_offset - self.released
 
     def begin(self) -> SegmentProgress:
-        """From now on records go to a new segment, which is not listed yet."""
+        """Begin a new segment, which is not listed yet; later records go to it."""
         check(len(self._segments) < 2, "M9", "a second roll before the first has ended")
         progress = SegmentProgress(self.next_offset)
         self._segments.append(progress)
         return progress
 
     def take(self, count: int) -> int:
-        """The first of `count` new offsets, in the newest segment."""
+        """Return the first of `count` new offsets, in the newest segment."""
         first = self.next_offset
         self.next_offset = self._segments[-1].sent = first + count
         return first
 
     def acked(self, segment: SegmentProgress, next_offset: Offset) -> bool:
-        """The segment's ledger acknowledged its records below `next_offset`; True if `released` moved."""
+        """Note that the segment's ledger acknowledged all below `next_offset`; return whether `released` moved."""
         check(segment.acked <= next_offset <= segment.sent, "S9", f"acknowledged {next_offset} of {segment.sent}")
         segment.acked = next_offset
         return self._release()
 
     def listed(self, segment: SegmentProgress) -> bool:
-        """One compare-and-set sealed the segment before and listed this one; True if `released` moved."""
+        """Note that one compare-and-set sealed the segment before and listed this one; return if `released` moved."""
         if segment is not self._segments[0]:
             check(self.complete, "M9", "listed before the segment before it was complete")
             del self._segments[0]
@@ -68,7 +68,9 @@ class StreamWindow:
         return self._release()
 
     def cut(self, segment: SegmentProgress, end: int) -> None:
-        """The oldest segment turned out to end at `end`: what was sent beyond is not in it, nor in its successor."""
+        """Cut the oldest segment at `end`, where it turned out to end: later records are neither in it nor in its
+        successor.
+        """
         check(self._segments[0] is segment, "M9", "a segment ended that is not the oldest")
         counts = f"{segment.acked} acknowledged, {end} stored, {segment.sent} sent"
         check(segment.acked <= end <= segment.sent, "S9", counts)
@@ -76,7 +78,7 @@ class StreamWindow:
         self.next_offset = segment.sent = segment.acked = end
 
     def jump(self, next_offset: Offset) -> None:
-        """Go on at a higher offset: records of somebody else are between the segments before and the next one."""
+        """Go on at a higher offset: another writer's records lie between the earlier segments and the next one."""
         check(self.released == self.next_offset <= next_offset, "S9", f"{self.next_offset} before {next_offset}")
         self._segments.clear()
         self.next_offset = self.released = next_offset

@@ -65,13 +65,13 @@ class AckMatcher:
         self._next_entry: EntryId = -1
         self._ranges: dict[LedgerId, list[_Waiting]] = {}
         self._answered = self._noticed = float("-inf")
-        """When the latest adds that were answered would have been overdue; and that, when `expire` looked last."""
+        """Due times of the latest adds that were answered, now and at the last call of `look`."""
         self._moved = False
         self._patient_until = float("-inf")
 
     @property
     def idle(self) -> bool:
-        """Whether no reply is outstanding."""
+        """Return whether no reply is outstanding."""
         return not self._queue and not self._ranges
 
     def expect(self, acks: bytes, runs: Sequence[SentRun], expires: float) -> None:
@@ -216,12 +216,12 @@ class AckMatcher:
         self._drop_first()
 
     def note(self, expires: float) -> None:
-        """An add that was due by `expires` was answered."""
+        """Record that an add that was due by `expires` was answered."""
         self._moved = True
         self._answered = max(self._answered, expires)
 
     def is_overdue(self, expires: float, now: float) -> bool:
-        """Whether an add that is due by `expires` counts as unanswered.
+        """Return whether an add that is due by `expires` counts as unanswered.
 
         A bookie that holds adds back answers them in their order: as long as it answers those that were sent before,
         this one is on its way.
@@ -229,13 +229,15 @@ class AckMatcher:
         return expires <= now and not (expires >= self._answered and now < self._patient_until)
 
     def look(self, now: float, patience_s: float) -> None:
-        """Before `expire`: if adds were answered since the last look, those behind them have `patience_s` more."""
+        """Give outstanding adds `patience_s` more if adds before them were answered since the last look. Call before
+        `expire`.
+        """
         if self._moved or self._answered != self._noticed:
             self._moved, self._noticed = False, self._answered
             self._patient_until = now + patience_s
 
     def expire(self, now: float) -> list[AckEvent]:
-        """Return as unanswered what was due by `now`; later replies to it are unexpected frames."""
+        """Return all that was due by `now` as unanswered; later replies to it are unexpected frames."""
         while self._queue and self.is_overdue(self._queue[0][2], now):
             self._take_first_apart()
         events: list[AckEvent] = []

@@ -36,7 +36,9 @@ _LOW_BYTES = bytes(range(256))
 
 
 class AddContext(NamedTuple):
-    """What the replies to a run need besides its ids. `txns`: the v3 transaction id of each entry as a raw varint."""
+    """Context for the replies to a run, besides its ids. `txns`: the v3 transaction id of each entry as a raw
+    varint.
+    """
 
     protocol: int
     version: int
@@ -47,7 +49,7 @@ V2_ADDS = AddContext(2, 2, ())
 
 
 class OnAnswered(Protocol):
-    """Takes the answer to a run that did not come as adds, but is stored as if it had."""
+    """Receiver of the answer to a run that did not come as adds, but is stored as if it had."""
 
     def __call__(self, run: AddRun, code: Code, /) -> None: ...
 
@@ -72,7 +74,7 @@ class AddRun:
     context: AddContext = V2_ADDS
     deferred_sync: bool = False
     answered: OnAnswered | None = field(default=None, repr=False)
-    """Who gets the answer; None: the client, as replies to adds."""
+    """Receiver of the answer; None for the client, which gets replies to adds."""
 
     @property
     def last(self) -> EntryId:
@@ -103,7 +105,7 @@ class AddRun:
     def split(self, count: int) -> tuple[AddRun, AddRun]:
         """Return the first `count` entries and the others, as two runs; `count` is at least 1 and less than all.
 
-        Both keep the run's LAC: what it says of entries is true, whichever part is stored first.
+        Both keep the run's LAC: it holds for all entries, whichever part is stored first.
         """
         at = self.start
         if self.stride:
@@ -131,7 +133,7 @@ class AddRun:
 def scan_adds(
     chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES
 ) -> tuple[int, list[AddRun]]:
-    """Take version 2 ADD frames from `offset` on. Returns the offset of what is left, and the runs.
+    """Take version 2 ADD frames from `offset` on. Returns the offset of the unconsumed rest, and the runs.
 
     Stops before the first frame that is incomplete, not such an ADD, or malformed; the caller decides about it. A run
     ends at `max_run_bytes`, so that an entry inside it is found by walking few frames.

@@ -46,7 +46,7 @@ _CONTINUED = bytes(range(128, 256))
 def scan_v3_adds(
     chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES
 ) -> tuple[int, list[AddRun]]:
-    """Take plain version 3 ADD frames from `offset` on. Returns the offset of what is left, and the runs.
+    """Take plain version 3 ADD frames from `offset` on. Returns the offset of the unconsumed rest, and the runs.
 
     Stops before the first frame that is incomplete, of another shape, or malformed; the caller decides about it.
     """

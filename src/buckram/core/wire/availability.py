@@ -89,7 +89,7 @@ class EntryList:
         return entry_id < group.last_start + group.size and distance % group.period < group.size
 
     def covers(self, ranges: Iterable[tuple[EntryId, EntryId]]) -> bool:
-        """Whether all of these ranges (first, last), ascending, are in the list."""
+        """Return whether all of these ranges (first, last), ascending, are in the list."""
         return covers(self.runs(), ranges)
 
     def runs(self) -> Iterator[tuple[EntryId, int]]:
@@ -100,7 +100,7 @@ class EntryList:
 
 
 def covers(runs: Iterator[tuple[EntryId, int]], ranges: Iterable[tuple[EntryId, EntryId]]) -> bool:
-    """Whether runs (first, count) have all of some ranges (first, last); both ascend."""
+    """Return whether runs (first, count) have all of some ranges (first, last); both ascend."""
     start = end = -1  # a stretch without a gap, `end` not in it
     for low, high in ranges:
         while end <= high:

@@ -1,4 +1,4 @@
-"""The client's end of one connection: the outstanding requests, and which bytes reply to which of them.
+"""The client's end of one connection: the outstanding requests, and matching received replies to them.
 
 v3 replies carry the transaction id of their request. v2 replies only repeat ledger, entry and operation, so outstanding
 requests with the same key must be interchangeable, including those that the caller has abandoned: a late reply to a
@@ -45,11 +45,13 @@ Key: TypeAlias = tuple[int, int, int]
 """(operation, id, id): v3 (op, txn, 0), v2 batch read and pull (op, request id, 0), other v2 (op, ledger, entry)."""
 MAX_ABANDONED = 4096
 MAX_NAMED = 4096
-"""The most ledgers whose births are remembered as sent on one connection. Bookies remember more than that."""
+"""Maximum ledgers whose births are remembered as sent on one connection. Bookies remember more than that."""
 
 
 class Conflict(Exception):
-    """A v2 request whose reply could not be told from that of an outstanding one; use v3, or wait for the other."""
+    """A v2 request whose reply could not be distinguished from that of an outstanding one; use v3, or wait for the
+    other.
+    """
 
 
 class _LaneAdd(NamedTuple):
@@ -69,8 +71,9 @@ class _Pending:
 
 
 class Received:
-    """What a chunk completed. `answers` are pairs (token, reply). After an `error` in the bytes the connection must be
-    closed, once the rest is handled."""
+    """Results of a received chunk. `answers` are pairs (token, reply). After an `error` in the bytes the connection
+    must be closed, once the rest is handled.
+    """
 
     __slots__ = ("acks", "answers", "error")
 
@@ -82,7 +85,7 @@ class Received:
 
 @dataclass(slots=True)
 class Overdue:
-    """What got no reply in time: adds of lanes (with code None) and the tokens of requests."""
+    """Requests without a reply in time: adds of lanes (with code None) and the tokens of other requests."""
 
     acks: list[AckEvent]
     tokens: list[object]
@@ -94,7 +97,7 @@ class ClientProtocol:
     def __init__(self, version: int, max_frame_bytes: int) -> None:
         self.version = version
         self.names_ledgers = False
-        """Whether the bookie accepts the births of ledgers, which are sent ahead of the first request about each."""
+        """True if the bookie accepts the births of ledgers, which are sent ahead of the first request about each."""
         self._named: dict[LedgerId, bytes] = {}
         self._chunks = ChunkBuffer(max_frame_bytes)
         self._adds = AckMatcher()
@@ -104,7 +107,7 @@ class ClientProtocol:
         self._next_id = 0
         self._introducing = False
         self.requests = 0
-        """Requests and v3 adds outstanding."""
+        """Number of outstanding requests and v3 adds."""
 
     @property
     def idle(self) -> bool:
@@ -112,7 +115,7 @@ class ClientProtocol:
 
     @property
     def overgrown(self) -> bool:
-        """Whether too many replies are missing, so that the connection should be replaced."""
+        """Return whether too many replies are missing, so that the connection should be replaced."""
         return self._abandoned_count > MAX_ABANDONED
 
     def request(self, request: Request, token: object, expires: float) -> tuple[Key, bytes]:
@@ -301,7 +304,9 @@ class ClientProtocol:
             received.answers.append((token, _checked(self.version, pending.request, operation, reply)))
 
     def _late(self, key: Key) -> None:
-        """Count the late reply to an abandoned request, so that it need not be told from others any more."""
+        """Count the late reply to an abandoned request, so that later replies need not be distinguished from it any
+        more.
+        """
         kinds = self._abandoned.get(key)
         if kinds:
             kinds.pop()

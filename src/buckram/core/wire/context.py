@@ -1,4 +1,4 @@
-"""What a reply needs to know of its request, and what decoding returns for an invalid request.
+"""Context of a request for its reply, and the results of decoding an invalid request.
 
 Not here: bytes (`core/wire/v2.py`, `core/wire/v3.py`).
 """
@@ -13,7 +13,7 @@ from buckram.types import EntryId, LedgerId
 OP_READ, OP_ADD, OP_AUTH, OP_WRITE_LAC, OP_READ_LAC = 1, 2, 5, 6, 7
 OP_BOOKIE_INFO, OP_START_TLS, OP_FORCE, OP_LIST_ENTRIES, OP_BATCH_READ = 8, 9, 10, 11, 12
 OP_PULL = 0x45
-"""No number of v3, which does not have it: the opcode of v2."""
+"""Opcode of a pull on v2; v3 does not have it."""
 
 
 class ReplyContext(NamedTuple):

@@ -12,9 +12,11 @@ from buckram.types import Buffer
 PREFIX_BYTES = 4
 _U32 = struct.Struct(">I")
 _LARGE = 128 * 1024
-"""The rest of a frame that lacks at least so many bytes may be received in its place."""
+"""Missing bytes of a frame from which on they may be received directly into its buffer."""
 _SMALL = 4096
-"""Smaller chunks are gathered in one buffer, because an object for each would take more memory than its bytes."""
+"""Size below which chunks are gathered in one buffer, because an object for each would take more memory than its
+bytes.
+"""
 
 
 class FrameTooLarge(Exception):
@@ -70,7 +72,7 @@ class ChunkBuffer:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held of an unfinished frame; below limit plus one chunk."""
+        """Return the bytes held of an unfinished frame; they are below limit plus one chunk."""
         return self._have
 
     def push(self, chunk: bytes) -> bytes:

@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from buckram.types import BookieAddress, BookieId, BookieInfo, LedgerId
 
 IDENTITY_PROPERTY = "buckram.identity"
-"""A bookie whose registration has this property with the value IDENTITY answers introductions with its identity."""
+"""Property of a registration that, with the value IDENTITY, promises that the bookie answers introductions."""
 IDENTITY = "1"
 INCARNATION_PROPERTY = "buckram.incarnation"
 NAMES_LEDGERS = 1
-"""A feature: the bookie understands the packet that names a ledger's birth."""
+"""Feature: the bookie understands the packet that names a ledger's birth."""
 SUSPECT = 2
-"""A state rather than a feature: to the bookie the metadata store went back, and it serves only reads."""
+"""State rather than a feature: the bookie concludes that the metadata store went back, and serves only reads."""
 METADATA = 4
-"""A feature: the bookie serves its metadata store (metadata/service/packets)."""
+"""Feature: the bookie serves its metadata store (metadata/service/packets)."""
 TRACES = 8
-"""A feature: the bookie traces the adds of which a packet says that they are traced (OpenTelemetry)."""
+"""Feature: the bookie traces adds that a packet marks as traced (OpenTelemetry)."""
 PULLS = 16
-"""A feature: the bookie copies entries from the files of its neighbours when it is asked to (core/wire/pulls)."""
+"""Feature: on request, the bookie copies entries from the files of its neighbours (core/wire/pulls)."""
 JUDGES_TIME = 32
-"""A feature: the time that the bookie tells is the one that it believes, and not just what its clock shows."""
+"""Feature: the time in the identity is the one that the bookie believes, and not just its clock's."""
 DOUBTS_TIME = 64
-"""A state rather than a feature: the bookie is not certain of the time that it tells."""
+"""State rather than a feature: the bookie is not certain of the time in its identity."""
 GUESSES_TIME = 128
-"""A state, too: it began in doubt, so that the time that it tells does not go on from one that it was certain of."""
+"""State rather than a feature: the bookie began in doubt, so its time does not continue one that it was certain of."""
 KNOWS_QUOTAS = 1
-"""A feature of clients: they know the code QUOTA_EXCEEDED, and that adds may wait where a namespace has a rate."""
+"""Feature of clients: they know the code QUOTA_EXCEEDED, and that adds may wait where a namespace has a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Introduction:
     incarnation: str = ""
     epoch: int = 0
     features: int = 0
-    """What the client knows beyond Apache's protocol."""
+    """Features of the client beyond Apache's protocol, as bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Peer:
 
 
 def answers_introductions(info: BookieInfo) -> bool:
-    """Whether the registration promises that the bookie answers introductions with its identity."""
+    """Return whether the registration promises that the bookie answers introductions with its identity."""
     return info.properties.get(IDENTITY_PROPERTY) == IDENTITY
 
 

@@ -18,7 +18,7 @@ from buckram.errors import Code
 from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
 LAST_ENTRY: EntryId = -1
-"""As the entry id of a Read: the entry with the highest id that this bookie stores for the ledger."""
+"""Entry id of a Read for the entry with the highest id that this bookie stores for the ledger."""
 TOTAL_DISK_CAPACITY = 1
 FREE_DISK_SPACE = 2
 MEMORY_USE = 0x100
@@ -26,7 +26,7 @@ LOSS = 0x200
 DISK_STATE = 0x400
 REPORT = 0x800
 QUOTAS = 0x1000
-"""Flags of our own; Apache's bookies ignore them and leave the values out of the answer."""
+"""Flags of Buckram's own; Apache's bookies ignore them and leave the values out of the reply."""
 
 
 class MemoryUse(NamedTuple):
@@ -38,7 +38,7 @@ class MemoryUse(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """Something that is wrong with a bookie: what, why, and what an operator can do, which may be nothing."""
+    """Problem of a bookie: its description, the reason, and what an operator can do, which may be nothing."""
 
     what: str
     why: str
@@ -112,7 +112,7 @@ def ask_for_places(ledger: LedgerId, first: EntryId, last: EntryId, key: bytes, 
 @dataclass(frozen=True, slots=True)
 class Pull:
     """Copy `count` entries from `entry_id` on from the files of the bookie `source` on the same machine (v2 only, and
-    only where the bookie announced PULLS). They are stored as recovery adds; `digest` is what proves them.
+    only where the bookie announced PULLS). They are stored as recovery adds; `digest` verifies them.
     """
 
     ledger_id: LedgerId
@@ -126,7 +126,7 @@ class Pull:
 
     @property
     def size(self) -> int:
-        """Bytes of files that are read for it."""
+        """Return the bytes of files that are read for it."""
         return sum(extent.length for extent in self.located.extents)
 
 
@@ -168,8 +168,8 @@ class Force:
 
 @dataclass(frozen=True, slots=True)
 class GetBookieInfo:
-    """With `introduction` it is the first exchange of a connection: our bookies answer with their identity, and a
-    bookie that is not the expected one answers nothing else.
+    """Request figures of a bookie. With `introduction` it is the first exchange of a connection: our bookies answer
+    with their identity, and a bookie that is not the expected one answers nothing else.
     """
 
     requested: int = TOTAL_DISK_CAPACITY | FREE_DISK_SPACE
@@ -225,7 +225,7 @@ class LocatedReply:
 
 @dataclass(frozen=True, slots=True)
 class PullReply:
-    """`count` entries from `entry_id` on are durable, of `bytes` stored bytes; with another code than OK, it says why
+    """`count` entries from `entry_id` on are durable, of `bytes` stored bytes; a code other than OK is the reason why
     there are not more.
     """
 
@@ -277,10 +277,10 @@ class BookieInfoReply:
     free_bytes: int | None = None
     memory: Sequence[MemoryUse] = ()
     loss: int | None = None
-    """The number of the newest loss of a bookie in limbo, 0 without limbo, None if the answer does not have it."""
+    """Number of the newest loss of a bookie in limbo; 0 without limbo, None if the reply does not have it."""
     identity: Identity | None = None
     figures: Mapping[str, int] = field(default_factory=dict)
-    """Of its disk and the check of its files, by name; the unit is in the name."""
+    """Figures of the bookie's disk and of the check of its files, by name; the unit is in the name."""
     troubles: Sequence[Trouble] = ()
     report: bytes | None = None
     """A JSON object (`core/cluster/bookie_report.py`), None if the answer does not have it."""

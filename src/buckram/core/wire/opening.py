@@ -1,10 +1,10 @@
-"""What a peer says in clear on a connection that is to become TLS: START_TLS, and one empty AUTH before or behind it.
+"""Requests in clear on a connection that is to become TLS: START_TLS, and one empty AUTH before or behind it.
 
 Apache's client sends its first AUTH as soon as it is connected, beside START_TLS, without waiting for the answer. With
-SASL that AUTH is empty: it asks for a challenge and says nothing of who asks, so anybody on the way may have sent it.
-It is answered through TLS. Whatever else comes in clear ends the connection. Pure.
+SASL that AUTH is empty: it asks for a challenge and gives no identity, so anybody on the way may have sent it. It is
+answered through TLS. Any other request in clear ends the connection. Pure.
 
-Not here: what is answered (`core/wire/server.py`).
+Not here: the replies (`core/wire/server.py`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from buckram.core.wire.messages import Auth, Request, StartTls
 HANDSHAKE_BYTE = 0x16
 """The first byte of a TLS connection; no frame within the limit begins with it."""
 MAX_OPENING_BYTES = 1024
-"""The limit of each frame in clear."""
+"""Maximum bytes of each frame in clear."""
 
 
 def begins_login(request: Request | Refused, context: ReplyContext) -> bool:
-    """Whether it asks for a challenge and says nothing else. Apache's bookies take that beside START_TLS in v3 only."""
+    """Return whether a request only asks for a challenge. Apache's bookies accept that beside START_TLS in v3 only."""
     return isinstance(request, Auth) and not request.payload and context.protocol == 3
 
 
 class Opening:
-    """Begins with START_TLS or with the empty AUTH. `push` takes what comes in clear behind that one."""
+    """Requests in clear, from START_TLS or the empty AUTH on. `push` takes the bytes that follow the first one."""
 
     def __init__(self) -> None:
         self.start_tls: ReplyContext | None = None
-        """Of the START_TLS; None: it has not come yet."""
+        """Context of the START_TLS; None until it has come."""
         self.answered = False
         self.begun: tuple[Auth, ReplyContext] | None = None
-        """The empty AUTH, which waits for its answer."""
+        """Empty AUTH that waits for its reply; None if it has not come."""
 
     def take(self, request: Request | Refused, context: ReplyContext) -> None:
         """Take one request. Raises BadPacket for one that must not come in clear here."""

@@ -21,7 +21,7 @@ class WireError(ValueError):
 
 def varint(number: int) -> bytes:
     """Encode in base 128, least significant group first; a negative int32 or int64 takes ten bytes."""
-    if 0 <= number < 0x200000:  # Nearly all numbers: the loop takes five times as long.
+    if 0 <= number < 0x200000:  # Nearly all numbers are that small: the loop takes five times as long.
         if number < 0x80:
             return _SHORT[number]
         if number < 0x4000:

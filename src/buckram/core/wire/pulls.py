@@ -1,7 +1,7 @@
-"""Pulls: a bookie is told where a neighbour's files hold entries, and copies them itself (protocol, section 5).
+"""Pulls: a bookie gets the places of entries in a neighbour's files, and copies them itself (protocol, section 5).
 
 A packet of our own on the v2 wire, only for bookies that announced it. Not here: carrying it out
-(`bookie/service/pulls.py`), and who asks for it (`healing/pulling.py`).
+(`bookie/service/pulls.py`), and requesting it (`healing/pulling.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from buckram.errors import Code, InvalidArgument
 from buckram.types import MASTER_KEY_SIZE, DigestType
 
 PULL = 0x45
-"""The opcode."""
+"""Opcode of a pull."""
 PULL_HEADER = 2 << 24 | PULL << 16
 MAX_PULL_BYTES = 4 * 1024 * 1024
-"""The most bytes of files that one request may name."""
+"""Maximum bytes of files that one request may name."""
 _REQUEST = struct.Struct(f">IIqqqiH{MASTER_KEY_SIZE}sH")
 """Length, header; ledger, first entry, request id, entries, digest kind, master key, bytes of the source's id."""
 _REPLY = struct.Struct(">IIiqqqiq")
@@ -57,7 +57,7 @@ def decode_pull(packet: bytes) -> tuple[Pull | Refused, ReplyContext]:
 
 
 def _fits(located: Located, first: int, count: int) -> bool:
-    """Whether these are the places of `count` entries from `first` on, without a gap, and not of too many bytes."""
+    """Return whether these are the places of `count` entries from `first` on, without a gap, within MAX_PULL_BYTES."""
     if first < 0 or count < 1:
         return False
     after, size = first, 0

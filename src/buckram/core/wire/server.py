@@ -72,7 +72,7 @@ from buckram.types import EntryId, LedgerId
 AUTH_DISABLED = "AuthDisabledPlugin"
 _UNKNOWN = "a request before the login"
 MAX_UNKNOWN_BYTES = 64 * 1024
-"""What a peer may send before it is known."""
+"""Maximum bytes that a peer may send before it is authenticated."""
 
 
 class Incoming(NamedTuple):
@@ -83,14 +83,14 @@ class Incoming(NamedTuple):
 
 
 class Named(NamedTuple):
-    """From now on the requests of this connection about the id mean the ledger of this birth."""
+    """Birth of the ledger that later requests of this connection about the id mean."""
 
     ledger_id: LedgerId
     birth: bytes
 
 
 class Traced(NamedTuple):
-    """The add of this entry, which comes later on this connection, is part of a trace."""
+    """Trace context of the add of this entry, which comes later on this connection."""
 
     ledger_id: LedgerId
     entry: EntryId
@@ -104,26 +104,27 @@ class KeyPacket(NamedTuple):
 
 
 class StrangersKeyPacket(NamedTuple):
-    """The same of a peer who has to be known first: it is told so, and that is the end."""
+    """Request about metadata of a peer that is not authenticated: it gets a refusal, and the connection ends."""
 
     packet: bytes
     needs_tls: bool
-    """Whether it is TLS that lacks."""
+    """True if the connection lacks TLS, false if it lacks a login."""
 
 
 class BeginTls(NamedTuple):
-    """These bytes, and everything behind them, are TLS. It is the last item."""
+    """Beginning of TLS: these bytes, and all that follow, are TLS. It is the last item."""
 
     data: bytes
 
 
 class LoginBegun(NamedTuple):
-    """A login was begun in clear. The answer waits for TLS: `answer_begun` is to be called when that has not come."""
+    """Beginning of a login in clear. The reply waits for TLS: call `answer_begun` if TLS does not come."""
 
 
 class LoginWaits(NamedTuple):
-    """Whether a login counts is not known yet: `answer_login` is to be called when it may be. What the peer sends
-    meanwhile waits behind it."""
+    """Login whose result is not known yet: call `answer_login` when it may be. Later bytes of the peer wait
+    behind it.
+    """
 
     payload: bytes
 
@@ -133,11 +134,11 @@ class Ready(NamedTuple):
 
     data: bytes
     refused: str = ""
-    """Why they refuse a request of a peer who is not known, if they do and the connection stays."""
+    """Reason of the refusal of an unauthenticated peer's request, if the connection stays; else empty."""
 
 
 class Close(NamedTuple):
-    """The connection is to be closed after the queued answers have left. It is the last item."""
+    """Order to close the connection after the queued replies have left. It is the last item."""
 
     reason: str
 
@@ -158,8 +159,9 @@ Item: TypeAlias = (
 
 
 class AuthStep(NamedTuple):
-    """A provider's answer to one token. `token` None: nothing is sent. `failed`: refuse and close. `waits`: it is asked
-    again, with the same token, once what it needs was looked up."""
+    """A provider's answer to one token. `token` None: nothing is sent. `failed`: refuse and close. `waits`: it is
+    called again, with the same token, once a lookup that it needs is done.
+    """
 
     token: bytes | None
     done: bool = False
@@ -168,7 +170,7 @@ class AuthStep(NamedTuple):
 
 
 class AuthProvider(Protocol):
-    """One peer's handshake; a new one for each connection."""
+    """Handshake of one peer; a new one for each connection."""
 
     plugin: str
 
@@ -179,9 +181,9 @@ class ServerProtocol:
     """One connection. Without `auth` every client is authenticated, and AUTH is answered by AuthDisabledPlugin.
 
     `auth`: the logins of this connection, one for each plug-in. Until one has succeeded, or `logged_in` was called, a
-    peer gets MAX_UNKNOWN_BYTES; who is known by `logged_in` and begins a login is unknown until that succeeds.
-    `offers_tls`: START_TLS is answered with yes. `needs_tls`: everything else is refused until `secured` is called.
-    What may come in clear beside START_TLS is in `core/wire/opening.py`.
+    peer gets MAX_UNKNOWN_BYTES; a peer that `logged_in` authenticated and that begins a login is unauthenticated until
+    that succeeds. `offers_tls`: START_TLS is answered with yes. `needs_tls`: everything else is refused until `secured`
+    is called. Not here: requests allowed in clear beside START_TLS (`core/wire/opening.py`).
     """
 
     def __init__(
@@ -204,17 +206,17 @@ class ServerProtocol:
         self._max_frame_bytes = max_frame_bytes
         self._opening: Opening | None = None
         self._waiting: tuple[Auth, ReplyContext] | None = None
-        """A login whose provider has to look something up."""
+        """Login whose provider has to look something up; None if there is none."""
         self._behind = b""
-        """What came behind it."""
+        """Bytes that came behind that login."""
         self._limit_frames()
         self._v2 = False
         self._spoken = False
-        """Whether the peer has said anything yet."""
+        """True once the peer has sent a request."""
         self._logged_in = False
-        """Whether a login succeeded on this connection."""
+        """True once a login succeeded on this connection."""
         self._settled = False
-        """Whether a login went through, or a request was taken: who it is does not change any more."""
+        """True once a login succeeded or a request was taken: the identity of the peer does not change any more."""
         self._closed = False
         self._v3_adds: list[Add] = []
         self._v3_txns: list[bytes] = []
@@ -223,7 +225,7 @@ class ServerProtocol:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held of an unfinished frame, and behind a login that waits."""
+        """Return the bytes held of an unfinished frame, and behind a login that waits."""
         return self._chunks.pending_bytes + len(self._behind)
 
     @property
@@ -232,11 +234,11 @@ class ServerProtocol:
 
     @property
     def awaits_tls(self) -> bool:
-        """Whether nothing counts before TLS: it is needed here, or the peer has asked for it."""
+        """Return whether requests are refused before TLS: it is required here, or the peer has asked for it."""
         return self._needs_tls or (self._opening is not None and self._opening.start_tls is not None)
 
     def secured(self) -> None:
-        """The connection is TLS from now on. `answer_begun` is to be called once a certificate may have logged in."""
+        """Note that the connection is TLS from now on. Call `answer_begun` once a certificate may have logged in."""
         self._offers_tls = self._needs_tls = False
         if not self._needs_login:
             self.logged_in()
@@ -251,14 +253,14 @@ class ServerProtocol:
         if opening.begun is not None and self._needs_tls:
             self._unauthenticated(*opening.begun, items)
         elif opening.begun is not None and self._authenticated:
-            # By its certificate. What came in clear gives no credential, and anybody on the way may have said it.
+            # Authenticated by certificate. The AUTH in clear has no credential; anybody on the way may have sent it.
             items.append(Ready(encode_reply(opening.begun[1], AuthReply(Code.OK, AUTH_DISABLED, b""))))
         elif opening.begun is not None:
             self._auth_request(*opening.begun, items)
         return items
 
     def answer_login(self) -> list[Item]:
-        """Go on with a login that waits, and then with what came behind it."""
+        """Resume a login that waits, and then the bytes that came behind it."""
         waiting, self._waiting = self._waiting, None
         behind, self._behind = self._behind, b""
         items: list[Item] = []
@@ -278,7 +280,7 @@ class ServerProtocol:
         self._chunks.limit = min(self._max_frame_bytes, most)
 
     def logged_in(self) -> None:
-        """The peer is known: its requests count from now on."""
+        """Authenticate the peer: its requests are carried out from now on."""
         self._needs_tls = False
         self._authenticated = True
         self._limit_frames()
@@ -344,7 +346,7 @@ class ServerProtocol:
         return items
 
     def _open(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:
-        """The first request is one that TLS may follow."""
+        """Begin an opening with the first request, which TLS may follow."""
         self._opening = Opening()
         self._opening.take(request, context)
         self._chunks.limit = min(self._max_frame_bytes, MAX_OPENING_BYTES)
@@ -352,7 +354,7 @@ class ServerProtocol:
             items.append(LoginBegun())
 
     def _in_clear(self, buffer: bytes, offset: int, items: list[Item]) -> None:
-        """Nothing that came in clear before TLS is carried out as if it had come through it."""
+        """Take bytes in clear before TLS, none of which are carried out as if they had come through it."""
         opening = self._opening
         assert opening is not None
         first = opening.push(self._chunks, buffer, offset)
@@ -407,7 +409,7 @@ class ServerProtocol:
             return
         self._flush_adds(items)
         if isinstance(request, StartTls) and self._offers_tls and not first:
-            # Somebody on the way could have said it: who a peer is must not be what was said in clear before.
+            # Somebody on the way could have sent it: a peer's identity must not come from a request in clear before it.
             self._close("START_TLS that is not the first request of its connection", items)
         elif self._offers_tls and (isinstance(request, StartTls) or (first and begins_login(request, context))):
             self._open(request, context, items)
@@ -477,12 +479,14 @@ class ServerProtocol:
             self.logged_in()
 
     def _begins_anew(self, request: Auth, provider: AuthProvider | None) -> bool:
-        """Whether a login counts that comes from who is known without one, by a certificate or by the kernel: whoever
-        gives a credential is judged by that one alone. An empty AUTH for a login that is not served here gives none."""
+        """Return whether a login replaces an identity that the peer has without one, by a certificate or by the kernel:
+        a peer that gives a credential is judged by that alone. An empty AUTH for a login that is not served here gives
+        none.
+        """
         if not self._needs_login or request.plugin == AUTH_DISABLED:
             return False
         if self._logged_in and not request.payload:
-            return False  # Apache's v2 client says one more word when SASL has succeeded.
+            return False  # Apache's v2 client sends one more AUTH when SASL has succeeded.
         return provider is not None or bool(request.payload)
 
     def _unauthenticated(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:

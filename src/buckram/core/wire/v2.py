@@ -42,16 +42,18 @@ FRAMED = 0x4000
 """A flag of our own for batch reads and their replies, which Apache's bookies ignore: the entries are in the frames in
 which they were added. The master key follows the request, because these frames contain it."""
 LOCATED = 0x2000
-"""With FRAMED in a request: the reply may list places of entries (core/wire/located), and then has this flag."""
+"""Flag, with FRAMED in a request: the reply may list places of entries (core/wire/located), and then has this flag."""
 FROM_FILES = 0x1000
-"""With FRAMED in a request: read from files, not from memory."""
+"""Flag, with FRAMED in a request: read from files, not from memory."""
 ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
 NAME_LEDGER = 0x42
-"""A packet of our own: the birth of the ledger that the next requests about its id mean. It has no reply."""
+"""Opcode of a packet of our own: the birth of the ledger that the next requests about its id mean. It has no reply."""
 KEYS = 0x43
-"""Packets of our own about the metadata store, which whoever serves it reads and answers (metadata/service/packets)."""
+"""Opcode of packets of our own about the metadata store, which the bookie that serves it handles
+(metadata/service/packets).
+"""
 TRACED_ADD = 0x44
-"""A packet of our own: the add of this entry, which comes behind it, is part of a trace. It has no reply."""
+"""Opcode of a packet of our own: the add of this entry, which comes behind it, is part of a trace. It has no reply."""
 MAX_VERSION = 2
 _OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
 _OPCODE = {operation: opcode for opcode, operation in _OPERATION.items()}
@@ -94,7 +96,7 @@ def named_ledger(packet: bytes) -> tuple[LedgerId, bytes] | None:
 
 
 def trace_add(ledger_id: LedgerId, entry: EntryId, context: bytes) -> bytes:
-    """Return the frame that says that the add of an entry is part of a trace."""
+    """Return the frame that marks the add of an entry as part of a trace."""
     return _TRACED.pack(_TRACED.size - 4, _TRACED_HEADER, ledger_id, entry, context)
 
 
@@ -111,7 +113,7 @@ def traced_add(packet: bytes) -> tuple[LedgerId, EntryId, bytes] | None:
 
 
 def is_key_packet(packet: bytes) -> bool:
-    """Whether it is about the metadata store."""
+    """Return whether a packet is about the metadata store."""
     return len(packet) >= 4 and _U32.unpack_from(packet)[0] == KEY_HEADER
 
 
@@ -187,7 +189,8 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext]:
 def plain_reads(buffer: bytes, offset: int) -> tuple[int, list[tuple[LedgerId, EntryId]]]:
     """Take plain reads of one entry, as most reads are, from `offset` on.
 
-    Returns the offset of what is left, and the ids. Stops before the first frame that is another or not complete.
+    Returns the offset of the unconsumed rest, and the ids. Stops before the first frame that is another or not
+    complete.
     """
     found: list[tuple[LedgerId, EntryId]] = []
     unpack, stop = _READ.unpack_from, len(buffer) - _READ.size
@@ -262,7 +265,7 @@ def _auth_message(packet: bytes) -> tuple[str, bytes]:
         if not isinstance(message.authPluginName, str):
             raise BadPacket("a v2 AUTH whose plug-in name is no text")
         return message.authPluginName, message.payload
-    except (DecodeError, UnicodeDecodeError) as error:  # Text is checked when it is looked at, or given as bytes.
+    except (DecodeError, UnicodeDecodeError) as error:  # protobuf checks text on access, or returns bytes
         raise BadPacket(f"a v2 AUTH that is no AuthMessage: {error}") from None
 
 
