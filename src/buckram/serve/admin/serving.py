@@ -24,7 +24,7 @@ from buckram.serve.admin.ledger_pages import LedgerPages
 from buckram.serve.admin.routing import Router, Wrong
 
 OPEN = (*SERVED, "/", "/api/v1/bookie/is_ready")
-"""Paths that need no token: probes and scrapers read them. To protect the status pages, configure tokens of theirs."""
+"""Paths served without a login here: probes, and the status pages, which check tokens themselves."""
 
 
 @asynccontextmanager

@@ -172,7 +172,9 @@ def while_granted(
 
 
 def _credential(request: Request) -> tuple[str, str]:
-    """Return the scheme in lower case and the credential of a request's Authorization; both empty without that header."""
+    """Return the scheme in lower case and the credential of a request's Authorization; both empty without
+    the header.
+    """
     scheme, _, text = request.headers.get("authorization", "").strip().partition(" ")
     return scheme.lower(), text.strip()
 

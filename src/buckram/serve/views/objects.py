@@ -9,7 +9,7 @@ from buckram.state.objects.values import UploadInfo
 
 
 def object_json(namespace: str, info: ObjectInfo) -> dict[str, Any]:
-    """Return the JSON of an object. Times are in microseconds UTC; `expires` is null for an object that never expires."""
+    """Return the JSON of an object. Times are in microseconds UTC; `expires` is null if the object never expires."""
     return {
         "object": f"{namespace}/{info.name}",
         "bytes": info.size,
