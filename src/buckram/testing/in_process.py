@@ -89,7 +89,7 @@ class _Gate(asyncio.Protocol):
 
 
 class _GatedNetwork:
-    """The production network, which can be paused: while it is, arriving data and connections are not handled."""
+    """The production network, which can be paused: meanwhile nothing that arrives is handled."""
 
     def __init__(self, inner: Network) -> None:
         self._inner = inner

@@ -411,8 +411,7 @@ async def _nothing() -> str:
 
 
 def _as_request(socket: WebSocket, authorization: str) -> Request:
-    """Return the WebSocket's opening request with another Authorization header, so that it can be checked like others.
-    """
+    """Return the WebSocket's opening request with another Authorization header, to be checked like other requests."""
     headers = socket.scope["headers"]
     if authorization:
         headers = [one for one in headers if one[0] != b"authorization"]

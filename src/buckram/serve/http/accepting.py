@@ -101,7 +101,7 @@ class _Handshake:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.begun = False
-        """Whether a transport owns the socket, and will close it."""
+        """True once a transport owns the socket, and will close it."""
         self.task: asyncio.Task[None] | None = None
 
     def cut_off(self) -> None:

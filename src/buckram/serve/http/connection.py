@@ -45,7 +45,7 @@ class Connection(HttpToolsProtocol):
         self._begun = 0
         """Number of requests that began in the chunk being parsed."""
         self._owes_head = False
-        """Whether this connection is counted in `heads`."""
+        """True while this connection is counted in `heads`."""
         self._received = False
         self._body_ended = True
         self._discarded = 0

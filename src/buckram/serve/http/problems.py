@@ -18,7 +18,7 @@ from buckram.serve.http.limits import option_of
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters that terminals interpret and JSON does not escape; names that users chose may contain them."""
+"""Characters that terminals interpret and JSON does not escape; names that users chose may contain them."""
 
 
 class HttpProblem(Exception):

@@ -30,7 +30,7 @@ class Peer(NamedTuple):
 
 
 class Shown:
-    """This server's entry among those of its kind, and the others'. `start` makes it, `close` removes it."""
+    """Entry of this server among those of its kind, and access to the others'. `start` makes it, `close` removes it."""
 
     def __init__(self, store: MetadataStore, folder: str, url: str) -> None:
         """`folder`: its name below the cluster's own keys, such as `gateways`."""
