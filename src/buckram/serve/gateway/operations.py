@@ -52,7 +52,7 @@ class Allowed(Protocol):
 
     @property
     def everything(self) -> bool:
-        """Whether the principal may see the whole cluster."""
+        """Return whether the principal may see the whole cluster."""
         ...
 
 
@@ -211,12 +211,12 @@ class Operation:
 
     @property
     def changes(self) -> bool:
-        """Whether the operation may change something."""
+        """Return whether the operation may change something."""
         return self.method not in ("GET", "HEAD")
 
     @property
     def keyed(self) -> bool:
-        """Whether an Idempotency-Key makes the operation run once."""
+        """Return whether an Idempotency-Key makes the operation run once."""
         return self.changes and not self.statements
 
     @property
