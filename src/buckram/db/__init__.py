@@ -1,4 +1,4 @@
-"""What programs import for SQL databases: the names of DB-API 2.0, and `Shelf` for those who serve many databases.
+"""Public API for SQL databases: the names of DB-API 2.0, and `Shelf` for programs that serve many databases.
 
 `buckram.db.connect(uri, "shop/main")` is DB-API 2.0, made in `buckram.sql`. docs/tutorial/database.md shows the use.
 Not here: how databases work (`state/db/database.py`).
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The names come when they are asked for: what works without them does not import them."""
+    """Import a name at its first use, so that programs which do not need it do not load its modules."""
     if name in __all__:
         return getattr(import_module("buckram.state.db.shelf" if name == "Shelf" else "buckram.sql"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from buckram.files.filesystem import BuckramFileSystem
 
 BLOCK_BYTES = 16 * 1024 * 1024
-"""What is written goes in parts of this size, ..."""
+"""Default size of one part of an upload, bytes."""
 AHEAD_BYTES = 4 * 1024 * 1024
-"""... and what is read is read ahead by so much."""
+"""Default read-ahead of a file that is open for reading, bytes."""
 _LARGEST_BLOCK = 1024 * 1024 * 1024
 
 
@@ -73,7 +73,7 @@ class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
             return self._objects.get(self._name, start=start, length=max(end - start, 0))
 
     def _initiate_upload(self) -> None:
-        """Nothing yet: a file of one block needs no upload."""
+        """Do nothing: the upload begins with the second block, as a file of one block needs none."""
 
     def _upload_chunk(self, final: bool = False) -> bool:
         """Send what is in the buffer; the last one makes the file, unless a transaction does that later."""
@@ -94,7 +94,7 @@ class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
         return True
 
     def commit(self) -> None:
-        """Make the file of what was written."""
+        """Put the written bytes as an object, so that the file exists."""
         with translated(self.path):
             if self._upload is not None:
                 self._objects.complete_upload(self._upload, self._parts, if_absent=self._new)
@@ -102,21 +102,23 @@ class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
                 self._objects.put(self._name, self._whole, if_absent=self._new)
 
     def close(self) -> None:
-        """Make the file of what was written. It is closed also if that fails, so that nobody tries it again unasked."""
+        """Put the written bytes as an object and close the file, which is closed even if that fails: a retry is the
+        caller's decision.
+        """
         try:
             super().close()
         finally:
             self.closed = True
 
     def discard(self) -> None:
-        """Give up what was written."""
+        """Discard the written bytes without making a file."""
         self._whole = None
         upload, self._upload = self._upload, None
         if upload is not None:
             self._objects.abort_upload(upload)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Close it; if the block failed, nothing of what was written becomes a file."""
+        """Close the file; if the block failed, discard what was written instead."""
         if error is not None and self.mode != "rb":
             self.closed = True
             try:

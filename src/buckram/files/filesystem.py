@@ -86,7 +86,9 @@ class BuckramFileSystem(AbstractFileSystem):  # type: ignore[misc]
     # -- looking ------------------------------------------------------------------------------------------
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        """What is known of a path: `name`, `size`, `type`, and of an object `digest`, `version`, `created`."""
+        """Return the description of a path: `name`, `size`, `type`, and for an object also `digest`, `version`,
+        `created`.
+        """
         namespace, _, name = self._strip_protocol(path).partition("/")
         if not namespace:
             return {"name": "", "size": 0, "type": "directory"}
@@ -94,7 +96,7 @@ class BuckramFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return _described(namespace, self.objects(namespace).status(name))
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        """What is right in a directory; of a file itself."""
+        """Return the children of a directory, or the file itself if the path is one; names only with `detail=False`."""
         path = self._strip_protocol(path)
         namespace, _, name = path.partition("/")
         found: list[dict[str, Any]]
@@ -120,11 +122,11 @@ class BuckramFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return found
 
     def created(self, path: str) -> datetime:
-        """When a file was put."""
+        """Return when a file was put."""
         return self.modified(path)
 
     def modified(self, path: str) -> datetime:
-        """When a file was put, or when a child of a directory came or went."""
+        """Return when a file was put, or when a child of a directory was last added or removed."""
         found: datetime = self.info(path)["created"]
         return found
 

@@ -27,12 +27,12 @@ from buckram.state.db.statements import first_word
 from buckram.state.machine.machine import Consistency
 
 Isolation = Literal["read committed", "serializable", "autocommit"]
-"""When a transaction begins by itself."""
+"""Transaction modes: when a transaction begins implicitly (see the module's docstring)."""
 Row = tuple[SqlValue, ...]
 Description = tuple[tuple[str, str | None, None, None, None, None, None], ...]
 _READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
 _ALONE = frozenset(("PRAGMA", "VACUUM", "ATTACH", "DETACH"))
-"""They begin no transaction: some cannot stand in one."""
+"""First words of statements that begin no transaction implicitly; some cannot run inside one."""
 
 
 def connect(
@@ -75,7 +75,7 @@ def connect(
 
 
 class AsyncConnection:
-    """A connection. Calls of one connection wait for each other's end: use one connection for each task."""
+    """A connection. Concurrent calls of one connection queue up: use one connection for each task."""
 
     def __init__(self, shared: Shared, session: Session, isolation: Isolation) -> None:
         self._shared, self._session, self._isolation = shared, session, isolation
@@ -85,12 +85,12 @@ class AsyncConnection:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
+        """Return whether a transaction is open."""
         return not self._session.autocommit
 
     @property
     def isolation(self) -> Isolation:
-        """When a transaction begins by itself; it can be set while none is open."""
+        """The transaction mode: when a transaction begins implicitly. It can be set while no transaction is open."""
         return self._isolation
 
     @isolation.setter
@@ -126,21 +126,21 @@ class AsyncConnection:
     # -- transactions -------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Commit what is open; no-op if nothing is."""
+        """Commit the open transaction; no-op if there is none."""
         with as_dbapi():
             self._check()
             if self.in_transaction:
                 await self._session.execute("COMMIT")
 
     async def rollback(self) -> None:
-        """Roll back what is open; no-op if nothing is."""
+        """Roll back the open transaction; no-op if there is none."""
         with as_dbapi():
             self._check()
             if self.in_transaction:
                 await self._session.execute("ROLLBACK")
 
     async def close(self) -> None:
-        """Roll back what is open. Idempotent."""
+        """Roll back the open transaction and close. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -206,7 +206,7 @@ class AsyncCursor:
     def __init__(self, connection: AsyncConnection) -> None:
         self.connection = connection
         self.arraysize = 1
-        """How many rows fetchmany() gives."""
+        """Default number of rows that fetchmany() returns."""
         self.description: Description | None = None
         """For each column its name and declared type, and None five times; None for a statement without rows."""
         self.rowcount = -1
@@ -269,7 +269,7 @@ class AsyncCursor:
         return found[0] if found else None
 
     def next_rows(self, size: int) -> list[Row]:
-        """As fetchmany."""
+        """Return the next rows, at most `size`, as fetchmany() does."""
         with as_dbapi():
             self._check()
         found = self._rows[self._next : self._next + max(size, 0)]
@@ -281,10 +281,10 @@ class AsyncCursor:
             yield row
 
     def setinputsizes(self, sizes: Any) -> None:
-        """Of DB-API 2.0; does nothing."""
+        """Do nothing: required by DB-API 2.0."""
 
     def setoutputsize(self, size: Any, column: Any = None) -> None:
-        """Of DB-API 2.0; does nothing."""
+        """Do nothing: required by DB-API 2.0."""
 
     async def close(self) -> None:
         """Forget the rows. Idempotent."""

@@ -42,7 +42,7 @@ threadsafety = 1
 """Threads may share the module, but not connections."""
 paramstyle = "qmark"
 sqlite_version = apsw.sqlite_lib_version()
-"""Of the SQLite that executes the statements."""
+"""Version of the SQLite library that executes the statements."""
 sqlite_version_info = tuple(int(part) for part in sqlite_version.split("."))
 
 Date, Time, Timestamp, Binary = datetime.date, datetime.time, datetime.datetime, bytes
@@ -50,17 +50,17 @@ _CLOSE_S = 10.0
 
 
 def DateFromTicks(ticks: float) -> datetime.date:
-    """Of DB-API 2.0."""
+    """Return the date of a Unix time, as DB-API 2.0 requires."""
     return datetime.date.fromtimestamp(ticks)
 
 
 def TimeFromTicks(ticks: float) -> datetime.time:
-    """Of DB-API 2.0."""
+    """Return the time of day of a Unix time, as DB-API 2.0 requires."""
     return datetime.datetime.fromtimestamp(ticks).time()
 
 
 def TimestampFromTicks(ticks: float) -> datetime.datetime:
-    """Of DB-API 2.0."""
+    """Return the date and time of a Unix time, as DB-API 2.0 requires."""
     return datetime.datetime.fromtimestamp(ticks)
 
 
@@ -135,7 +135,7 @@ def _run(thread: LoopThread, make: Callable[[], Awaitable[T]]) -> T:
 
 
 class Connection:
-    """A connection. `with` commits at the end, and rolls back after an error, as that of Python's sqlite3 does."""
+    """A connection. `with` commits at the end and rolls back after an error, like a connection of Python's sqlite3."""
 
     Warning: ClassVar = Warning
     Error: ClassVar = Error
@@ -153,12 +153,12 @@ class Connection:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
+        """Return whether a transaction is open."""
         return self._connection.in_transaction
 
     @property
     def isolation(self) -> Isolation:
-        """When a transaction begins by itself; it can be set while none is open."""
+        """The transaction mode: when a transaction begins implicitly. It can be set while no transaction is open."""
         return self._connection.isolation
 
     @isolation.setter
@@ -182,15 +182,15 @@ class Connection:
         self.run(lambda: self._connection.executescript(script))
 
     def commit(self) -> None:
-        """Commit what is open; no-op if nothing is."""
+        """Commit the open transaction; no-op if there is none."""
         self.run(self._connection.commit)
 
     def rollback(self) -> None:
-        """Roll back what is open; no-op if nothing is."""
+        """Roll back the open transaction; no-op if there is none."""
         self.run(self._connection.rollback)
 
     def close(self) -> None:
-        """Roll back what is open. Idempotent."""
+        """Roll back the open transaction and close. Idempotent."""
         if self._thread.usable:
             self.run(self._connection.close)
 
@@ -233,7 +233,7 @@ class Cursor:
 
     @property
     def arraysize(self) -> int:
-        """How many rows fetchmany() gives."""
+        """Default number of rows that fetchmany() returns."""
         return self._cursor.arraysize
 
     @arraysize.setter
@@ -273,10 +273,10 @@ class Cursor:
         return row
 
     def setinputsizes(self, sizes: Any) -> None:
-        """Of DB-API 2.0; does nothing."""
+        """Do nothing: required by DB-API 2.0."""
 
     def setoutputsize(self, size: Any, column: Any = None) -> None:
-        """Of DB-API 2.0; does nothing."""
+        """Do nothing: required by DB-API 2.0."""
 
     def close(self) -> None:
         """Forget the rows. Idempotent."""

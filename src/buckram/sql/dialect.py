@@ -86,7 +86,7 @@ class BuckramDialect(SQLiteDialect):
             connection.isolation = _LEVELS[level]
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
-        """Whether the connection is of no use any more, so that a pool makes another one."""
+        """Return whether the connection is unusable after this error, so that a pool replaces it."""
         return isinstance(e, dbapi.InterfaceError | dbapi.InternalError)
 
 

@@ -10,16 +10,16 @@ from buckram import errors
 
 
 class Warning(builtins.Warning):
-    """Of DB-API 2.0; nothing here raises it."""
+    """Base of warnings, required by DB-API 2.0; nothing here raises one."""
 
 
 class Error(Exception):
     """Base of all errors of the module."""
 
     sqlite_errorcode: int | None = None
-    """SQLite's extended result code, if SQLite said so; named as in Python's sqlite3."""
+    """Extended result code of SQLite, named as in Python's sqlite3; None if the error is not SQLite's."""
     sqlite_errorname: str | None = None
-    """Its name, such as SQLITE_CONSTRAINT_UNIQUE."""
+    """Name of that code, such as SQLITE_CONSTRAINT_UNIQUE."""
 
 
 class InterfaceError(Error):
@@ -35,23 +35,23 @@ class DataError(DatabaseError):
 
 
 class OperationalError(DatabaseError):
-    """The database cannot do it now, or there is no such table or column. Its `__cause__` says more."""
+    """The database cannot execute the statement now, or a table or column does not exist. `__cause__` has details."""
 
 
 class IntegrityError(DatabaseError):
-    """A constraint forbids it."""
+    """A constraint was violated."""
 
 
 class InternalError(DatabaseError):
-    """The database found itself in a state that must not be."""
+    """The database found itself in an invalid state."""
 
 
 class ProgrammingError(DatabaseError):
-    """Parameters or arguments do not fit."""
+    """Parameters or arguments do not match the statement."""
 
 
 class NotSupportedError(DatabaseError):
-    """A replicated database does not do this."""
+    """The operation is not supported by replicated databases."""
 
 
 _BY_CODE: dict[int, type[DatabaseError]] = {

@@ -57,19 +57,20 @@ class Session:
         self._gone: BuckramError | None = None
         self._foreign_keys = True
         self._token: str | None = None
-        """Of the next commit."""
+        """Token of the next commit, by which it is done once; None without one."""
         self.after: int | None = None
         """Reads of a replica see everything below this offset."""
 
     @property
     def autocommit(self) -> bool:
-        """Whether each statement is a transaction of its own now."""
+        """Return whether each statement is a transaction of its own now."""
         return self._caller.autocommit
 
     @property
     def foreign_keys(self) -> bool:
-        """Whether foreign keys are looked at; the next transaction is without them where PRAGMA foreign_keys = OFF said
-        so, and its end is the end of that."""
+        """Return whether foreign keys are enforced. After PRAGMA foreign_keys = OFF the next transaction does not
+        enforce them, and its end turns them on again.
+        """
         return self._foreign_keys
 
     def use_token(self, token: str | None) -> None:
@@ -121,10 +122,11 @@ class Session:
         return result
 
     def _asked_for_keys(self, sql: str) -> SqlResult | None:
-        """The result of a PRAGMA foreign_keys; None if it is none, or is to be refused.
+        """Answer a PRAGMA foreign_keys; None if the statement is another one, or is to be refused.
 
-        In a transaction it changes nothing, as with SQLite. Whoever turned them off before says so again there: tools
-        do. Otherwise it is refused to turn them off there: the tables that are dropped next would lose rows.
+        In a transaction it changes nothing, as with SQLite. Turning them off again where they are off already is
+        accepted, as tools do so; otherwise turning them off there is refused, since the tables that are dropped next
+        would lose rows.
         """
         asked = foreign_keys_asked(after_comments(sql))
         if asked is None or self._gone is not None:
@@ -138,11 +140,11 @@ class Session:
         return _NOTHING
 
     async def describe(self, sql: str) -> Described:
-        """What a statement needs and gives, without executing it."""
+        """Return a statement's parameters and columns without executing it."""
         return await self.database.describe(sql)
 
     async def close(self) -> None:
-        """Roll back what is open. Idempotent."""
+        """Roll back the open transaction. Idempotent."""
         transaction, self._transaction, self._token = self._transaction, None, None
         self._foreign_keys = True
         self._caller.ended()
@@ -150,7 +152,7 @@ class Session:
             await transaction.rollback()
 
     async def _own(self, call: OwnCall, parameters: Parameters) -> SqlResult:
-        """Do what one of the connection's own functions is for."""
+        """Execute a call of one of the connection's own functions: buckram_offset, buckram_after, buckram_token."""
         self._plan(classify("SELECT 1"))
         value, result = argument_of(call, parameters), call.argument
         if call.name == "buckram_offset":
@@ -174,8 +176,11 @@ class Session:
         return SqlResult((call.label,), (None,), [(outcome,)])
 
     async def _only_reads(self, statement: Statement, sql: str) -> bool:
-        """Whether SQLite and the text say so. SQLite does not say it of a PRAGMA that analyses what it wants to, nor
-        of what would write if the schema were another one."""
+        """Return whether a statement only reads, by both SQLite and its text.
+
+        SQLite alone reports too much as reading: a PRAGMA that runs ANALYZE as it sees fit, or a statement that would
+        write under another schema.
+        """
         reads = statement.kind is not Kind.OTHER or only_reads(sql)
         return reads and (await self.database.describe(sql)).read_only
 
@@ -225,7 +230,7 @@ class Session:
         )
 
     async def _run_without_keys(self, sql: str, parameters: Parameters) -> SqlResult:
-        """In a transaction of its own, in which foreign keys are not looked at before the commit."""
+        """Run the statement in a transaction of its own, which checks foreign keys only at its commit."""
         token, self._token = self._token, None
         transaction = await self._with_leader(lambda: self.database.begin("immediate", foreign_keys=False))
         try:
@@ -236,9 +241,9 @@ class Session:
         return result
 
     async def _with_leader(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return what the call gives. NotLeader says that nothing was done, so it is tried again while leaders change.
+        """Return the result of the call; retry NotLeader, after which nothing was done, while the leader changes.
 
-        The leader that is named may be the one that has just gone: so long as that may be, it is tried again too.
+        The leader that an error names may have just gone, so the call is retried for as long as that is possible, too.
         """
         retries = Retries(LEADER_WAIT, self._leader_wait_s)
         others = Retries(LEADER_WAIT, min(self._leader_wait_s, _HANDOVER_S))

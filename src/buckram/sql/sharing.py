@@ -27,12 +27,12 @@ from buckram.state.db.shelf import Shelf
 from buckram.state.machine.machine import process_name
 
 LINGER_S = 10.0
-"""How long a database without connections stays open."""
+"""Time for which a database without connections stays open, seconds."""
 _MOST_OPEN = 1000
 
 
 class _Undecided(Exception):
-    """Nobody leads the database yet."""
+    """Internal reason to retry: the database has no leader yet."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -62,7 +62,7 @@ class _Cluster:
 
     @property
     def failed(self) -> bool:
-        """Whether it could not connect."""
+        """Return whether connecting failed or was cancelled."""
         return self.client.done() and (self.client.cancelled() or self.client.exception() is not None)
 
     async def close(self) -> None:
@@ -78,17 +78,19 @@ class Closable(Protocol):
 
 
 class Sharing:
-    """What the connections of one event loop share."""
+    """Clients and databases shared by the connections of one event loop."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, _Cluster] = {}
         self._left: list[_Cluster] = []
-        """Those whose metadata were restored meanwhile; connections of before may have databases of them open."""
+        """Clients from before a restore of the metadata; older connections may still use databases of theirs."""
         self.connections: weakref.WeakSet[Closable] = weakref.WeakSet()
-        """Those that are open; transactions of theirs would keep databases from closing."""
+        """Open connections; `close` ends them first, as their transactions would keep databases from closing."""
 
     async def acquire(self, uri: str | None, name: StreamName, *, create: bool, wait_s: float) -> Shared:
-        """The database, open until its `use` ends; somebody leads it, or did not within `wait_s`."""
+        """Return the database, open until its `use` ends. Waits up to `wait_s` for a leader, and returns without one
+        then.
+        """
         where = uri or default_uri(os.environ, Path.cwd())
         before = self._clusters.get(where)
         try:
@@ -124,7 +126,7 @@ _sharings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Sharing] = weakr
 
 
 def sharing() -> Sharing:
-    """That of the running event loop."""
+    """Return the Sharing of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _sharings:
         _sharings[loop] = Sharing()
@@ -136,9 +138,9 @@ async def _connected(uri: str) -> Client:
 
 
 async def _decided(client: Client, database: Database, announced: str, wait_s: float) -> None:
-    """Wait until this replica leads, or another one does, so that the first statement need not.
+    """Wait until some replica leads, so that the first statement need not wait; at most `wait_s`.
 
-    No longer where no bookie runs, which the first statement says.
+    Returns at once if no bookie runs, which the first statement reports.
     """
     retries = Retries(LEADER_WAIT, wait_s)
     while database.role != "leader" and await database.leader_address() in (None, announced):

@@ -34,7 +34,9 @@ def to_sql(value: Any) -> SqlValue:
 
 
 def to_parameters(parameters: Sequence[Any] | Mapping[str, Any]) -> Parameters:
-    """By position or by name. Raises InvalidArgument."""
+    """Convert parameters by position or by name. Raises InvalidArgument for a value that SQL has no type for, or a
+    text in place of a sequence.
+    """
     if isinstance(parameters, Mapping):
         return {name: to_sql(value) for name, value in parameters.items()}
     if isinstance(parameters, str | bytes):

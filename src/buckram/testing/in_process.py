@@ -34,7 +34,8 @@ MIB = 1024 * 1024
 # This is small, so that a test with ten clusters fills neither the disk nor the memory.
 STORE = StoreConfig(segment_bytes=32 * MIB, tail_cache_bytes=4 * MIB)
 _PORT_TAKEN_S = 30.0
-"""A bookie's port may be that of a connection of another process, which ends: so long a restart waits for it."""
+"""Time for which a restart waits for the bookie's port, seconds: a connection of another process may hold it briefly.
+"""
 
 
 class _Gate(asyncio.Protocol):
@@ -88,7 +89,7 @@ class _Gate(asyncio.Protocol):
 
 
 class _GatedNetwork:
-    """The production network, which can be paused: then nothing that arrives is handled."""
+    """The production network, which can be paused: meanwhile nothing that arrives is handled."""
 
     def __init__(self, inner: Network) -> None:
         self._inner = inner
@@ -118,7 +119,7 @@ class _Node:
         self.clock: Clock | None = None
         """Its wall clock; None for that of the machine."""
         self.files: LocalFiles | None = Neighbours(in_threads=True)
-        """Of its neighbours; None: it reads nobody's."""
+        """Reads the files of neighbouring bookies on this machine; None: this bookie reads none."""
         self.network: _GatedNetwork | None = None
         self.bookie: Bookie | None = None
         self._disk: Disk | None = None
@@ -200,7 +201,7 @@ class Cluster:
             node.network.paused = True
 
     async def resume(self, number: int) -> None:
-        """End a pause: what has arrived meanwhile is handled, in order."""
+        """End a pause; what has arrived meanwhile is handled, in order."""
         node = self._node(number)
         if node.network is not None:
             node.network.resume()

@@ -50,7 +50,7 @@ class ThreadedCluster:
         self._call(self._running.pause(number))
 
     def resume(self, number: int) -> None:
-        """End a pause: what has arrived meanwhile is handled, in order."""
+        """End a pause; what has arrived meanwhile is handled, in order."""
         self._call(self._running.resume(number))
 
     def restart(self, number: int) -> None:

@@ -31,7 +31,7 @@ _KINDS = {"journal": "journal files", "entrylog": "entrylog files", "index": "in
 
 
 class BookiePages:
-    """Questions about the bookie run on its loop, between two of its turns."""
+    """Pages about this bookie; each question runs on the bookie's own event loop."""
 
     def __init__(self, site: Site, link: ClusterLink, jobs: Jobs) -> None:
         self._site, self._bookie, self._link, self._jobs = site, site.bookie, link, jobs
@@ -256,7 +256,9 @@ class BookiePages:
         return json_answer({})
 
     async def _compact_locations(self, request: Request) -> Answer:
-        """There is no index of locations beside the log files that would need it."""
+        """Check the request as Apache's bookies do, and answer success without doing anything: locations have no index
+        of their own beside the log files that could be compacted.
+        """
         body = body_object(request, 400, "Empty request body")
         if not flag(body, "entryLocationRocksDBCompact"):
             return text_answer("Not trigger Entry Location RocksDB compact.")

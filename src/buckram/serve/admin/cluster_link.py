@@ -21,7 +21,7 @@ TOKEN: ContextVar[str] = ContextVar("token", default="")
 
 
 class ClusterLink:
-    """`client()` gives the client of who asks: one for each token."""
+    """Clients of the cluster, one for each token: `client()` returns that of the request being served."""
 
     def __init__(self, metadata_uri: str, tls: TlsConfig) -> None:
         """`tls`: the bookie's. Its certificate is one of servers, and is not shown to other bookies."""

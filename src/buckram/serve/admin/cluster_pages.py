@@ -144,7 +144,7 @@ class ClusterPages:
         return text_answer(f"Auditor: {auditor}")
 
     async def _audit(self, request: Request) -> Answer:
-        """The delay in force, written again, asks the auditor for an audit now."""
+        """Write the delay in force again, which makes the auditor start an audit now."""
         tree = await self._tree()
         await tree.set_delay(round((await tree.read_delay(DEFAULT_DELAY_S)).seconds))
         return text_answer("Success trigger audit.")

@@ -25,12 +25,12 @@ PATH = "/api/v1/jobs"
 
 @dataclass(slots=True)
 class Job:
-    """`done` and `total` count in `unit`; `total` is None where nobody knows it."""
+    """A long job. `done` and `total` count in `unit`; `total` is None while it is unknown."""
 
     id: str
     what: str
     owner: str = ""
-    """Who began it, if that is known; it is not shown."""
+    """Name of the principal who started the job, empty if unknown; not part of the JSON."""
     state: str = "running"
     """running, done, failed or cancelled."""
     unit: str = ""
@@ -56,7 +56,7 @@ class Job:
 
 
 Work = Callable[[Job], Awaitable[Mapping[str, Any]]]
-"""Does the work, tells the job how far it is, returns its result; an exception is the error of the job."""
+"""Body of a job: reports its progress to the job and returns its result; an exception becomes the error of the job."""
 
 
 class Jobs:

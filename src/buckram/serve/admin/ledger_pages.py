@@ -18,7 +18,7 @@ from buckram.types import DigestType, EntryId, LedgerId, LedgerMetadata
 PATH = "/api/v1/ledger"
 LEDGERS_PER_PAGE, ENTRIES_PER_PAGE = 100, 1000
 MOST_BYTES = 16 << 20
-"""Of the entries of one answer, as they are in the ledger."""
+"""Maximum bytes of the entries in one answer, before they are encoded."""
 
 
 def metadata_json(ledger: LedgerId, metadata: LedgerMetadata) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What `buckram bookie run --http` serves: the paths of Apache's bookies, jobs, and the status pages.
+"""HTTP server of `buckram bookie run --http`: the paths of Apache's bookies, jobs, and the status pages.
 
 It runs in a thread beside the bookie (`bookie/beside.py`). Where peers of the bookie have to log in, so does whoever
 wants more than the status pages: with an administrator's token, as `Authorization: Bearer TOKEN`.
@@ -24,7 +24,7 @@ from buckram.serve.admin.ledger_pages import LedgerPages
 from buckram.serve.admin.routing import Router, Wrong
 
 OPEN = (*SERVED, "/", "/api/v1/bookie/is_ready")
-"""Probes read these, or scrapers, who are asked for tokens of their own where these pages are."""
+"""Paths served without a login here: probes, and the status pages, which check tokens themselves."""
 
 
 @asynccontextmanager
@@ -70,7 +70,9 @@ class _Pages:
         TOKEN.set(bearer_of(request))
 
     async def _principal(self, request: Request) -> Principal:
-        """Who asks. Raises Wrong 401."""
+        """Return the principal of the request's bearer token. Raises Wrong (401) if it has none, or the token is
+        refused.
+        """
         token = bearer_of(request)
         if not token:
             raise Wrong(401, "this bookie asks for logins: send Authorization: Bearer TOKEN of an administrator")

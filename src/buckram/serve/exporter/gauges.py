@@ -1,4 +1,4 @@
-"""A look as gauges. Each look has gauges of its own, so that what is gone leaves no line behind."""
+"""Sets the gauges of one look at a cluster. Each look starts without gauges, so series of deleted things disappear."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from buckram.streams.read.cursors import CursorInfo
 AT_ONCE = 16
 PAGE = 1000
 MOST_CURSORS = 100
-"""Of one stream: those that lag most."""
+"""Maximum cursors that are exported for one stream: those with the largest lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Look:
 
 
 async def look(client: Client, most_streams: int) -> Look:
-    """At most so many streams are looked at, in the order of their names. MetadataError."""
+    """Look at a cluster once, at the first `most_streams` streams in the order of their names. Raises MetadataError."""
     store = client.services.store
     registered = await store.bookies()
     known = {*await store.known_bookies(), *registered.writable, *registered.readonly}
@@ -69,7 +69,7 @@ async def look(client: Client, most_streams: int) -> Look:
 
 
 async def _names(client: Client, most: int) -> tuple[list[tuple[str, str]], int]:
-    """Namespaces and streams, and how many there are beyond `most`."""
+    """Return pairs of namespace and stream, at most `most`, and how many streams there are beyond."""
     names: list[tuple[str, str]] = []
     left_out = 0
     for namespace in await client.namespaces.list():
@@ -83,7 +83,7 @@ async def _names(client: Client, most: int) -> tuple[list[tuple[str, str]], int]
 
 
 async def _stream(client: Client, namespace: str, name: str) -> StreamLook | None:
-    """None for one that is gone, or cannot be read now."""
+    """Return a stream with its cursors and replicas; None if it was deleted or cannot be read now."""
     place = client.namespace(namespace)
     try:
         info = await place.info(name)

@@ -1,6 +1,6 @@
-"""Looks at a cluster again and again, and serves what was seen last. A scrape costs the cluster nothing.
+"""Looks at a cluster periodically and serves the newest look, so that a scrape costs the cluster nothing.
 
-Not here: what is looked at, and what becomes of it (`serve/exporter/looking.py`, `serve/exporter/gauges.py`).
+Not here: what a look reads and which gauges it sets (`serve/exporter/looking.py`, `serve/exporter/gauges.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PATHS = ("/metrics", "/health", "/ready")
 
 
 Show = Callable[[PrometheusStats], Awaitable[None]]
-"""Looks, and sets gauges of what was seen. Raises BuckramError."""
+"""Looks at the cluster and sets gauges. Raises BuckramError."""
 
 
 def cluster(client: Client, most_streams: int) -> Show:
-    """Return what shows a cluster as a whole, with at most so many streams."""
+    """Return a Show of the cluster as a whole, with at most `most_streams` streams."""
 
     async def shown(stats: PrometheusStats) -> None:
         show(await look(client, most_streams), stats)
@@ -36,7 +36,7 @@ def cluster(client: Client, most_streams: int) -> Show:
 
 
 def health(gatherer: Gatherer) -> Show:
-    """Return what shows the findings about a cluster, also while its metadata store is away or refused."""
+    """Return a Show of the findings about a cluster; it works also while the metadata store is away or refused."""
 
     async def shown(stats: PrometheusStats) -> None:
         show_health(await gatherer.look(), stats)
@@ -45,9 +45,9 @@ def health(gatherer: Gatherer) -> Show:
 
 
 class Exporter:
-    """`run` looks until it is cancelled; `answer` serves PATHS. While a look fails the one before it is shown.
+    """The exporter: `run` looks until it is cancelled, `answer` serves PATHS. After a failed look the last one stays.
 
-    `first`: what is shown at each look, whether `show` fails or not.
+    `first`: runs before `show` in each look, and is served even if `show` fails.
     """
 
     def __init__(self, show: Show, every_s: float, first: Show | None = None) -> None:

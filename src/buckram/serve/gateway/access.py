@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: tokens and sessions of browsers, and the grants of the cluster.
+"""Authentication and authorization of a gateway: tokens, sessions of browsers, and the grants of the cluster.
 
 A gateway without tokens lets whoever is on its own machine do everything, and others read (`open_to_all`: do
 everything, too). Not here: the tokens themselves (`serve/http/tokens.py`), pages of other sites
@@ -25,11 +25,11 @@ from buckram.serve.http.refusals import known_as
 from buckram.serve.http.tokens import ClusterTokens, Vouch, bearer_of, check_no_token
 
 ONLOOKER = Principal("onlooker")
-"""Who connects from another machine to a gateway without tokens."""
+"""Principal of a client on another machine, at a gateway without tokens."""
 
 
 class _Granted:
-    """What was granted to a principal."""
+    """The grants of one principal (Allowed)."""
 
     def __init__(self, tokens: ClusterTokens, principal: Principal) -> None:
         self._tokens, self._principal = tokens, principal
@@ -49,7 +49,7 @@ class _Granted:
 
 
 class _Everywhere:
-    """The same permissions on everything, where there are no tokens."""
+    """The same permissions on everything, at a gateway without tokens (Allowed)."""
 
     def __init__(self, permissions: frozenset[str]) -> None:
         self._permissions = permissions
@@ -67,7 +67,7 @@ class _Everywhere:
 
 
 class Access:
-    """Finds out who asks, before anything of a body is read."""
+    """Authenticates the sender of a request before its body is read."""
 
     def __init__(
         self, tokens: ClusterTokens | None, sessions: Sessions, origins: Origins, *, open_to_all: bool = False
@@ -75,7 +75,10 @@ class Access:
         self.tokens, self._sessions, self._origins, self._open_to_all = tokens, sessions, origins, open_to_all
 
     async def who(self, request: Request, operation: Operation) -> Principal:
-        """Raises HttpProblem: 401 for nobody who is known, 403 for a page of another site or a missing permission."""
+        """Return the principal of a request.
+
+        Raises HttpProblem: 401 for an unknown sender, 403 for a page of another site or a missing permission.
+        """
         self._origins.check(request)
         if operation.needs == "nothing":
             return ONLOOKER
@@ -95,8 +98,9 @@ class Access:
         return principal
 
     async def authenticate(self, request: Request) -> Principal:
-        """Who sends statements to a database: by a token, and not by a session; or another server says it, which sends
-        on a request. Raises HttpProblem 401."""
+        """Return the principal that sends statements to a database: by a token and never by a session, or as vouched
+        for by the server that forwards the request. Raises HttpProblem 401.
+        """
         if self.tokens is None:
             check_no_token(request)
             return ANYBODY if self._open_to_all or is_local(request) else ONLOOKER
@@ -104,17 +108,17 @@ class Access:
 
     @property
     def vouch(self) -> Vouch | None:
-        """What tells another server of databases who asks; None where nobody has to say it."""
+        """The function that makes the Authorization header of a forwarded request; None on a gateway without tokens."""
         return None if self.tokens is None else self.tokens.vouch
 
     def allowed(self, principal: Principal) -> Allowed:
-        """What a principal may do."""
+        """Return what a principal may do."""
         if self.tokens is None:
             return _Everywhere(frozenset(PERMISSIONS) if principal.admin else frozenset({"read"}))
         return _Granted(self.tokens, principal)
 
     def watched(self, request: Request) -> Callable[[], str]:
-        """Says why the token or the session of a request, which counted, counts no longer; empty while it does."""
+        """Return a function: why the request's token or session, which was valid, no longer is; empty while it is."""
         tokens = self.tokens
         if tokens is None:
             return lambda: ""
@@ -150,7 +154,7 @@ class Access:
 
 
 def is_local(request: Request) -> bool:
-    """Whether a request comes from this machine."""
+    """Return whether a request comes from this machine."""
     return _is_loopback(request.client.host if request.client is not None else "")
 
 

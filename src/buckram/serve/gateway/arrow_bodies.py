@@ -1,6 +1,6 @@
 """Arrow IPC streams in bodies and answers. pyarrow is imported at its first use.
 
-A body comes from anybody: its buffers are checked before they are looked into, and what could grow when it is read
+A body is untrusted: its buffers are checked before they are used, and whatever could expand when it is read
 (compression, dictionaries, views, rows without bytes) is refused.
 """
 
@@ -20,7 +20,7 @@ from buckram.streams.shared.arrow_batches import schema, to_arrow
 
 _KNOWN = ("value", "key", "headers", "timestamp")
 _COMPRESSION = 3
-"""The number of the field in an IPC record batch's header that says how its buffers are compressed."""
+"""Number of the field for compression in the header of an IPC record batch."""
 
 
 def rows_of_arrow(raw: bytes) -> Rows:
@@ -124,7 +124,7 @@ _NEEDS = {
 
 
 def _fits(arrow: Any, name: str, kind: Any) -> bool:
-    """Whether a column's values are its own bytes, so that rows cannot be larger than the body."""
+    """Return whether a column's values take bytes of their own, so that rows cannot be larger than the body."""
     types = arrow.types
     if name == "timestamp":
         return bool(types.is_timestamp(kind))
@@ -142,7 +142,7 @@ def _is_bytes(types: Any, kind: Any) -> bool:
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Whether the record batch of an IPC message says that its buffers are compressed (a Message in flatbuffers)."""
+    """Return whether an IPC message (a Message in flatbuffers) declares its record batch's buffers compressed."""
     (message,) = struct.unpack_from("<I", metadata, 0)
     header = _field(metadata, message, 2)
     if header is None:
@@ -152,7 +152,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Where the field of a flatbuffers table is; None if it has none."""
+    """Return the position of a field of a flatbuffers table; None if the table lacks it."""
     (back,) = struct.unpack_from("<i", data, table)
     (size,) = struct.unpack_from("<H", data, table - back)
     if 4 + 2 * number >= size:

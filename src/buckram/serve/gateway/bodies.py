@@ -34,9 +34,10 @@ _NULL, _NULL_SIZE = b"\xff\xff\xff\xff", 0xFFFF_FFFF
 
 
 def rows_of(media: str, raw: bytes, most_record_bytes: int) -> Rows:
-    """The records of a body. Raises HttpProblem for what is none, naming the line or record; nothing is written then.
+    """Return the records of a body. Raises HttpProblem for an invalid one, naming the line or record; nothing is
+    written then.
 
-    `most_record_bytes`: of a record of the stream.
+    `most_record_bytes`: maximum size of a record of the stream.
     """
     if media == BYTES:
         return Rows([raw])
@@ -82,7 +83,9 @@ def values_of(raw: bytes) -> list[bytes | None]:
 
 
 def _step(raw: bytes) -> int | None:
-    """How far it is from each length to the next one, where all values have the same size, as they often do."""
+    """Return the distance from each length to the next if all values have the same size, as they often do; None if
+    not.
+    """
     if len(raw) < 4 or raw.startswith(_NULL):
         return None
     step = 4 + _LENGTH.unpack_from(raw)[0]
@@ -92,7 +95,7 @@ def _step(raw: bytes) -> int | None:
 
 
 def chosen_form(accepted: str) -> str:
-    """The media type of an answer, by what a request accepts; JSON lines where it does not care."""
+    """Return the media type of an answer, by the Accept header of a request; JSON lines by default."""
     for one in accepted.split(","):
         media = one.partition(";")[0].strip().lower()
         if media in GIVEN:

@@ -1,4 +1,4 @@
-"""The cluster as a whole: how it is, bookies, gateways, what is being repaired, usage, the audit trail."""
+"""The cluster as a whole: status, bookies, gateways, replication, usage, the audit trail."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _AUDIT = (
 )
 _HOW_IT_IS = "How the cluster is: all of it for administrators; for others whether it is well, and what concerns them."
 _LOOKED_AT = 20_000
-"""So many of the newest events are searched."""
+"""Number of the newest events that a query of the audit trail searches."""
 
 
 class ClusterPages:
@@ -104,7 +104,7 @@ class ClusterPages:
         self._gatherer: Gatherer | None = None
 
     async def close(self) -> None:
-        """End the connections by which bookies are asked how they are. Idempotent."""
+        """Close the connections over which bookies are asked for their health. Idempotent."""
         gatherer, self._gatherer = self._gatherer, None
         if gatherer is not None:
             await gatherer.close()
@@ -199,7 +199,9 @@ class ClusterPages:
         return {"bookies": await bookie_rows(self._client)}
 
     async def _bookie(self, ask: Ask) -> dict[str, Any]:
-        """With what keeps it from being taken out, so that the console offers only what is carried out."""
+        """Show a bookie, and why it may not be decommissioned, so that the console offers that only when it would
+        succeed.
+        """
         bookie = bookie_of(ask)
         shown = await bookie_shown(self._client, bookie)
         down = shown["state"] == "down"
@@ -249,7 +251,7 @@ class ClusterPages:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What is refused as things are becomes HttpProblem 409, which says why."""
+    """Turn Refused, raised when the current state forbids a change, into HttpProblem 409 with its reason."""
     try:
         yield
     except Refused as error:

@@ -1,4 +1,4 @@
-"""The web console: files that are in the package, served as they are. What they show they ask of /v2 themselves.
+"""The web console: static files of the package, which fetch all data from /v2.
 
 Not here: logging in (`session_pages.py`). Nothing of it is loaded from elsewhere, and the policy that comes with each
 file lets a browser load nothing from elsewhere either.
@@ -33,7 +33,7 @@ HEADERS = {
 
 
 class _Asset:
-    """One file, as it is sent."""
+    """One file and its headers."""
 
     def __init__(self, name: str, content: bytes) -> None:
         self.content, self.media = content, _MEDIA[name[name.rindex(".") :]]
@@ -41,14 +41,14 @@ class _Asset:
 
 
 class ConsolePages:
-    """The files of the console, by their names: no path of a request ever becomes a path of a file."""
+    """The console's files, looked up by name: no path of a request ever becomes a path of a file."""
 
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
         self._assets = _read()
 
     def routes(self) -> list[BaseRoute]:
-        """For Starlette."""
+        """Return the routes for Starlette."""
         return [
             Route("/", self._page, methods=["GET"]),
             Route(FOLDER + "/{name}", self._file, methods=["GET"]),

@@ -1,4 +1,4 @@
-"""SQL databases of namespaces: who leads each, who follows, and databases as files of SQLite's.
+"""SQL databases of namespaces: their leaders and followers, and databases as files of SQLite's.
 
 Not here: statements (`hrana_pages.py`).
 """

@@ -1,6 +1,6 @@
-"""Dispatcher: from a request to an operation's handler and back. Who asks is found out first, then the body is read.
+"""Dispatcher: from a request to an operation's handler and back. It authenticates first, then reads the body.
 
-Not here: the operations (`operations.py`), who may do what (`access.py`).
+Not here: the operations (`operations.py`), authentication and authorization (`access.py`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ JSON = "application/json"
 _KEY, _MEANT = HEADER.lower().encode(), GATEWAY.lower().encode()
 _GRANTED = ("read", "append", "create", "delete", "admin")
 _STREAMED_BYTES = 12 * MIB
-"""Of a body that a handler reads itself so much is in memory at once, with what is on its way to bookies."""
+"""Bytes that a body which its handler reads in pieces takes in memory, including what is on its way to bookies."""
 _QUERIES, _QUERY_BYTES = 256, 512
-"""Clients send the same few queries again and again: so many of each operation are parsed once, up to this size."""
+"""Cached parsed queries of each operation, and the maximum bytes of a cached one: clients repeat the same few."""
 
 
 class Dispatcher:
-    """`endpoint` makes what Starlette calls for a request of an operation."""
+    """Turns operations into endpoints for Starlette."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Dispatcher:
 
 
 def _parsing(operation: Operation) -> Callable[[bytes], Mapping[str, Any]]:
-    """Return what gives the parameters of a query. Raises HttpProblem 400."""
+    """Return a function that parses the parameters of a query. Raises HttpProblem 400."""
 
     def parsed(query: bytes) -> Mapping[str, Any]:
         return operation.parsed(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
@@ -205,7 +205,7 @@ def _parsing(operation: Operation) -> Callable[[bytes], Mapping[str, Any]]:
 
 
 async def _noted(operation: Operation, span: Span, work: Awaitable[Response]) -> Response:
-    """The same; what came of it is said of the step of a trace, which ends with it."""
+    """Return the response of `work`, and record its outcome in the span, which ends with it."""
     span.note("http.request.method", operation.method)
     span.note("http.route", operation.path)
     error = "it was not answered"
@@ -223,7 +223,7 @@ async def _noted(operation: Operation, span: Span, work: Awaitable[Response]) ->
 
 
 def _size(request: Request, limit: int) -> int:
-    """What a body may take: what it says, within the limit, which is also that of one that says nothing."""
+    """Return the memory to reserve for a body: its Content-Length up to the limit, or the limit for a chunked one."""
     declared = header(request, b"content-length")
     if declared.isdigit() and len(declared) < 19:
         return min(int(declared), limit)

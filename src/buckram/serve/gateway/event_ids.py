@@ -1,9 +1,4 @@
-"""Ids of server-sent events, and where a client that comes again with one goes on.
-
-An id is the record's offset. In a cluster whose metadata were restored it also has the epoch of its history and the
-record's append time, `120-2-1795869503414988`: a stream that went back may have grown again, with other records at the
-offsets that it had given before. An id of an earlier epoch is compared with the record that is there now.
-"""
+"""Ids of server-sent events, and the position at which a client with a Last-Event-ID resumes."""
 
 from __future__ import annotations
 
@@ -20,12 +15,12 @@ from buckram.streams.read.remembered import history_now, verdict_on
 from buckram.types import History, Offset
 
 FIRST_EPOCH = 1
-"""Of a cluster that was never restored."""
+"""Epoch of a cluster that was never restored."""
 _ID = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19})-([0-9]{1,19}))?", re.ASCII)
 
 
 class EventId(NamedTuple):
-    """What an id says. `epoch` and `append_time` are 0 where it is an offset alone."""
+    """Parsed id of an event. `epoch` and `append_time` are 0 if the id is only an offset."""
 
     offset: Offset
     epoch: int = 0
@@ -33,12 +28,12 @@ class EventId(NamedTuple):
 
 
 def suffix_of(history: History, append_time: int) -> str:
-    """Return what follows the offset in the ids of records that were appended at this time."""
+    """Return the part after the offset in the ids of records that were appended at this time."""
     return "" if history.epoch <= FIRST_EPOCH else f"-{history.epoch}-{append_time}"
 
 
 def parse_id(text: str) -> EventId:
-    """Return what a client's Last-Event-ID says. HttpProblem 400."""
+    """Parse a client's Last-Event-ID. Raises HttpProblem 400 if it is invalid."""
     found = _ID.fullmatch(text)
     if found is None:
         raise bad_request(f"Last-Event-ID {text[:60]!r}: needs the id that the last event had, which is an offset")

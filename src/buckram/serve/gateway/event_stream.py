@@ -1,6 +1,6 @@
-"""An answer that is a stream of server-sent events: it writes as fast as its client reads, and ends when that is gone.
+"""An answer of server-sent events, written at the client's pace, which ends when the client disconnects.
 
-Not here: where the events come from (`tails.py`).
+Not here: the source of the events (`tails.py`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from buckram.serve.http.connection import ABORT, PAUSED
 MEDIA = "text/event-stream"
 _HEARTBEAT = b": still there\n\n"
 _LOOK_S = 2.0
-"""So often it is looked whether the client may still follow."""
+"""Interval of checks that the client may still follow, seconds."""
 
 
 class EventStream(Response):
-    """The events of a tail. A client that takes nothing for `stuck_s` is cut off; nothing is kept for it.
+    """The events of a tail. A client that reads nothing for `stuck_s` is cut off; nothing is buffered for it.
 
-    `over` says why the client may follow no longer; empty while it may.
+    `over` returns why the client may follow no longer; empty while it may.
     """
 
     media_type = MEDIA

@@ -23,9 +23,9 @@ _STATUSES: tuple[tuple[int, tuple[type[BuckramError], ...]], ...] = (
     (400, (errors.InvalidArgument,)),
     (503, (errors.WriterLost, errors.WriterFailed, errors.WriteFailed, errors.HandleClosed)),
 )
-"""The first row that fits counts."""
+"""HTTP statuses by error of the cluster; the first row that matches decides."""
 OUTCOME = "Buckram-Outcome"
-"""Header of an error: `unknown` where what was asked may have been done, or not."""
+"""Header of an error: `unknown` if the request may have been executed, or not."""
 IN_DOUBT = (
     errors.WriterLost,
     errors.WriterFailed,
@@ -34,7 +34,7 @@ IN_DOUBT = (
     errors.LedgerFenced,
     errors.QuotaExceeded,
 )
-"""After these some of what was appended may be there, or all of it."""
+"""Errors after which some or all of the appended records may be in the stream."""
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NUMBERS = ("earliest", "latest", "offset", "expected", "sequence", "limit")
 """Fields of errors that programs can use."""
@@ -64,7 +64,7 @@ def absent(name: str, *, database: bool = False) -> HttpProblem:
 
 
 def with_unknown_outcome(problem: HttpProblem) -> HttpProblem:
-    """The same problem, saying that what was asked may have been done, or not."""
+    """Mark a problem with the header that the request may have been executed, or not."""
     problem.headers[OUTCOME] = "unknown"
     return problem
 
@@ -75,7 +75,7 @@ def code_of(error: BuckramError) -> str:
 
 
 def bad_request(message: str) -> HttpProblem:
-    """The answer to what a client said wrongly; the text names the value, and what is needed."""
+    """Return the problem of an invalid request; the text names the value, and what is needed."""
     return HttpProblem(400, "INVALID_ARGUMENT", message)
 
 

@@ -1,4 +1,4 @@
-"""History: what the cluster did in the last hour, for plots. Kept by each gateway for itself, since its start."""
+"""History: samples of the cluster in the last hour, for plots. Each gateway keeps its own, since its start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_MARKS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cluster at one moment, by what bookies published last. `under_replicated` is at most 1,000."""
+    """The cluster at one moment, by the newest figures of its bookies. `under_replicated` is at most 1,000."""
 
     time_us: int
     stored_bytes: int
@@ -31,7 +31,7 @@ class Sample:
 
 
 class History:
-    """One for a gateway. `start` and `close`; while the metadata store is away there are no samples."""
+    """The history of one gateway. `start` and `close`; while the metadata store is away no samples are taken."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

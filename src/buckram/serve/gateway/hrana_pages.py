@@ -1,7 +1,7 @@
 """Statements of SQL by libSQL's protocol, Hrana: a client's URL is SQL/NAMESPACE/DATABASE, at any gateway.
 
-The gateway executes them where it leads the database, and sends them on to whoever does. Not here: what `hrana` does
-for `buckram db serve` as well, which is everything but paths and descriptions.
+The gateway executes them where it leads the database, and forwards them to the leader otherwise. Not here: what
+`hrana` does for `buckram db serve` as well, which is everything but paths and descriptions.
 """
 
 from __future__ import annotations

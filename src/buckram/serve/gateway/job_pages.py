@@ -1,4 +1,4 @@
-"""Long jobs: each has an id, a progress and an end, and can be cancelled. They are forgotten with the gateway."""
+"""Long jobs: each has an id, a progress and an end, and can be cancelled. They are lost when the gateway ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class JobPages:
         )
 
     def start(self, what: str, work: Work, owner: str = "") -> dict[str, Any]:
-        """Begin a job, and return it as it is shown. Raises HttpProblem 503 while too many run.
+        """Begin a job and return its JSON. Raises HttpProblem 503 while too many run.
 
         `owner`: the name of the principal who may see and cancel it, as administrators may.
         """
@@ -52,7 +52,7 @@ class JobPages:
             raise _problem(wrong) from None
 
     async def close(self) -> None:
-        """Cancel what runs."""
+        """Cancel running jobs."""
         await self._jobs.close()
 
     async def _list(self, ask: Ask) -> dict[str, Any]:
@@ -67,7 +67,9 @@ class JobPages:
         return job.as_json()
 
     def _job(self, ask: Ask) -> Job:
-        """Of who asks, or any for administrators: that of another is not there."""
+        """Return the job of the path. Raises HttpProblem 404 for an unknown one, and for another principal's unless
+        the client is an administrator.
+        """
         owner = None if ask.principal.admin else ask.principal.name
         try:
             return self._jobs.one(ask.path["job"], owner)

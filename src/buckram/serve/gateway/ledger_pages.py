@@ -1,7 +1,7 @@
 """Ledgers: list, create, append, read, close, recover, delete.
 
-A ledger belongs to a namespace, which is said when it is created and decides who may use it; the password of a ledger
-comes in the header Buckram-Password.
+A ledger belongs to a namespace, which is chosen when it is created and decides who may use it; the password of a
+ledger comes in the header Buckram-Password.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ NEXT = "Buckram-Next-Entry"
 _NOBODYS = serialise(created(1, 1, 1, ("-",), custom_metadata={LEDGER_NAMESPACE: b"-"}))
 """A record of no ledger."""
 _PAGE, _LOOKED_AT, _ROUND = 250, 4000, 1000
-"""For whoever may not see all ledgers so many are read together, so many are looked at for one page, and it goes on at
-a multiple of the third number where that is not enough."""
+"""Paging of a list for a client that may not see all ledgers: ledgers read together, maximum ledgers examined for one
+page, and the multiple at which the next page goes on.
+"""
 _ID = {**schema.COUNT, "maximum": 2**63 - 1}
 _FRAGMENT = schema.record(first_entry=schema.COUNT, ensemble=schema.array(schema.TEXT))
 SHOWN = schema.record(
@@ -322,7 +323,9 @@ class LedgerPages:
 
 
 def _is_seen(ask: Ask, found: LedgerMetadata | MetadataError) -> bool:
-    """Whose a ledger is whose record cannot be read, nobody knows."""
+    """Return whether a client may see a ledger; one whose record cannot be read, so that its namespace is unknown, is
+    visible only to those who may see the whole cluster.
+    """
     if isinstance(found, MetadataError):
         return ask.allowed.everything
     return "read" in ask.allowed(granted_name_of_ledger(found.custom_metadata))

@@ -18,7 +18,7 @@ from buckram.serve.gateway.job_pages import JOB, JobPages
 from buckram.serve.gateway.operations import Ask, Handler, Operation
 
 _SHOWN = 100
-"""So many ledgers are named in the result of a job."""
+"""Maximum ledgers that are named in the result of a job."""
 _REBALANCE = schema.record(
     "dry_run", "rate_bytes_per_s", dry_run=schema.YES_OR_NO, rate_bytes_per_s={**schema.COUNT, "minimum": 1}
 )

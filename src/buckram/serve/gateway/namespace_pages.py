@@ -18,7 +18,7 @@ from buckram.serve.http.problems import HttpProblem
 NAMESPACES = "/v2/namespaces"
 NAMESPACE = NAMESPACES + "/{namespace}"
 _PAGE = 1000
-"""So many are looked at together for whoever may not see all."""
+"""Namespaces read at a time for a client that may not see all."""
 _LIMITS = schema.mapping(schema.or_null(schema.COUNT))
 SHOWN = schema.record(
     namespace=schema.TEXT,

@@ -1,4 +1,4 @@
-"""What all operations on objects need: their paths and schemas, the open objects, bodies as they come, refusals.
+"""Shared parts of the operations on objects: paths and schemas, open objects, streamed bodies, refusals.
 
 Not here: the operations (`object_pages.py`, `upload_pages.py`, `removal_pages.py`), headers (`object_headers.py`).
 """
@@ -38,7 +38,7 @@ ROW = schema.record(
     expires=schema.or_null(schema.WHOLE),
     metadata=schema.TEXTS,
 )
-"""What is known of an object."""
+"""Schema of an object in answers."""
 _YEAR_S = 366 * 86_400
 _SECONDS = {**schema.WHOLE, "minimum": 1, "maximum": 100 * _YEAR_S}
 EXPIRES = Parameter("expires_s", "The object goes by itself after so many seconds.", _SECONDS)
@@ -47,19 +47,19 @@ PUT_HEADERS = {
     "If-None-Match": "`*`: no object of this name may be there; 412 otherwise.",
     METADATA: 'What is to be kept with it: a JSON object of texts, such as {"author": "ann"}.',
 }
-"""Headers that count when an object is put, with what they say."""
+"""Headers that apply when an object is put, with their descriptions."""
 Put = Callable[[Objects, AsyncIterator[bytes]], Awaitable[T]]
 """Puts the bytes of a body somewhere."""
 
 
 class ObjectCalls:
-    """Of one gateway."""
+    """Opens the objects of one gateway's requests, puts their bodies, and limits their time."""
 
     def __init__(self, opened: OpenObjects, limits: GatewayLimits) -> None:
         self._opened, self._limits = opened, limits
 
     async def use(self, namespace: str) -> Use[Objects] | None:
-        """The objects of a namespace until `give` is called; None where nobody has put one yet."""
+        """Return the objects of a namespace, in use until `give` is called; None if none was ever put."""
         return await self._opened.found(namespace)
 
     @asynccontextmanager
@@ -73,7 +73,7 @@ class ObjectCalls:
 
     @asynccontextmanager
     async def found(self, namespace: str) -> AsyncIterator[Objects | None]:
-        """The objects of a namespace; None where nobody has put one yet."""
+        """Yield the objects of a namespace; None if none was ever put."""
         use = await self.use(namespace)
         try:
             yield None if use is None else use.item
@@ -90,8 +90,9 @@ class ObjectCalls:
             yield objects
 
     async def put_body(self, ask: Ask, objects: Objects, put: Put[T]) -> T:
-        """Put the body of a request as it comes. What the cluster does with a piece, and with all of it at the end,
-        has a limit of time. Raises HttpProblem, 504 beyond that limit."""
+        """Put the body of a request as it arrives. The cluster's time for each piece, and for the end of the put, is
+        limited. Raises HttpProblem, 504 beyond that limit.
+        """
         try:
             async with asyncio.timeout(None) as deadline:
                 return await put(objects, self._paced(ask, deadline))
@@ -109,7 +110,7 @@ class ObjectCalls:
         deadline.reschedule(loop.time() + self._limits.append_wait_s)
 
     async def in_time(self, ask: Ask, work: Awaitable[T]) -> T:
-        """What `work` gives. Raises HttpProblem 504 if it takes too long."""
+        """Return the result of `work`. Raises HttpProblem 504 if it takes longer than `append_wait_s`."""
         try:
             async with asyncio.timeout(self._limits.append_wait_s):
                 return await work
@@ -137,7 +138,7 @@ def permitted(ask: Ask, name: str, asked: Condition) -> Condition:
 
 
 def require_all(ask: Ask, permission: str, name: str, *, making: bool = False) -> None:
-    """As Ask.require, for an object, and for all that is in it if it is a directory."""
+    """Check a permission (`Ask.require`) on an object, and on everything in it if it is a directory."""
     namespace = ask.path["namespace"]
     full = object_name(namespace, name)
     ask.require(permission, full, making=making)
@@ -159,7 +160,7 @@ def problem_with(error: ObjectExists | ObjectChanged, status: int) -> HttpProble
 
 
 def refused(ask: Ask, name: str, asked: Condition, error: ObjectExists | ObjectChanged, *, status: int) -> HttpProblem:
-    """The same, after `permitted`: 403 if it was not the request's own condition."""
+    """Return the problem of a condition that did not hold: 403 if `permitted` added it, as replacing needs `delete`."""
     if asked:
         return problem_with(error, status)
     full = object_name(ask.path["namespace"], name)

@@ -1,7 +1,4 @@
-"""Headers of requests for objects: ranges, conditions, metadata; and those of answers.
-
-The ETag of an object is its version. Metadata travels as one JSON object, since names and values may have any letters.
-"""
+"""Headers of requests for objects: ranges, conditions, metadata; and headers of their answers."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _TAG = re.compile(r'"(\d{1,19})"', re.ASCII)
 
 
 class Condition(NamedTuple):
-    """What has to be there for a put: `if_absent` nothing, `if_match` this version."""
+    """Precondition of a put: no object (`if_absent`), or this version (`if_match`)."""
 
     if_absent: bool = False
     if_match: int | None = None
@@ -52,7 +49,9 @@ def condition_of(headers: Mapping[str, str]) -> Condition:
 
 
 def check_unchanged(headers: Mapping[str, str], info: ObjectInfo) -> bool:
-    """Whether the client has this version already. Raises HttpProblem 412 if it wants another one only."""
+    """Return whether the client has this version already (If-None-Match). Raises HttpProblem 412 if If-Match does not
+    name this version.
+    """
     tag = tag_of(info.version)
     match = headers.get("if-match")
     if match is not None and "*" not in (tags := _tags(match)) and tag not in tags:
@@ -70,9 +69,9 @@ def _tags(text: str) -> list[str]:
 
 
 def range_of(headers: Mapping[str, str], info: ObjectInfo) -> tuple[int, int] | None:
-    """The bytes that are asked for, from and to (exclusive); None for all of them, also where several ranges are.
+    """Return the requested bytes, from and to (exclusive); None for all of them, also if several ranges are requested.
 
-    Raises HttpProblem 416 if there are none of these.
+    Raises HttpProblem 416 if the object has none of these bytes.
     """
     text, only_for = headers.get("range"), headers.get("if-range")
     found = None if text is None else _RANGE.fullmatch(text)
@@ -114,7 +113,7 @@ def metadata_of(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def headers_of(info: ObjectInfo) -> dict[str, str]:
-    """What an answer says of an object, beside its length and its bytes."""
+    """Return the headers of an answer that describe an object, without its length."""
     found = {
         "Accept-Ranges": "bytes",
         "Buckram-Digest": info.digest,

@@ -1,6 +1,6 @@
-"""Pages of objects: only what one may see, without going through what one may not.
+"""Pages of objects: only those that the client may see, found without reading through the others.
 
-Not here: who may see what (`core/security/acl.py:Acl.objects`), which page is asked for (`object_pages.py`).
+Not here: grants (`core/security/acl.py:Acl.objects`), the parameters of a page (`object_pages.py`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.state.objects.refusals import NO_DIRECTORY
 
 _PAGE = 1000
-"""So many entries of a directory are looked at together for whoever may not see all of it."""
+"""Entries of a directory read at a time for a client that may not see all of it."""
 Entry = ObjectInfo | DirectoryInfo
 
 
 class Page:
-    """At most `limit` of what comes after `after`, which is `next` of the page before, or empty."""
+    """Makes one page: at most `limit` entries after `after`, the `next` of the page before, or empty for the first."""
 
     def __init__(self, after: str, limit: int) -> None:
         self._after, self._limit = after, limit
         self.next: str | None = None
-        """What the next page comes after; None: this was the last one."""
+        """The `after` of the next page; None if this was the last one."""
 
     async def by_prefix(self, objects: Objects, ranges: Sequence[NameRange], prefix: str) -> Sequence[Entry]:
         """Objects whose names begin with the prefix and are in one of the ranges, which are disjoint and in order."""
@@ -51,8 +51,10 @@ class Page:
         return found[:most]
 
     async def of_directory(self, objects: Objects, ranges: Sequence[NameRange], directory: str) -> Sequence[Entry]:
-        """What is right in a directory: objects in the ranges, and directories that have such. Raises NoSuchObject for
-        a directory that is not there, and for one of which nothing may be seen."""
+        """Return the entries of a directory: objects in the ranges, and directories that contain such objects.
+
+        Raises NoSuchObject for a directory that does not exist or of which the client may see nothing.
+        """
         found: list[Entry] = []
         whole = any(names.has_all(f"{directory}/" if directory else "") for names in ranges)
         after, more, size = _marker(self._after), True, self._limit + 1 if whole else _PAGE
@@ -85,7 +87,7 @@ async def _first(objects: Objects, prefix: str) -> Sequence[str]:
 
 
 def _key(entry: Entry) -> str:
-    """What `after` says to go on behind an entry of a directory."""
+    """Return the `after` that continues behind an entry of a directory."""
     return f"{entry.name}/" if isinstance(entry, DirectoryInfo) else entry.name
 
 

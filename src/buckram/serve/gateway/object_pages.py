@@ -1,8 +1,8 @@
 """Objects over HTTP: list, head, get, put, delete, copy, rename.
 
-Every operation is checked by the names of its objects, so that a grant may be for those that begin with a prefix.
-Whoever may not delete an object may not replace it either. Not here: objects that are put in parts (`upload_pages.py`),
-deleting many (`removal_pages.py`), what these share (`object_calls.py`), sending the bytes (`serve/http/pieces.py`).
+Every operation is checked by the names of its objects, so that a grant may cover a prefix of names. Replacing an
+object needs the permission to delete it. Not here: objects that are put in parts (`upload_pages.py`), deleting many
+(`removal_pages.py`), what these share (`object_calls.py`), sending the bytes (`serve/http/pieces.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 COPY, RENAME = "/v2/namespaces/{namespace}/copy-object", "/v2/namespaces/{namespace}/rename-object"
 _SENT_BYTES = 4 * MIB
-"""Of an object that is sent so much is in memory at once."""
+"""Bytes that an object takes in memory while it is sent."""
 _TRIES = 3
 _PLACED = schema.record("if_absent", source=schema.TEXT, name=schema.TEXT, if_absent=schema.YES_OR_NO)
 _READ_CONDITIONS = {

@@ -1,6 +1,8 @@
-"""OpenObjects: the objects of namespaces that a gateway has open. One opens at its first use, and closes when idle.
+"""OpenObjects: the objects of namespaces that a gateway has open. A namespace opens at its first use, closes when
+idle.
 
-A namespace without objects stays one until somebody puts the first. Not here: the objects (`state/objects/objects.py`).
+A read leaves a namespace without objects as it is: only the first put makes its index. Not here: the objects
+(`state/objects/objects.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from buckram.state.objects.objects import Objects
 
 
 class OpenObjects:
-    """All of one gateway, as objects and as files (`serve/webhdfs/`). `close` seals what was put."""
+    """The open namespaces of one gateway, for objects and for files (`serve/webhdfs/`). `close` seals what was put."""
 
     def __init__(self, client: Client, limits: GatewayLimits, sign: str) -> None:
-        """`sign`: what others see of this process while it leads an index."""
+        """Make it for a cluster; `sign`: name of this process for others while it leads an index."""
         self._client, self._sign = client, sign
         self.shelf: Shelf[Objects] = Shelf(
             "objects",
@@ -40,7 +42,9 @@ class OpenObjects:
         return await self.shelf.take(namespace)
 
     async def found(self, namespace: str) -> Use[Objects] | None:
-        """The same; None where nobody has put an object yet. Raises NoSuchNamespace, HandleClosed."""
+        """Return the objects of a namespace like `take`; None if none was ever put. Raises NoSuchNamespace,
+        HandleClosed.
+        """
         if namespace not in self.shelf.names:
             space = self._client.namespace(namespace)
             await self._client.namespaces.get(namespace)

@@ -15,12 +15,12 @@ PATH = "/v2/openapi.json"
 _NAMES = re.compile(r"{(\w+)}")
 _NUMBERS = ("ledger", "offset")
 PROBLEM = schema.record(more=True, code=schema.TEXT, message=schema.TEXT)
-"""What every error is: a code for programs, and a message that names the value, the limit and what to do."""
+"""Schema of every error: a code for programs, and a message that names the value, the limit and what to do."""
 _HEADERS = {
     HEADER.title(): "The same key again: the request is carried out once, and answered alike.",
     GATEWAY: "The id of a gateway, as its answers have it in the same header: any other one refuses the request (421).",
 }
-"""Of every change."""
+"""Request headers of every operation that changes something."""
 _NEEDS = {
     "nothing": "Needs nothing.",
     "login": "Needs a login, where the gateway asks for tokens.",
@@ -57,7 +57,7 @@ def document(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def needed(operation: Operation) -> str:
-    """What a request has to prove, as a sentence."""
+    """Return a sentence that describes the authorization that an operation needs."""
     return _NEEDS.get(operation.needs, f"Needs the permission `{operation.needs}` on the {operation.subject}.")
 
 

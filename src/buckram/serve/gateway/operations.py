@@ -1,6 +1,6 @@
-"""Operations: what one can ask of a gateway. The server routes by them, and its OpenAPI document is made from them.
+"""Operations: the API of a gateway. The server routes by them, and its OpenAPI document is made from them.
 
-Not here: carrying one out (`dispatch.py`), the document (`openapi.py`), the handlers (the modules `..._pages.py`).
+Not here: executing one (`dispatch.py`), the document (`openapi.py`), the handlers (the modules `..._pages.py`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ SQL = "/v2/databases"
 GATEWAY = "Buckram-Gateway"
 """Header of answers: the id of this process. Of a request: the id of the only process that shall carry it out."""
 Need = Literal["nothing", "login", "read", "append", "create", "delete", "admin", "operator", "administrator"]
-"""What a request has to prove: nothing; who it is; a permission on what its path is about, which is granted as in
-`buckram acl`; that it may see the whole cluster, as administrators do, and everybody where there are no tokens; or that
-it is an administrator of the cluster. A handler may ask for more (`Ask.require`)."""
+"""Authorization that a request needs: none; a login; a permission, granted as in `buckram acl`, on what its path
+names; permission to see the whole cluster, which administrators have, and everybody at a gateway without tokens; or
+being an administrator of the cluster. A handler may require more (`Ask.require`).
+"""
 
 
 class Allowed(Protocol):
-    """What the one who asks may do, by the grants of the moment of each call."""
+    """Permissions of a principal, by the grants at the moment of each call."""
 
     def __call__(self, name: str) -> frozenset[str]:
         """Return the permissions on a namespace, a stream by its full name, or an object (`object_name`)."""
@@ -51,13 +52,13 @@ class Allowed(Protocol):
 
     @property
     def everything(self) -> bool:
-        """Whether the whole cluster may be seen."""
+        """Return whether the principal may see the whole cluster."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, checked against its operation: parameters and JSON body are what the operation says they are."""
+    """One request, checked against its operation: parameters and JSON body match the operation's declaration."""
 
     request: Request
     principal: Principal
@@ -73,13 +74,13 @@ class Ask:
     media: str = ""
     """Its media type, one of those that the operation takes."""
     pieces: Callable[[int], AsyncIterator[bytes]] = lambda most: _nothing()
-    """For an operation that reads its body itself: the body as it comes, at most so many bytes."""
+    """Yields the body of an operation that reads it itself, as it arrives, at most so many bytes."""
     watched: Callable[[], Callable[[], str]] = lambda: lambda: ""
-    """Gives a function that says why the token of the request counts no longer; empty while it does."""
+    """Returns a function: why the request's token is no longer valid; empty while it is."""
 
     @property
     def holder(self) -> str:
-        """Who asks, in tables that principals share."""
+        """The holder of this principal's share in limits that principals divide (`holder_of`)."""
         return holder_of(self.principal.name)
 
     @property
@@ -96,11 +97,11 @@ class Ask:
         return check_object_name(name)
 
     def require(self, permission: str, name: str, *, of: str = "", making: bool = False) -> None:
-        """Raises HttpProblem for a permission that was not granted on a namespace, stream or object. That is 403, and
-        for what one may not see at all 404, as if it were not there; nothing is looked up before.
+        """Raise HttpProblem if a permission was not granted on a namespace, stream or object: 403, or 404 for one that
+        the client may not see at all, as if it did not exist. Nothing is looked up before.
 
-        `of`: what has to be seen for a 403, where that is not `name`. `making`: it is about to be made, so that it is
-        no secret whether it is there.
+        `of`: what the client has to see to get 403, if not `name`. `making`: it is about to be made, so 403 gives away
+        no secret.
         """
         if permission in self.allowed(name):
             return
@@ -114,15 +115,17 @@ class Ask:
         )
 
     def sees(self, name: str) -> bool:
-        """Whether there is any permission on a namespace or something in it, on a stream, or on an object."""
+        """Return whether there is any permission on a namespace or something in it, on a stream, or on an object."""
         return bool(self.allowed(name)) if "/" in name else self.allowed.sees(name)
 
     def unseen(self, name: str) -> HttpProblem:
-        """The answer about what is not there, for what may not be seen."""
+        """Return the 404 problem for something that the client may not see."""
         return refusing(absent(name, database="database" in self.path))
 
     def watch(self, permission: str, name: str) -> Callable[[], str]:
-        """For an answer that takes long: says why it has to end, because of the token or of grants; empty otherwise."""
+        """Return a function for long answers: why one has to end, because of the token or the grants; empty
+        otherwise.
+        """
         return while_granted(self.principal, self.allowed, permission, name, self.watched())
 
     def number(self, name: str) -> int:
@@ -134,7 +137,7 @@ class Ask:
 
 
 Handler = Callable[[Ask], Awaitable[Response | Mapping[str, Any]]]
-"""Returns what is answered as JSON, or a whole response. Raises HttpProblem, or an error of the cluster."""
+"""Handles a request: returns a whole response, or the JSON of one. Raises HttpProblem, or an error of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class Parameter:
 
     name: str
     what: str
-    """What it means, for people."""
+    """Description for the OpenAPI document."""
     schema: Schema = field(default_factory=lambda: TEXT)
     default: Any = None
 
@@ -187,42 +190,47 @@ class Operation:
     parameters: Sequence[Parameter] = ()
     body: Schema | None = None
     takes: Mapping[str, str] = field(default_factory=dict)
-    """Media types of bodies that are no JSON object, with what they are. The first is meant where none is said."""
+    """Descriptions of the media types that a body may have instead of JSON. The first is the default."""
     gives: Mapping[str, str] = field(default_factory=dict)
-    """Media types that the answer may have beside or instead of JSON, with what they are."""
+    """Descriptions of the media types that the answer may have beside or instead of JSON."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers of requests that count, with what they say."""
+    """Descriptions of the request headers that have an effect."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Other statuses of answers that are no errors, with what they mean."""
+    """Meanings of further statuses of answers that are no errors."""
     streamed: bool = False
     """Whether the handler reads the body itself, by `Ask.pieces`, of any media type."""
     makes: bool = False
-    """Whether what its path names is made by it. Who may not do that is told so, whether or not it is there."""
+    """Whether the operation creates what its path names. Without the permission the answer is then 403 in any case,
+    whether or not that exists.
+    """
     statements: bool = False
-    """Whether it is a request with statements of SQL, by a token and never by a browser's session: the statements say
-    whether they change something, and what was done once is known by a token of theirs and no Idempotency-Key."""
+    """Whether the request carries SQL statements, which need a token and never take a browser's session. The
+    statements decide whether it changes something, and are repeated safely by tokens of their own, not by an
+    Idempotency-Key.
+    """
 
     @property
     def changes(self) -> bool:
-        """Whether it may change something."""
+        """Return whether the operation may change something."""
         return self.method not in ("GET", "HEAD")
 
     @property
     def keyed(self) -> bool:
-        """Whether it is carried out once under an Idempotency-Key."""
+        """Return whether an Idempotency-Key makes the operation run once."""
         return self.changes and not self.statements
 
     @property
     def routes(self) -> Sequence[str]:
-        """The paths for Starlette: the name of an object has slashes, and some clients of databases put one more
-        before what they append to an address."""
+        """Paths for Starlette: the name of an object has slashes, and some clients of databases append one slash more
+        to an address.
+        """
         if self.statements:
             return self.path, self.path.replace("{database}/", "{database}//")
         return (self.path.replace("{object}", "{object:path}"),)
 
     @property
     def subject(self) -> str:
-        """What a permission is needed on, for people."""
+        """Kind of the thing that a permission is needed on, as a word for people."""
         return next((kind for kind in ("object", "database") if f"{{{kind}}}" in self.path), "namespace")
 
     def parsed(self, given: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -250,8 +258,9 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 def granted_name(path: Mapping[str, str]) -> str:
-    """What grants call that which a path is about: a stream or a database by its full name, an object, or else the
-    namespace. How a database is read may stand behind its name, as in main@stale=2."""
+    """Return the name by which grants refer to what a path names: the full name of a stream or a database, an object,
+    or else the namespace. A database's name may carry its consistency, as in main@stale=2, which is cut off.
+    """
     namespace = path["namespace"]
     if "object" in path:
         return object_name(namespace, path["object"])

@@ -1,4 +1,4 @@
-"""An answer with a page of records or entries, or with rows: it counts until it is sent, as fast as it is taken."""
+"""An answer with a page of records, entries or rows: its memory is counted until it is sent, at the client's pace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 256 * 1024
 
 
 class PageAnswer(Response):
-    """`held` is released at the end. A client that takes nothing for `stuck_s` seconds is cut off."""
+    """A page; `held` is released when it is sent. A client that reads nothing for `stuck_s` seconds is cut off."""
 
     def __init__(
         self,

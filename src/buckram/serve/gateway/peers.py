@@ -1,7 +1,7 @@
 """Gateways of one cluster: each shows its address by an ephemeral key, and finds another one by a stream's lease.
 
-A client is only ever sent to an address that is shown there, whatever a lease says. Not here: the lease itself
-(`streams/write/lease.py`), sending a client on (`dispatch.py`).
+Clients are only ever redirected to an address that is shown there, whatever a lease contains. Not here: the lease
+itself (`streams/write/lease.py`), the redirect (`dispatch.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _SIGN = re.compile(r"gateway-([0-9a-f]{12})\b.*")
 
 
 class Peers(Shown):
-    """This gateway among the others. `start` shows it, `close` takes it away again."""
+    """Entry of this gateway among the gateways, and access to the others'. `start` makes it, `close` removes it."""
 
     def __init__(self, store: MetadataStore, url: str) -> None:
         super().__init__(store, GATEWAYS, url)
         self.sign = f"gateway-{self.me.id} at {url}"[:200]
-        """What the leases of this gateway's writers say."""
+        """Name of this gateway in the leases of its writers."""
 
     async def url_of(self, sign: str) -> str | None:
         """The URL of the gateway that made a lease's sign or a ledger's mark, if it is another one and is shown now."""
@@ -32,7 +32,7 @@ class Peers(Shown):
 
 
 def is_gateway(sign: str) -> bool:
-    """Whether a lease says that a gateway has it, which may be gone."""
+    """Return whether a lease was taken by a gateway, which may be gone."""
     return _SIGN.fullmatch(sign) is not None
 
 

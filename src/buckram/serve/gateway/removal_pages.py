@@ -24,11 +24,11 @@ from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 _PAGE = 256
 _AT_ONCE = 32
 WhyOver = Callable[[], str]
-"""Says why whoever began a job may not go on with it; empty while they may."""
+"""Returns why the principal who began a job may not continue it; empty while it may."""
 
 
 class RemovalPages:
-    """Many objects at once."""
+    """Deletion of all objects with a prefix."""
 
     title = "Objects"
 
@@ -82,7 +82,7 @@ class RemovalPages:
 
 
 class Removal:
-    """Deletes what begins with a prefix. What is put meanwhile may go as well, or stay."""
+    """Deletes the objects with a prefix. Objects that are put meanwhile may be deleted as well, or stay."""
 
     def __init__(self, job: Job, why_over: WhyOver) -> None:
         self._job, self._why_over = job, why_over

@@ -1,8 +1,4 @@
-"""Repeats: a change that comes again with the same Idempotency-Key is carried out once, and answered alike.
-
-Answers are kept in this process for a time. A gateway that was restarted, or another one, does not know them: appends
-that must not be doubled even then say producer and sequence.
-"""
+"""Repeats: a change that is repeated with the same Idempotency-Key is executed once, with the same answer."""
 
 from __future__ import annotations
 
@@ -27,18 +23,20 @@ _MOST_KEY_BYTES = 200
 
 
 class Fingerprint:
-    """What tells two requests apart: method, path with query, what else counts, and the body, which may come later."""
+    """Digest that tells two requests apart: method, path with query, further parts, and the body, which may come
+    later.
+    """
 
     def __init__(self, method: str, target: str, body: bytes = b"") -> None:
         self._digest = hashlib.sha256(f"{method} {target}\n".encode())
         self.add(body)
 
     def add(self, more: bytes) -> None:
-        """More of the request."""
+        """Add a part of the request."""
         self._digest.update(more)
 
     def value(self) -> bytes:
-        """What it is so far."""
+        """Return the digest of all parts so far."""
         return self._digest.digest()
 
 
@@ -50,13 +48,13 @@ class _Kept:
 
 
 class Repeats:
-    """One for a gateway. What it carries out goes on when its client leaves, since the client may ask again."""
+    """Repeats of one gateway. A change goes on when its client disconnects, since the client may repeat the request."""
 
     def __init__(self, limits: GatewayLimits) -> None:
         self._limits = limits
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
         self._owned: Owned[tuple[str, str]] = Owned()
-        """Their keys by who came with them: where there are too many, whoever has most loses the oldest of his."""
+        """Keys by principal: beyond the limit, the principal with most keys loses the oldest of his."""
         self._scope = TaskScope("changes")
         self._loop = asyncio.get_running_loop()
 
@@ -68,11 +66,11 @@ class Repeats:
         work: Coroutine[Any, Any, Response],
         rest: Callable[[], Awaitable[None]] | None = None,
     ) -> Response:
-        """What `work` answers, or answered when `who` came with this key first. HttpProblem 422: for another request.
+        """Return the answer of `work`, or that of the first request which `who` sent with this key.
 
-        Success is kept, and an error after which nobody knows what was done. Other errors changed nothing, or may be
-        tried again. `rest`: the body is read by `work`, which adds it to the fingerprint; this does so for a
-        repetition.
+        Answers of success are kept, and errors with an unknown outcome. Other errors changed nothing, or may be
+        retried. `rest`: given if `work` reads the body and adds it to the fingerprint; it reads the body of a
+        repetition. Raises HttpProblem 422 if the key came with another request before.
         """
         try:
             if not 0 < len(key.encode()) <= _MOST_KEY_BYTES:
@@ -102,7 +100,7 @@ class Repeats:
         return await asyncio.shield(kept.task)
 
     async def close(self) -> None:
-        """Cancel what is still carried out."""
+        """Cancel changes that are still running."""
         await self._scope.close()
 
     def _find(self, at: tuple[str, str]) -> _Kept | None:

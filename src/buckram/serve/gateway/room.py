@@ -1,4 +1,4 @@
-"""Room: how many bytes of bodies and answers may be in memory at once, of all clients of a gateway."""
+"""Room: limit of the bytes of bodies and answers in memory at once, of all clients of a gateway."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buckram.serve.http.problems import full
 
 
 class Held:
-    """What one request has in memory: `add` more, and `release` all of it. From `Room.held`."""
+    """Memory that one request holds: `add` more, and `release` all of it. Made by `Room.held`."""
 
     def __init__(self, room: Room, holder: str) -> None:
         self._room, self._holder, self._size = room, holder, 0
@@ -32,9 +32,9 @@ class Held:
 
 
 class Room:
-    """Counts what is in memory; who would go over the limit is told to come later, and nothing of it is read.
+    """Counts the bytes in memory. Beyond the limit a request gets 503 before anything of it is read.
 
-    A holder is who asks (`holder_of`): nobody alone takes all of it.
+    Holders are principals (`holder_of`), each with a share, so that no single one takes all of it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -60,7 +60,7 @@ class Room:
             held.release()
 
     def check(self, holder: str, size: int) -> None:
-        """Raises HttpProblem 503 where there is no room for so many bytes more."""
+        """Raise HttpProblem 503 if there is no room for this many bytes more."""
         share = self.share
         if not share.has_room(holder, size):
             what = share.said(holder, "bytes of bodies and answers are in memory")

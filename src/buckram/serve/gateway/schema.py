@@ -18,7 +18,7 @@ SETTINGS: Schema = {
     "type": "object",
     "additionalProperties": {"type": ["string", "integer", "number", "boolean", "null"]},
 }
-"""Of a namespace or stream; the handler knows which there are."""
+"""Schema of the settings of a namespace or stream; the handler checks their names."""
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -39,7 +39,7 @@ def or_null(schema: Schema) -> Schema:
 
 
 def array(items: Schema) -> Schema:
-    """A list of such values."""
+    """Return the schema of a list of such values."""
     return {"type": "array", "items": dict(items)}
 
 
@@ -68,12 +68,12 @@ def joined(first: Schema, second: Schema) -> Schema:
 
 
 def mapping(values: Schema) -> Schema:
-    """An object of any names, with such values."""
+    """Return the schema of an object with any names and such values."""
     return {"type": "object", "additionalProperties": dict(values)}
 
 
 def fault(value: Any, schema: Schema, where: str = "the body") -> str:
-    """Say what is wrong with a value, naming it, what is needed and where; empty if nothing is."""
+    """Return what is wrong with a value, naming it, what is needed and where; empty if it is valid."""
     kind = schema.get("type")
     if kind is not None:
         kinds = kind if isinstance(kind, list) else [kind]

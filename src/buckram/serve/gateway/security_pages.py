@@ -1,4 +1,4 @@
-"""Tokens and grants of the cluster, for administrators. Not here: what they are checked for (`access.py`)."""
+"""Tokens and grants of the cluster, for administrators. Not here: enforcing them (`access.py`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Change = Callable[[Acl, str, str, list[str]], Acl]
 
 
 class SecurityPages:
-    """`enabled`: whether the gateway asks for tokens; one that does not makes none either."""
+    """Pages of tokens and grants; `enabled`: whether the gateway requires tokens; without that it makes none either."""
 
     title = "Security"
 

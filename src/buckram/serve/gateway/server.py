@@ -1,6 +1,6 @@
 """Gateway: one process at one port: streams, ledgers, objects, databases, the cluster's administration, the console.
 
-Here its parts are put together; docs/explanation/gateway.md says how they work.
+This module assembles its parts; docs/explanation/gateway.md says how they work.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Gateway:
         hrana_limits: HranaLimits | None = None,
         database_limits: DatabaseLimits | None = None,
     ) -> None:
-        """`advertise`: where clients and other gateways reach this one; default its address. `tokens`: who asks has to
-        be known; None: whoever is on this machine may do everything, others may read, or do everything as well
-        (`open_to_all`). `hosts`, `pages`: names of this gateway, and origins of pages that may use it. `tls`: its
-        certificate and key; None: no TLS. `ca`: the file of those whose certificates others have that lead databases;
-        default that of `tls`.
-        `history`: where policies of tenants may have sent it; None: anywhere without `tokens`, nowhere with them.
+        """Serve `client`'s cluster. `advertise`: address by which clients and other gateways reach this one; default
+        its own. `tokens`: authentication; None: whoever is on this machine may do everything, others may read, or do
+        everything as well (`open_to_all`). `hosts`, `pages`: names of this gateway, and origins of pages that may use
+        it. `tls`: its certificate and key; None: no TLS. `ca`: file of the authorities for certificates of other
+        leaders of databases; default that of `tls`. `history`: places to which policies of tenants may have offloaded
+        streams; None: anywhere without `tokens`, nowhere with them.
         """
         files = None if tls is None else TlsFiles(tls, server_side=True)
         if history is None and tokens is not None:
@@ -153,7 +153,7 @@ class Gateway:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return self._http.connections
 
     async def start(self) -> None:
@@ -166,9 +166,9 @@ class Gateway:
         self._refusals.start()
 
     async def close(self) -> None:
-        """End the tails, let requests that are being served get their answers, then seal what was written. Idempotent.
+        """End the tails, answer requests in progress, then seal what was written. Idempotent.
 
-        Clients of tails come again with Last-Event-ID, here or at another gateway.
+        Clients of tails resume with Last-Event-ID, here or at another gateway.
         """
         await self._history.close()
         await self.tails.close()

@@ -1,4 +1,4 @@
-"""Logging in from a browser, who one is, and whether the gateway serves."""
+"""Login and logout of browsers, the current principal, and whether the gateway serves."""
 
 from __future__ import annotations
 

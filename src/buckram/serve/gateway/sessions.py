@@ -1,8 +1,8 @@
-"""Sessions of browsers: somebody logged in with a token once, and the browser keeps a cookie that scripts cannot read.
+"""Sessions of browsers: a login with a token gives the browser a cookie, which scripts cannot read.
 
 Every change that comes with the cookie needs the CSRF token of the session as well, which only a page of the gateway
-itself was told. The token behind a session is looked at again with each request: when it is revoked or expires, the
-session is over. Not here: what a session may do (`access.py`).
+itself gets. The token behind a session is checked again with each request: when it is revoked or expires, the session
+is over. Not here: what a session may do (`access.py`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Sessions:
         return len(self._sessions)
 
     def begin(self, token: Token) -> tuple[str, Session]:
-        """A new session and the secret for its cookie.
+        """Begin a session; return it and the secret for its cookie.
 
-        Where its principal has too many his oldest makes room; where all have, the oldest of whoever has most.
+        If its principal has too many, his oldest one ends; if there are too many in all, the oldest of the principal
+        with most.
         """
         now, loop_s = self._clock.wall_us(), asyncio.get_running_loop().time()
         while self._sessions and self._sessions[first := next(iter(self._sessions))].ends_at <= loop_s:

@@ -1,4 +1,4 @@
-"""Lists of streams that have what one may see, and nothing of what one may not: neither a name nor where it stands.
+"""Lists of streams that contain only what the client may see, and do not reveal the others by name or by position.
 
 Not here: objects (`object_lists.py`).
 """
@@ -15,7 +15,7 @@ from buckram.serve.views.streams import info_json, segment_json
 from buckram.streams.info import StreamInfo
 
 _PAGE = 1000
-"""So many names are looked at at a time by whoever may not see all of them."""
+"""Names of streams read at a time for a client that may not see all."""
 
 
 async def streams_seen(ask: Ask, namespace: Namespace, prefix: str = "") -> tuple[list[str], str | None]:
@@ -33,7 +33,7 @@ async def streams_seen(ask: Ask, namespace: Namespace, prefix: str = "") -> tupl
 
 
 def stream_seen(ask: Ask, info: StreamInfo) -> dict[str, Any]:
-    """What is shown of a stream to who asks. A fork names its source to whoever may see that."""
+    """Return the JSON of a stream for a client; the source of a fork is null unless the client may see it."""
     shown = info_json(info)
     if info.fork is not None and not ask.sees(info.fork.source):
         shown["fork"] = {**shown["fork"], "source": None}
@@ -41,7 +41,9 @@ def stream_seen(ask: Ask, info: StreamInfo) -> dict[str, Any]:
 
 
 def segment_seen(ask: Ask, row: Segment) -> dict[str, Any]:
-    """What is shown of a segment. Files of a fork's source are in a place that has its name."""
+    """Return the JSON of a segment for a client. A fork's segment lacks its location and digest unless the client may
+    see the source, whose name they contain.
+    """
     shown = segment_json(row)
     of = stream_of_directory(shown.get("location", ""))
     if of and not ask.sees(of):

@@ -1,8 +1,9 @@
-"""Tails: who follows a stream gets its new records as events, which are read and encoded once for all who follow.
+"""Tails: followers of a stream get its new records as events, which are read and encoded once for all of them.
 
-A stream that has tails has one `Feed`: a reader at its end, and a ring of the newest events. A tail that is in the ring
-costs no more than the writing; one that is further behind, because it began there or takes events too slowly, reads
-pages by itself until it is in the ring. So memory is bounded, however many tails there are and however slow they are.
+A stream that has tails has one `Feed`: a reader at its end, and a ring of the newest events. A tail that is in the
+ring costs no more than the writing; one that is further behind, because it began there or takes events too slowly,
+reads pages by itself until it is in the ring. So memory is bounded, however many tails there are and however slow they
+are.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class Feed:
         self.next: Offset = 0
         """The offset after the last record that was read."""
         self.ended = False
-        """Whether the stream was ended, and everything of it was read."""
+        """Whether the stream was ended and all its records were read."""
         self.error: BuckramError | None = None
-        """What ended the feed; tails end with it."""
+        """Error that ended the feed; its tails end with it."""
         self._changed = asyncio.Event()
         self._scope = TaskScope(f"feed of {name}")
 
@@ -86,7 +87,7 @@ class Feed:
         return self._pieces[at] if self._pieces[at].next > position else self._pieces[at + 1]
 
     async def changed(self, within_s: float) -> None:
-        """Wait for more events, the end or an error, for so long at most."""
+        """Wait for more events, the end or an error, for at most `within_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._changed.wait()
@@ -148,11 +149,11 @@ class Tails:
 
     @property
     def count(self) -> int:
-        """How many are open."""
+        """Number of open tails."""
         return self._share.total
 
     async def opened(self, name: StreamName, start: Offset | None, holder: str = "") -> Tail:
-        """A tail from `start`, or from what comes (None). Raises HttpProblem 503, NoSuchStream, ReadFailed."""
+        """Return a tail from `start`, or from the end (None). Raises HttpProblem 503, NoSuchStream, ReadFailed."""
         if self._closed:
             raise HttpProblem(503, "GATEWAY_STOPS", "this gateway is stopping: follow at another one, or later")
         if not self._share.has_room(holder):
@@ -169,7 +170,7 @@ class Tails:
         return Tail(self, feed, start, holder)
 
     async def close(self) -> None:
-        """End all tails: each gets an event that says so."""
+        """End all tails; each gets a last event about that."""
         self._closed = True
         for task in list(self._feeds.values()):
             await self._end(task)
@@ -193,7 +194,7 @@ class Tails:
         return feed
 
     def left(self, name: StreamName, holder: str) -> None:
-        """Somebody follows the stream no more."""
+        """Record the end of a tail; the last one of a stream ends its feed."""
         self._share.give(holder)
         self._users[name] -= 1
         if self._users[name]:
@@ -223,7 +224,7 @@ class Tails:
 
 
 class Tail:
-    """What one client follows. `next` gives events; `close` ends it."""
+    """One client's position in a stream. `next` returns events; `close` ends it."""
 
     def __init__(self, tails: Tails, feed: Feed, start: Offset | None, holder: str) -> None:
         self._tails, self._feed, self._holder = tails, feed, holder
@@ -237,7 +238,8 @@ class Tail:
         return self._feed.next
 
     async def next(self, within_s: float) -> bytes | None:
-        """More events; empty when none came in time; None after the last one of an ended stream.
+        """Return more events: empty if none came within `within_s` seconds, None after the last one of an ended
+        stream.
 
         Raises the error that ended the feed.
         """
@@ -294,7 +296,7 @@ async def _gather(reader: StreamReader, found: list[Batch], until: float) -> boo
 
 
 def _is_over(task: asyncio.Task[Feed | BuckramError]) -> bool:
-    """Whether a feed that was begun ended, or never began, for whatever reason: the next one begins anew."""
+    """Return whether a feed ended or failed to open, so that the next tail has to begin a new one."""
     if task.cancelled() or task.exception() is not None:
         return True
     found = task.result()

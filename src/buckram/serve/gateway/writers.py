@@ -1,7 +1,7 @@
-"""Writers: the open writers of a gateway. Appends of all its clients to one stream meet in one writer.
+"""Writers: the open writers of a gateway. Appends of all its clients to one stream share one writer.
 
-A stream's writer is opened when somebody appends, and closed when nobody did for a time. Where another gateway has the
-stream, the client is sent there. A ledger's writer is with the gateway that created it, until it is closed.
+A stream's writer is opened by the first append, and closed when idle. If another gateway has the stream, the client is
+redirected to it. A ledger's writer stays with the gateway that created it, until it is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from buckram.types import LedgerId
 T = TypeVar("T")
 LINGER_MS = 20.0
 MARK = "buckram.gateway"
-"""In the custom metadata of a ledger: the sign of the gateway that created it."""
+"""Key in the custom metadata of a ledger: the sign of the gateway that created it."""
 
 
 class Elsewhere(BuckramError):
@@ -64,7 +64,9 @@ class Writers:
         self._new: dict[str, Writer] = {}
         """Writers of ledgers that were created a moment ago, by the text of their ids."""
         self._creators: dict[str, str] = {}
-        """Who created the ledgers whose writers are here: nobody's writers are closed because of others'."""
+        """Principals that created the ledgers whose writers are here: each has a share of the limit, so that one
+        principal's writers are not closed because of others'.
+        """
 
     @property
     def streams(self) -> list[str]:
@@ -103,11 +105,13 @@ class Writers:
 
     @property
     def mark(self) -> dict[str, bytes]:
-        """Custom metadata that tells other gateways who has the writer of a ledger."""
+        """Custom metadata by which other gateways find the gateway with the writer of a ledger."""
         return {MARK: self._peers.sign.encode()}
 
     async def append_entries(self, ledger: LedgerId, act: Callable[[Writer], Awaitable[T]]) -> T:
-        """The same as `append`, for a ledger that this gateway created. LedgerClosed where nobody has its writer."""
+        """Append with the writer of a ledger that this gateway created, as `append`. Raises LedgerClosed if the ledger
+        has no writer any more.
+        """
         use = await self._ledgers.take(str(ledger))
         try:
             return await self._in_time(f"ledger {ledger}", act(use.item))
@@ -145,7 +149,7 @@ class Writers:
             raise with_unknown_outcome(problem) from None
 
     async def _open(self, name: str) -> StreamWriter:
-        """Become the writer. The lease of a gateway that is gone is waited for; another writer is not disturbed."""
+        """Open a writer: wait for the lease of a gateway that is gone, and raise for another writer that is alive."""
         full, retries = stream_name(name), Retries(LEADER_WAIT, self._limits.lease_wait_s)
         while True:
             try:

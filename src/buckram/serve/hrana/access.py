@@ -1,6 +1,7 @@
-"""Who may use the databases of a server: tokens of the cluster, and grants on namespaces or single databases.
+"""Authorization for the databases of a server: tokens of the cluster, and grants on namespaces or single databases.
 
-Not here: who sends a request (`serve/http/tokens.py`), requests that pages in browsers send (`serve/http/origins.py`).
+Not here: authentication of a request (`serve/http/tokens.py`), requests that pages in browsers send
+(`serve/http/origins.py`).
 """
 
 from __future__ import annotations
@@ -22,54 +23,54 @@ Granted = Callable[[str], frozenset[str]]
 
 
 class DatabaseAccess(Protocol):
-    """Finds out who asks, and what they may do."""
+    """Authenticates clients, and gives their permissions."""
 
     @property
     def vouch(self) -> Vouch | None:
-        """What tells another server who asks, in a request that is sent on; None where nobody has to say it."""
+        """The function that makes the Authorization header of a forwarded request; None on servers without tokens."""
         ...
 
     async def authenticate(self, request: Request) -> Principal:
-        """Return who sends a request. Raises HttpProblem 401 for nobody who is known."""
+        """Return the sender of a request. Raises HttpProblem 401 for an unknown one."""
         ...
 
     def allowed(self, principal: Principal) -> Granted:
-        """Return what gives the permissions of a principal."""
+        """Return the function that gives a principal's permissions on a database."""
         ...
 
     def watched(self, request: Request) -> Callable[[], str]:
-        """Return what says why the token of a request, which counted, counts no longer; empty while it does."""
+        """Return a function: why the request's token, which was valid, no longer is; empty while it is."""
         ...
 
 
 class Everybody:
-    """Whoever can connect may do everything."""
+    """Access without tokens: every client may do everything."""
 
     vouch: Vouch | None = None
-    """As DatabaseAccess."""
+    """None: no forwarded request names its principal (DatabaseAccess)."""
 
     async def authenticate(self, request: Request) -> Principal:
-        """As DatabaseAccess."""
+        """Authenticate anybody (DatabaseAccess)."""
         return await anybody(request)
 
     def allowed(self, principal: Principal) -> Granted:
-        """As DatabaseAccess."""
+        """Grant all permissions (DatabaseAccess)."""
         return lambda database: frozenset(PERMISSIONS)
 
     def watched(self, request: Request) -> Callable[[], str]:
-        """As DatabaseAccess."""
+        """Return a function that always returns "", as there is no token that could expire (DatabaseAccess)."""
         return lambda: ""
 
 
 class TokenAccess(ClusterTokens):
-    """Whoever has `read` on a database reads it, and with `append` as well changes it."""
+    """Access by tokens and grants: `read` on a database allows reading, `append` as well allows changes."""
 
     def allowed(self, principal: Principal) -> Granted:
-        """As DatabaseAccess."""
+        """Return the function that looks up a principal's grants (DatabaseAccess)."""
         return lambda database: self.acl.allowed(principal, database)
 
     def watched(self, request: Request) -> Callable[[], str]:
-        """As DatabaseAccess."""
+        """Return a function: why the request's token is no longer valid; empty while it is (DatabaseAccess)."""
         return self.watched_token(request)
 
 
@@ -82,7 +83,7 @@ def may_change(access: DatabaseAccess, principal: Principal, database: str) -> b
 
 
 def lacks_permission(principal: Principal, lacks: Sequence[str], database: str) -> HttpProblem:
-    """The answer to whoever lacks permissions on a database that he may see."""
+    """Return the error for a principal who may see a database, but lacks permissions on it."""
     permissions = ", ".join(lacks)
     why = f"{principal} has no permission `{permissions}` on database {database} (`buckram acl grant` gives it)"
     return HttpProblem(403, "FORBIDDEN", why, value=database)
@@ -91,7 +92,9 @@ def lacks_permission(principal: Principal, lacks: Sequence[str], database: str) 
 def watch(
     access: DatabaseAccess, request: Request, principal: Principal, permission: str, database: str
 ) -> Callable[[], str]:
-    """For what takes long: says why it has to end; empty while its request may do so."""
+    """Return a function for long work: why it has to end, because of the token or the grants; empty while it may go
+    on.
+    """
     return while_granted(principal, access.allowed(principal), permission, database, access.watched(request))
 
 

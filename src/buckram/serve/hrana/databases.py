@@ -1,4 +1,4 @@
-"""The databases of a server: those that it was told to serve are open, those of namespaces when somebody asks for them.
+"""The databases of a server: those named at its start are always open, those of namespaces are opened on request.
 
 Not here: opening few of many (`state/db/shelf.py`).
 """
@@ -26,7 +26,7 @@ from buckram.state.db.shelf import Shelf, Use
 
 IDLE_S = 300.0
 Sees = Callable[[str], bool]
-"""Whether who asks may do anything with a database, by its full name, or with a namespace."""
+"""Returns whether the client has any permission on a database, by its full name, or on a namespace."""
 _GONE = (NoSuchDatabase, NoSuchNamespace, NoSuchStream, NotDatabase, NotMachineLog)
 
 
@@ -55,16 +55,16 @@ class Databases:
         self._shelf = Shelf(self._opened, idle_s=idle_s, most_open=most_open + len(self.names))
         self._named = frozenset(self.names)
         self._kept: dict[str, Use] = {}
-        """Those that were named are in use all the time."""
+        """The databases named at the start, which stay in use until `close`."""
 
     @property
     def store(self) -> MetadataStore:
-        """That of the cluster whose databases these are."""
+        """The metadata store of the cluster that holds these databases."""
         return self._client.services.store
 
     @property
     def history_mark(self) -> str:
-        """As Identities: of the metadata that all replicas here stand on."""
+        """The mark of the metadata's history that all replicas here belong to (as of Identities)."""
         return self._client.services.identities.history_mark
 
     async def start(self) -> None:
@@ -77,10 +77,11 @@ class Databases:
         return dict(sorted(self._shelf.opened().items()))
 
     def find(self, wanted: str, host: str, sees: Sees = lambda name: True) -> str:
-        """The full name of the database that a request means: the one it names, else that of the host's name.
+        """Return the full name of the database that a request means: the one it names, else the one of the host's
+        name.
 
         The host of database shop/main is main.shop.ANYTHING. If only one is served, none needs to be named. Raises
-        HttpProblem: for what one may not see the same as for what is not there.
+        HttpProblem, which is the same for a database that the client may not see and for one that does not exist.
         """
         meant = "" if wanted else self._meant(host)
         wanted = wanted or (meant if meant and sees(meant) else "")
@@ -114,7 +115,7 @@ class Databases:
         return f"{labels[1]}/{labels[0]}" if len(labels) > 2 and labels[1] in self.namespaces else ""
 
     def described(self, sees: Sees = lambda name: True) -> str:
-        """What is served and may be seen, for people."""
+        """Return which databases are served and may be seen, as text for an error."""
         everything = ["all databases of the cluster"] if self._everything else []
         namespaces = [f"all of namespace {name}" for name in self.namespaces if sees(name)]
         return ", ".join([*everything, *filter(sees, self.names), *namespaces]) or "nothing that you may use"

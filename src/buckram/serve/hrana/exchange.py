@@ -1,7 +1,7 @@
-"""Databases as files over the network: a backup is sent as a file of SQLite's, and an empty database filled with one.
+"""Databases as files over the network: sends a backup as a file of SQLite's, and fills an empty database from one.
 
-A backup has everything that was committed before it was asked for, whichever server is asked. What is loaded is for the
-leader: another server says where that is.
+A backup has everything that was committed before the request, whichever server gets it. Only the leader loads a file:
+another server answers with its address.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Exchange:
     """Backups and loads of the databases of a server."""
 
     def __init__(self, databases: Databases, forwarder: Forwarder, limits: HranaLimits, offset: str) -> None:
-        """`offset`: the header that says how far a state is."""
+        """Make it for these databases; `offset`: name of the header for the offset of a state."""
         self._databases, self._forwarder = databases, forwarder
         self._limits, self._offset = limits, offset
         self._transfers = Transfers("backups and loads", limits.transfers, option="transfers", do="try later")
 
     async def backup(self, reading: Reading, principal: Principal, over: Callable[[], str]) -> Response:
-        """A file with everything that was committed before; it is cut off when `over` says why.
+        """Return a file with everything that was committed before; it is cut off when `over` returns a reason.
 
         Raises BuckramError, HttpProblem.
         """

@@ -1,6 +1,6 @@
-"""What a request over HTTP is answered: it is executed here, or sent on to the leader, where this replica follows.
+"""Execution of HTTP requests: here, or by the leader, to which they are forwarded where this replica follows.
 
-Not here: which database it is for and who asks (`serve/hrana/server.py`, `serve/gateway/hrana_pages.py`).
+Not here: which database a request is for and who sends it (`serve/hrana/server.py`, `serve/gateway/hrana_pages.py`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from buckram.state.db.database import Database
 from buckram.state.db.writer import CALLER
 
 OFFSET = "Buckram-Offset"
-"""Header of answers: everything below this offset of the log is in what was seen or made."""
+"""Header of answers: the answer reflects everything below this offset of the log."""
 OF_STATE = (OFFSET, HISTORY_HEADER)
-"""Headers of an answer that tell from which state it was given."""
+"""Headers that identify the state from which an answer was given."""
 _PASSED_ON = (TOKEN, AFTER)
 
 
 class Execution:
-    """Answers requests at these places. Raises HttpProblem."""
+    """Executes requests with these databases and streams. Raises HttpProblem."""
 
     def __init__(self, places: Places) -> None:
         self._places, self._streams, self._limits = places, places.streams, places.limits
@@ -97,7 +97,7 @@ class Execution:
         return json_answer(request, answer, headers={OFFSET: str(database.applied), **self._history()})
 
     def _history(self) -> dict[str, str]:
-        """The header that says which history of the metadata this server's replicas stand on."""
+        """Return the header with the mark of the metadata's history that this server's replicas belong to."""
         mark = self._places.databases.history_mark
         return {HISTORY_HEADER: mark} if mark else {}
 
@@ -150,7 +150,9 @@ class Execution:
             await session.close()
 
     async def _send_on(self, request: Request, target: Target, database: Database, raw: Any, body: bytes) -> Response:
-        """Let the leader answer. What was sent on once is not sent on again: whoever did so looks for the leader."""
+        """Forward a request to the leader. One that was forwarded before is refused with 421 instead: its first server
+        looks for the leader again.
+        """
         if FORWARDED in request.headers:
             raise HttpProblem(421, "NOT_LEADER", f"this server does not lead database {target.reading.database}")
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}

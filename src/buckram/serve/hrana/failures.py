@@ -33,7 +33,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (Malformed, "PROTOCOL_ERROR"),
 )
 EXPECTED = (BuckramError, NotRepresentable, Malformed)
-"""What a statement may raise; anything else is a bug of the server."""
+"""Exceptions that a statement may raise; any other one is a bug of the server."""
 
 
 class StreamRefusal(BuckramError):
@@ -45,7 +45,7 @@ class StreamRefusal(BuckramError):
 
 
 def error_of(error: BaseException) -> dict[str, Any]:
-    """The error as JSON. `code` is what libSQL's server says where it has one: SQLITE_CONSTRAINT, BLOCKED, ..."""
+    """Return the error as JSON. `code` is libSQL's where its server has one: SQLITE_CONSTRAINT, BLOCKED, ..."""
     found: dict[str, Any] = {"message": str(error)}
     if isinstance(error, SqlError):
         found["message"] = error.message

@@ -1,8 +1,8 @@
-"""Sending a request on to the leader, from a server whose replica follows.
+"""Forwarding of requests to the leader, from a server whose replica follows.
 
-The leader says where it serves in the lease of the database's log, and counts where that is a server of the cluster
-(`serve/hrana/others.py`). What was not sent for certain is tried again, also
-with the next leader; what may have been executed is not.
+The leader announces its address in the lease of the database's log; the address is used only if it is that of a server
+of the cluster (`serve/hrana/others.py`). A request that certainly was not sent is retried, also with the next leader;
+one that may have been executed is not.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from buckram.state.db.database import Database
 
 FORWARDED = "buckram-forwarded"
 _RIGHTS, _READ = "buckram-rights", "read"
-"""A header of requests that are sent on: what a client may not do here it may not do at the leader, which knows this
-server as the one that connects. It only ever takes rights away."""
+"""Header of forwarded requests that limits the client's rights at the leader, where the request's principal may have
+more than at this server. It can only take rights away.
+"""
 _KEPT = 32
 """Connections kept to each leader."""
 
 
 class Sent(NamedTuple):
-    """The leader's answer to a request that was sent on."""
+    """The leader's answer to a forwarded request."""
 
     status: int
     body: bytes
     address: str
-    """Of the leader."""
+    """Address of the leader that answered."""
     headers: Mapping[str, str]
-    """By their names in small letters."""
+    """Headers of the answer, by their names in lower case."""
 
 
 class _NotYet(Exception):
-    """Nobody leads at the moment, or it cannot be reached; nothing was sent."""
+    """The leader cannot be reached or does not lead (any more); nothing was executed."""
 
 
 async def _check_writable(database: Database) -> None:
-    """HttpProblem for a mirror of a database in another cluster, where somebody leads it."""
+    """Raise HttpProblem 409 for a mirror of another cluster's database, which is led and written there."""
     try:
         await database.check_writable()
     except MirrorStream as error:
@@ -59,12 +60,12 @@ async def _check_writable(database: Database) -> None:
 
 
 def rights_sent(may_write: bool) -> dict[str, str]:
-    """Headers that tell the leader what the client of a request may do at most."""
+    """Return the headers that limit the client's rights at the leader."""
     return {} if may_write else {_RIGHTS: _READ}
 
 
 def rights_left(may_write: bool, headers: Mapping[str, str]) -> bool:
-    """Return whether a request may change something, by its own rights and those of where it was sent on."""
+    """Return whether a request may change something, by its own rights and those that a forwarding server left it."""
     return may_write and headers.get(_RIGHTS) != _READ
 
 
@@ -76,7 +77,7 @@ class Forwarder:
         self._idle: dict[str, list[HttpConnection]] = {}
 
     async def leader_elsewhere(self, database: Database) -> str | None:
-        """The address of the leader, or None if this replica leads. Waits while nobody does. Raises HttpProblem."""
+        """Return the leader's address, or None if this replica leads. Waits for a leader. Raises HttpProblem."""
         loop, pauses = asyncio.get_running_loop(), Delays(LEADER_WAIT)
         deadline = loop.time() + self._limits.leader_wait_s
         while database.role != "leader":
@@ -96,9 +97,10 @@ class Forwarder:
     async def send(
         self, database: Database, path: str, headers: Mapping[str, str], body: bytes, principal: Principal
     ) -> Sent | None:
-        """The leader's answer, or None if this replica leads by now. Raises HttpProblem, MetadataError.
+        """Return the leader's answer, or None if this replica leads by now. Raises HttpProblem, MetadataError.
 
-        `headers` do not say who asks: what is sent says that it is the `principal`, for this request only."""
+        `headers` carry no credentials: a header that vouches for the `principal`, for this request only, is added.
+        """
         retries = Retries(LEADER_WAIT, self._limits.leader_wait_s)
         while True:
             address = await self.leader_elsewhere(database)

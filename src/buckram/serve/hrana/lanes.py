@@ -26,11 +26,11 @@ from buckram.state.db.writer import CALLER
 
 _LOST = ("STREAM_EXPIRED", "BATON_INVALID")
 _KEPT = (b"pragma", b"buckram_")
-"""What a stream may remember from one statement outside of transactions to the next."""
+"""Texts of statements with effects on the session that outlast a transaction."""
 
 
 class Places(NamedTuple):
-    """Where statements are executed."""
+    """The parts of a server that execute statements."""
 
     databases: Databases
     streams: Streams
@@ -38,16 +38,16 @@ class Places(NamedTuple):
     limits: HranaLimits
     sizes: Sizes
     refused: Callable[[str, str], None] = lambda principal, kind: None
-    """Hears of whom a statement is refused, with its code."""
+    """Called when a statement is refused, with the name of its principal and the error's code."""
 
     def session(self, database: Database, reading: Reading, principal: Principal, may_write: bool) -> Session:
-        """A session of a principal."""
+        """Return a session for a principal."""
         on_refused = partial(self.refused, principal.name, "SQLITE_READONLY")
         return session_of(database, reading, may_write, on_refused)
 
 
 class Rights(NamedTuple):
-    """Who asks at the moment of a request, and what may be done."""
+    """The principal of a request and whether it may write, checked anew for each request."""
 
     principal: Principal
     may_write: bool
@@ -60,17 +60,17 @@ class Lane:
         self._places, self._reading = places, reading
         self._stream: Stream | None = None
         self._rights: Rights
-        """Of who asked last."""
+        """Rights of the last request that went to the leader."""
         self._use: Use | None = None
         self._untouched = True
-        """Nothing was executed here so far."""
+        """Whether no statement has been executed on this stream here."""
         self._baton: str | None = None
         self._in_transaction = self._remembers = False
-        """Of the stream at the leader."""
+        """State of the stream at the leader: in a transaction, and holding settings that would be lost with it."""
         self._lost: StreamRefusal | None = None
 
     async def open(self, rights: Rights) -> None:
-        """Raises HttpProblem where there are too many streams, or no such database."""
+        """Open the stream. Raises HttpProblem if there are too many streams or no such database."""
         streams, reading = self._places.streams, self._reading
         streams.check_room(rights.principal)
         self._use = await self._places.databases.take(reading.database)
@@ -116,7 +116,7 @@ class Lane:
             yield entry
 
     async def close(self) -> None:
-        """Roll back what is open. Idempotent."""
+        """Close the stream and roll back its open transaction. Idempotent."""
         stream, self._stream = self._stream, None
         if stream is not None:
             # What is open at the leader ends with its time, or with this.
@@ -168,7 +168,9 @@ class Lane:
         return dict(result)
 
     async def _begin_again(self, refusal: StreamRefusal, raw: dict[str, Any], rights: Rights) -> dict[str, Any]:
-        """The stream at the leader is gone, and nothing of the request was done. Nothing is lost if it was idle."""
+        """Repeat the request on a new stream, as the one at the leader is gone and nothing of the request was done.
+        Raises the refusal if a transaction or settings were lost with the stream.
+        """
         if self._baton is not None and (self._in_transaction or self._remembers):
             # What comes next was not meant to be executed alone.
             self._lost = refusal

@@ -1,4 +1,4 @@
-"""What a client of the database server may use."""
+"""Limits of the clients of a database server."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ class HranaLimits:
     """Limits of one server, beside those of its HTTP connections."""
 
     streams: int = 8192
-    """Open at once, of all clients and databases."""
+    """Maximum open streams, of all clients and databases."""
     stream_idle_s: float = 10.0
-    """A stream without a request for so long is closed, and its transaction rolled back."""
+    """Time without a request after which a stream is closed and its transaction rolled back, seconds."""
     stored_texts: int = 1024
-    """SQL texts that one stream may have stored."""
+    """Maximum SQL texts that one stream may store."""
     stored_bytes: int = 4 * MIB
-    """Their bytes together."""
+    """Maximum bytes of these texts together."""
     requests: int = MAX_REQUESTS
-    """Of one pipeline; those of a WebSocket that wait for their turn."""
+    """Maximum requests of one pipeline, and of those that wait for their turn on one WebSocket."""
     steps: int = MAX_STEPS
-    """Statements of one batch."""
+    """Maximum statements of one batch."""
     answer_bytes: int = 64 * MIB
-    """Of the values in the answer to one request. A cursor has no such limit."""
+    """Maximum bytes of the values in the answer to one request. A cursor has no such limit."""
     leader_wait_s: float = 10.0
-    """How long a request waits for a leader when there is none, or it is changing."""
+    """Maximum wait of a request for a leader when there is none, or it is changing, seconds."""
     answer_wait_s: float = 60.0
-    """How long a follower waits for the leader's answer to a request that it sent on."""
+    """Maximum wait of a follower for the leader's answer to a forwarded request, seconds."""
     frame_bytes: int = 32 * MIB
-    """Of one message on a WebSocket."""
+    """Maximum bytes of one message on a WebSocket."""
     connection_streams: int = 128
-    """Open at once on one WebSocket."""
+    """Maximum open streams on one WebSocket."""
     cursors: int = 16
-    """Open at once on one WebSocket."""
+    """Maximum open cursors on one WebSocket."""
     unread_s: float = 30.0
-    """A WebSocket, or a backup, whose client takes nothing of an answer for so long is cut off."""
+    """Time after which a WebSocket or a backup is cut off if its client reads nothing of an answer, seconds."""
     transfers: int = 4
-    """Backups and loads at once, of all databases."""
+    """Maximum backups and loads at once, of all databases."""
     load_bytes: int = 64 * 1024 * MIB
-    """Of a file that is loaded; it is kept on the disk until all of it is there."""
+    """Maximum bytes of a file that is loaded; it is stored on disk until it is complete."""
 
     def __post_init__(self) -> None:
         check_bounds(self, _BOUNDS)

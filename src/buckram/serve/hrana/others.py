@@ -1,8 +1,8 @@
-"""The other servers of databases: which addresses are theirs, and what a request carries that is sent on to one.
+"""The other servers of databases: their addresses, and the credentials of a request that is forwarded to one.
 
-A leader's address comes from the lease of a database's log, which whoever may append to the database writes. So it
-counts only where a server of the cluster shows it. What is sent on carries a token of its own, for this one path and
-principal, which no other server than those that open the store directly can make. Not here: sending (`forwarding.py`).
+A leader's address comes from the lease of a database's log, which whoever may append to the database writes. So it is
+used only if a server of the cluster shows it. A forwarded request carries a token of its own, for this one path and
+principal, which only servers that open the store directly can make. Not here: sending (`forwarding.py`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from buckram.serve.http.shown import Shown
 from buckram.serve.http.tokens import Vouch
 
 _FRESH_S = 2.0
-"""So long what was shown counts as shown."""
+"""Time for which the list of shown servers is cached, seconds."""
 
 
 class Others:
-    """This server among those that serve databases. `own` is the address that it announces.
+    """The registry of database servers, this one included. `own` is the address that it announces.
 
-    `vouch`: what is sent on says who asked, because the servers ask for tokens; then only through TLS, or to this
-    machine. None: whoever can connect may do everything."""
+    `vouch`: makes the header that names the principal of a forwarded request, because the servers require tokens; then
+    requests are forwarded only through TLS, or to this machine. None: every client may do everything.
+    """
 
     def __init__(self, store: MetadataStore, own: str, vouch: Vouch | None) -> None:
         self._shown, self._vouch = Shown(store, DATABASE_SERVERS, own), vouch
@@ -41,7 +42,9 @@ class Others:
         await self._shown.close()
 
     async def why_not(self, address: str) -> str:
-        """Why nothing is sent to an announced address, as the end of a sentence about it; empty if it may be."""
+        """Return why no request may be forwarded to an announced address, as the end of a sentence about it; empty if
+        one may.
+        """
         if not await self._is_shown(address.rstrip("/")):
             return "is shown by no server of this cluster, and nothing is sent there"
         if self._vouch is not None and not _is_private(address):
@@ -49,7 +52,7 @@ class Others:
         return ""
 
     async def headers(self, principal: Principal, path: str) -> dict[str, str]:
-        """What says who asked, for one request to this path. MetadataError."""
+        """Return the headers that vouch for the principal of one request to this path. Raises MetadataError."""
         return {} if self._vouch is None else {"authorization": await self._vouch(principal, path)}
 
     async def _is_shown(self, address: str) -> bool:
@@ -64,7 +67,7 @@ class Others:
 
 
 def _is_private(address: str) -> bool:
-    """Whether nobody on the way can read what is sent there."""
+    """Return whether the way to an address cannot be eavesdropped: through TLS, or on this machine."""
     place = urlsplit(address)
     if place.scheme == "https" or place.hostname == "localhost":
         return True

@@ -33,19 +33,19 @@ from buckram.state.db.statements import after_comments
 
 
 class SendOn(Exception):
-    """Nothing was executed, because this replica does not lead (any more): send the request on to the leader."""
+    """Nothing was executed, because this replica does not lead (any more): forward the request to the leader."""
 
 
 class Pipeline:
     """The execution of the requests of one HTTP request. Raises SendOn if the first statement finds no leader here."""
 
     def __init__(self, stream: Stream, limits: HranaLimits, *, fresh: bool, token: str | None = None) -> None:
-        """`token`: under which what the requests change is done once. InvalidArgument."""
+        """Execute on a stream. `token`: makes the changes of the requests at most once. Raises InvalidArgument."""
         self._stream, self._limits, self._token = stream, limits, token
         if token is not None:
             stream.session.use_token(token)
         self.untouched = fresh
-        """Nothing was executed on this stream so far."""
+        """Whether no statement has been executed on this stream."""
         self._room = limits.answer_bytes
 
     async def run(self, requests: tuple[Request, ...]) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ class Pipeline:
         return results
 
     def _end_token(self) -> None:
-        """What came with a request is not for the next one, unless a transaction is open."""
+        """Drop the request's token, unless a transaction is open, which keeps it for its commit."""
         if self._token is not None and self._stream.session.autocommit:
             self._stream.session.use_token(None)
 
@@ -189,7 +189,9 @@ class Pipeline:
             return False
 
     async def _fused(self, batch: Batch) -> dict[str, Any] | None:
-        """The batch as one group; None if SQLite refused it: nothing was done, and single steps say which it was."""
+        """Return the result of the batch as one group; None if SQLite refused it and nothing was done, so that single
+        steps will show which statement failed.
+        """
         inner = [step.stmt for step in batch.steps[1:-2]]
         began = time.perf_counter()
         nothing, session = Stmt(SqlRef("", None)), self._stream.session
@@ -227,7 +229,7 @@ class Pipeline:
         return {"step_results": [*results, None], "step_errors": errors}
 
     async def _token_first(self, inner: list[Stmt]) -> list[SqlResult]:
-        """The result of `SELECT buckram_token(...)`, if that is what a transaction begins with."""
+        """Return the result of `SELECT buckram_token(...)` if the transaction begins with it, else nothing."""
         call = own_call(after_comments(self._sql(inner[0].text)))
         if call is None or call.name != "buckram_token" or not isinstance(argument_of(call, inner[0].parameters), str):
             return []
@@ -282,7 +284,7 @@ def _counts(result: SqlResult) -> dict[str, Any]:
 
 
 def _size(row: tuple[SqlValue, ...]) -> int:
-    """What a row takes in JSON, roughly."""
+    """Return the approximate bytes of a row in JSON."""
     return sum(len(value) + 40 if isinstance(value, str | bytes) else 50 for value in row)
 
 

@@ -63,11 +63,12 @@ class DatabaseServer:
         database_limits: DatabaseLimits | None = None,
         idle_s: float = IDLE_S,
     ) -> None:
-        """`idle_s`: a database of `namespaces` that nobody used for so long is closed until somebody asks for it.
+        """Serve `names` and all of `namespaces`. `idle_s`: a database of `namespaces` is closed after so many seconds
+        without use.
 
-        `access`: who may use what; None: everybody everything. `tls`: certificate and key of this server; None: no
-        TLS. `ca`: the file of those whose certificates other servers have; default that of `tls`. `origins`: which
-        pages in browsers may send requests; None: those that it serves itself.
+        `access`: tokens and grants; None: every client may do everything. `tls`: certificate and key of this server;
+        None: no TLS. `ca`: file of the authorities of other servers' certificates; default that of `tls`. `origins`:
+        pages in browsers that may send requests; None: only those of this server.
         """
         files = None if tls is None else TlsFiles(tls, server_side=True)
         self.url = url_of(listening, "http" if files is None else "https")
@@ -104,7 +105,7 @@ class DatabaseServer:
         self._refusals.start()
 
     async def close(self) -> None:
-        """Close streams that wait, serve what has begun, then close the databases. Idempotent."""
+        """Close idle streams, finish requests in progress, then close the databases. Idempotent."""
         await self.service.end_waiting()
         await self._http.close()
         await self.service.close()
@@ -129,7 +130,7 @@ class DatabaseServer:
         await self.close()
 
     def report(self, sees: Sees = lambda name: True) -> dict[str, Any]:
-        """What is served and may be seen: open databases with role and offset, and namespaces."""
+        """Return what is served and may be seen: open databases with role and offset, and namespaces."""
         opened = {name: one for name, one in self.databases.opened().items() if sees(name)}
         rows = {name: {"role": one.role, "offset": one.applied} for name, one in opened.items()}
         return {"databases": rows, "namespaces": list(filter(sees, self.databases.namespaces))}
@@ -140,7 +141,9 @@ class DatabaseServer:
         return json_answer(request, {"status": "ok"})
 
     async def _get(self, request: Request) -> Response:
-        """Which versions there are: GET v2 and GET v3 succeed, GET v3-protobuf does not. / shows what is served."""
+        """Answer a GET: v2 and v3 succeed and v3-protobuf does not, by which clients choose a version; a backup; /
+        reports what is served.
+        """
         *before, last = request.url.path.rstrip("/").split("/")
         if last in ("v1", "v2", "v3"):
             return json_answer(request, {"version": last})
@@ -173,7 +176,7 @@ class DatabaseServer:
         return await self.service.load(request, reading, principal, pieces, over)
 
     async def _asked(self, request: Request, wanted: str) -> tuple[Reading, Principal, bool]:
-        """The database that is meant, who asks, and whether it may be changed. Raises HttpProblem."""
+        """Return the database that is meant, the sender, and whether it may write. Raises HttpProblem."""
         self._origins.check(request)
         principal = await self._access.authenticate(request)
         known_as(request, principal)

@@ -1,6 +1,7 @@
-"""Service: databases, and all that their clients have open, without an address of its own.
+"""Service: databases and the open streams, WebSockets and files of their clients, without an address of its own.
 
-`serve/hrana/server.py` serves it at a port, `serve/gateway/hrana_pages.py` within a gateway. Not here: who asks.
+`serve/hrana/server.py` serves it at a port, `serve/gateway/hrana_pages.py` within a gateway. Not here: authentication
+of HTTP requests.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class Service:
         http_limits: HttpLimits,
         refused: Callable[[str, str], None],
     ) -> None:
-        """`refused`: hears of whom a statement is refused, with its code.
+        """`refused`: called when a statement is refused, with the name of its principal and the error's code.
 
-        `access`, `origins`: who may open WebSockets; over HTTP the caller asks. `ca`: the file of those whose
-        certificates other servers of the databases have; empty: whom this system trusts. ConfigError."""
+        `access`, `origins`: decide who may open WebSockets; HTTP requests are checked by the caller. `ca`: file of the
+        authorities of other servers' certificates; empty: those that this system trusts. Raises ConfigError.
+        """
         self.databases = databases
         self.streams = Streams(limits)
         self._others = Others(databases.store, databases.announce, access.vouch)
@@ -68,7 +70,7 @@ class Service:
         await self.databases.start()
 
     async def end_waiting(self) -> None:
-        """Close streams that wait for a request, and WebSockets after what they asked; before the server closes."""
+        """Close idle streams, and WebSockets after their pending requests; call it before the server closes."""
         await self.streams.close_idle()
         await self.sockets.close()
 
@@ -84,7 +86,7 @@ class Service:
         return await while_connected(request, self._execution.answer(request, target, body))
 
     async def backup(self, reading: Reading, principal: Principal, over: Callable[[], str]) -> Response:
-        """The database as a file, until `over` says why it has to end. Raises HttpProblem."""
+        """Return the database as a file, cut off when `over` returns a reason. Raises HttpProblem."""
         return await with_errors(self.exchange.backup(reading, principal, over))
 
     async def load(
@@ -95,7 +97,7 @@ class Service:
         pieces: Callable[[int], AsyncIterator[bytes]],
         over: Callable[[], str],
     ) -> Response:
-        """Fill an empty database; `pieces` gives the body, at most so many bytes. Raises HttpProblem."""
+        """Fill an empty database; `pieces` yields the body, at most so many bytes. Raises HttpProblem."""
         CALLER.set(str(principal))
 
         def allowed(most: int) -> AsyncIterator[bytes]:

@@ -1,8 +1,8 @@
-"""Hrana over WebSockets: many streams on one connection, each with its requests in order.
+"""Hrana over WebSockets: many streams on one connection, each executing its requests in order.
 
-A client says who it is in `hello`; that is looked at again with each request, as over HTTP. What it asks for waits here
-within limits of number and bytes, beyond which nothing more is read. A client that does not read is cut off. Not here:
-what a stream does (`serve/hrana/lanes.py`), messages as such (`serve/hrana/protocol/messages.py`).
+A client authenticates in `hello`; its token and grants are checked with each request, as over HTTP. Requests wait here
+within limits of number and bytes, beyond which reading pauses. A client that does not read is cut off. Not here: the
+execution (`serve/hrana/lanes.py`), the format of messages (`serve/hrana/protocol/messages.py`).
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from buckram.serve.http.refusals import known_as, note_refused
 
 _log = logging.getLogger("buckram.hrana")
 _PAGE_BYTES = 1 << 20
-"""Entries of a cursor of so many bytes are one answer."""
+"""Bytes after which the entries of a cursor are sent as one answer."""
 _PROTOCOL_ERROR, _NOT_TEXT, _REFUSED, _GOING = 1002, 1003, 1008, 1012
 """Codes with which a WebSocket is closed."""
 _REASON_BYTES = 120
 Answer = Callable[[], Awaitable[str]]
-"""Does what was asked, and returns the response as JSON."""
+"""Executes a request, and returns the response as JSON."""
 
 
 class Asking(NamedTuple):
-    """How a server finds out who asks, and what may be done."""
+    """Authentication, authorization and allowed origins of a server's WebSockets."""
 
     access: DatabaseAccess
     origins: Origins
 
 
 class Sockets:
-    """The WebSockets of a server. `close` lets what was asked be answered, then closes them."""
+    """The WebSockets of a server. `close` answers pending requests, then closes them."""
 
     def __init__(self, places: Places, asking: Asking, http_limits: HttpLimits) -> None:
         self._places, self._asking, self._http_limits = places, asking, http_limits
@@ -81,12 +81,12 @@ class Sockets:
             self._open.discard(connection)
 
     async def close(self) -> None:
-        """Take nothing more, answer what was asked, and close all. Idempotent."""
+        """Accept no more, answer pending requests, and close all. Idempotent."""
         await asyncio.gather(*(connection.stop() for connection in list(self._open)))
 
 
 class _Lines:
-    """What one stream was asked and has not answered, in order."""
+    """Pending requests of one stream, in order, and its open cursors."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
@@ -118,7 +118,7 @@ class _Connection:
     # -- the connection -----------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Read until the client goes, says what is no message, or the server stops."""
+        """Read until the client disconnects, sends an invalid message, or the server stops."""
         loop = asyncio.get_running_loop()
         reader = asyncio.ensure_future(self._read())
         code, reason = _GOING, "the server stops"
@@ -148,13 +148,13 @@ class _Connection:
                     await self._socket.close(code, reason.encode()[:_REASON_BYTES].decode(errors="ignore"))
 
     async def stop(self) -> None:
-        """Close it when what was asked is answered."""
+        """Close it when the pending requests are answered."""
         if not self._stopping.done():
             self._stopping.set_result(None)
         await self._ended.wait()
 
     async def _read(self) -> tuple[int, str]:
-        """Returns why it is over: the code to close with, and a reason; 0 if the client has gone."""
+        """Return why reading ended: the code to close with, and a reason; 0 if the client disconnected."""
         patience = asyncio.timeout(self._http_limits.patience_s)
         try:
             async with patience:
@@ -258,7 +258,7 @@ class _Connection:
             self._scope.spawn(self._work(lines), "stream")
 
     async def _work(self, lines: _Lines) -> None:
-        """Do what one stream was asked for, one after the other."""
+        """Execute the requests of one stream, one after the other."""
         while lines.waiting:
             asked, answer, size = lines.waiting.popleft()
             try:
@@ -284,7 +284,9 @@ class _Connection:
             self._changed.set()
 
     def _planned(self, asked: Asked) -> tuple[_Lines | None, Answer]:
-        """Whose turn a request waits for, and what does it; None where it is done. Raises EXPECTED."""
+        """Return the stream for whose turn a request has to wait, None if it is done at once, and its execution.
+        Raises EXPECTED.
+        """
         match asked.kind:
             case "store_sql":
                 self._texts.store(asked.sql_id, asked.sql, self._limits)
@@ -409,7 +411,7 @@ async def _nothing() -> str:
 
 
 def _as_request(socket: WebSocket, authorization: str) -> Request:
-    """The request with which a WebSocket began, and with this header; for who looks at requests."""
+    """Return the WebSocket's opening request with another Authorization header, to be checked like other requests."""
     headers = socket.scope["headers"]
     if authorization:
         headers = [one for one in headers if one[0] != b"authorization"]

@@ -1,4 +1,6 @@
-"""Streams: what a client calls a connection. Between its requests a stream waits here under its baton, for a time."""
+"""Streams, as Hrana calls a connection to a database. Between requests a stream waits here under its baton, for a
+time.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from buckram.state.db.shelf import Use
 
 
 class Texts:
-    """SQL texts that a client stored: of a stream, and over a WebSocket of a connection."""
+    """Stored SQL texts, of one stream, or of one WebSocket."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
@@ -73,7 +75,7 @@ class Streams:
         self._key = secrets.token_bytes(32)
         self._streams: dict[int, Stream] = {}
         self._idle: dict[int, Stream] = {}
-        """In the order in which they will expire."""
+        """Idle streams by id, in the order in which they expire."""
         self._share = FairShare(limits.streams)
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -83,7 +85,7 @@ class Streams:
         return len(self._streams)
 
     def check_room(self, principal: Principal) -> None:
-        """Whether a principal may open another stream. Raises HttpProblem."""
+        """Check that a principal may open another stream. Raises HttpProblem if too many are open."""
         limit, holder = self._limits.streams, holder_of(principal.name)
         if not self._share.has_room(holder):
             count, do = len(self._streams), "close streams that are not needed"
@@ -99,7 +101,7 @@ class Streams:
         return stream
 
     def knows(self, baton: str) -> bool:
-        """Whether this server made the baton."""
+        """Return whether this server made the baton, since its start."""
         return decode_baton(self._key, baton) is not None
 
     def take(self, baton: str, database: str, principal: Principal) -> Stream:
@@ -123,14 +125,14 @@ class Streams:
         return stream
 
     def baton(self, stream: Stream) -> str | None:
-        """What the client has to send with its next request; None for a closed stream. Once for each request."""
+        """Return the baton for the client's next request; None for a closed stream. Call it once for each request."""
         if stream.closed:
             return None
         stream.sequence += 1
         return encode_baton(self._key, stream.id, stream.sequence)
 
     async def release(self, stream: Stream) -> None:
-        """The request is done: the stream waits for the next one, or is gone if it was closed."""
+        """End a request: the stream waits for the next one, or is dropped if it was closed."""
         if stream.closed:
             await self.drop(stream)
             return
@@ -145,7 +147,7 @@ class Streams:
         self._scope.spawn(self.release(stream), f"end of a request on stream {stream.id}")
 
     async def drop(self, stream: Stream) -> None:
-        """Close a stream now, whose client is gone or has closed it."""
+        """Close a stream now, as its client has closed it or disconnected."""
         stream.closed = True
         if self._streams.pop(stream.id, None) is not None:
             self._share.give(holder_of(stream.principal.name))

@@ -1,4 +1,7 @@
-"""What a request is for: the database, how its reads are served, who asks. Not here: which databases are served."""
+"""Targets of requests: the database, the consistency of its reads, the principal.
+
+Not here: which databases are served.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _READING = re.compile(r"(?P<name>.*)@(?P<how>leader|stale)(?:=(?P<seconds>\d{1,5
 
 
 class Reading(NamedTuple):
-    """A database, and how its reads are served."""
+    """A database, and the consistency of reads from it."""
 
     database: str
     """As it is written in the request, or its full name."""
@@ -30,7 +33,9 @@ class Reading(NamedTuple):
         return quote(f"{self.database}@leader" if self.consistency == "leader" else self.database)
 
     def key(self, may_write: bool) -> str:
-        """What a stream belongs to: a baton is good for the database and the kind of reads it was made for."""
+        """Return the key that a stream belongs to: a baton is valid only for the database and consistency it was made
+        for.
+        """
         return f"{self.database}@{self.consistency}={self.at_most_s}/{may_write}"
 
 
@@ -45,7 +50,7 @@ def parse_reading(wanted: str) -> Reading:
 
 
 class Target(NamedTuple):
-    """What a request over HTTP is for."""
+    """The parsed target of an HTTP request."""
 
     reading: Reading
     principal: Principal
@@ -53,11 +58,11 @@ class Target(NamedTuple):
     path: str
     """The version and the operation: v3/pipeline."""
     token: str | None
-    """Under which it is done once."""
+    """Token under which the request's changes are made at most once; None without one."""
     after: int | None
-    """The offset below which a read of a replica sees everything."""
+    """Offset that a replica has to reach before it answers a read; None without one."""
     over: Callable[[], str] = lambda: ""
-    """For an answer that takes long: says why it has to end, because of the token or of grants; empty otherwise."""
+    """Returns why a long answer has to end, because of the token or the grants; empty while it may go on."""
 
     @classmethod
     def of(
@@ -69,7 +74,7 @@ class Target(NamedTuple):
         headers: Mapping[str, str],
         over: Callable[[], str] = lambda: "",
     ) -> Target:
-        """What a request with these headers is for. HttpProblem 400 for a header that is wrong."""
+        """Return the target of a request with these headers. Raises HttpProblem 400 for an invalid header."""
         after = headers.get(AFTER)
         if after is not None and not (after.isascii() and after.isdecimal() and len(after) < 20):
             raise HttpProblem(400, "ARGS_INVALID", f"Buckram-After: {after[:40]!r} is no offset, such as 1200")
@@ -78,7 +83,7 @@ class Target(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What its stream belongs to."""
+        """The key that the request's stream belongs to."""
         return self.reading.key(self.may_write)
 
 

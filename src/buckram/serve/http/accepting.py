@@ -17,13 +17,16 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.serve.http.heads import Heads
 
 PAUSE_S = 1.0
-"""After an error that concerns all connections, such as too many open files, nothing is accepted for so long."""
+"""Pause of accepting after an error that concerns all connections, such as too many open files, seconds."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger("buckram.http")
 
 
 class TlsAcceptor:
-    """Accepts on listening sockets until it is closed; it has what uvicorn asks of a server. They are not its own."""
+    """Accepts on listening sockets until it is closed, with the interface that uvicorn needs of a server.
+
+    The sockets stay open: they belong to the caller.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,9 @@ class TlsAcceptor:
         within_s: float,
         scope: TaskScope,
     ) -> None:
-        """`make`: the protocol of a connection. `within_s`: what a handshake may take. `scope`: runs the tasks."""
+        """Accept with these limits. `make`: makes the protocol of a connection. `within_s`: time limit of a TLS
+        handshake, seconds. `scope`: runs the tasks.
+        """
         self.sockets = tuple(sockets)
         self._context, self._make, self._heads, self._within_s = context, make, heads, within_s
         self._scope = scope
@@ -42,7 +47,7 @@ class TlsAcceptor:
         self._handshakes: dict[_Handshake, None] = {}
 
     def close(self) -> None:
-        """Accept nothing more, and end what has not got through its handshake."""
+        """Stop accepting, and end the connections whose handshakes have not ended."""
         for task in self._accepting:
             task.cancel()
         for one in self.sockets:
@@ -96,11 +101,11 @@ class _Handshake:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.begun = False
-        """Whether the socket is a transport's, which closes it."""
+        """True once a transport owns the socket, and will close it."""
         self.task: asyncio.Task[None] | None = None
 
     def cut_off(self) -> None:
-        """As of Droppable."""
+        """Abort the handshake (Droppable)."""
         if self.task is not None:
             self.task.cancel()
 

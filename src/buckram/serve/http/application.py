@@ -18,12 +18,14 @@ from buckram.serve.http.tokens import check_no_token
 
 ANYBODY = Principal("anybody", admin=True)
 Authenticate = Callable[[Request], Awaitable[Principal]]
-"""Finds out who sends a request, before anything of its body is read. Raises HttpProblem 401 for nobody it knows."""
+"""Authenticates the sender of a request before its body is read. Raises HttpProblem 401 for an unknown one."""
 
 
 async def anybody(request: Request) -> Principal:
-    """No authentication: whoever can connect may do everything. Such a server listens on 127.0.0.1. HttpProblem 401 for
-    a token, which nobody checks."""
+    """Authenticate every client as one that may do everything, on servers without tokens, which listen on 127.0.0.1.
+
+    Raises HttpProblem 401 for a request with a token, as no one could check it.
+    """
     check_no_token(request)
     return ANYBODY
 

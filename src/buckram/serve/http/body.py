@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ClientGone(HttpProblem):
-    """The connection ended before the body did, or while the request was served. Nobody reads the answer."""
+    """The client disconnected before its body ended or while the request was served; the answer has no reader."""
 
     def __init__(self, received: int) -> None:
         super().__init__(400, "CLIENT_GONE", f"the body was cut after {received} bytes; nothing of it counts")
@@ -38,9 +38,9 @@ async def read_body(request: Request, limits: HttpLimits, *, do: str = LESS) -> 
 
 
 async def limited_pieces(request: Request, limits: HttpLimits, limit: int, *, do: str) -> AsyncIterator[bytes]:
-    """The body as it comes, at most `limit` bytes; `do`: what to do with one that has more.
+    """Yield the body as it arrives, at most `limit` bytes; `do`: advice in the error for a larger one.
 
-    Raises as `read_body`. Only the time in which the client is waited for counts, not what is done with the pieces.
+    Raises as `read_body`. The rate limit counts only time spent waiting for the client, not handling the pieces.
     """
     declared = header(request, b"content-length")
     if declared.isdigit() and int(declared) > limit:
@@ -97,7 +97,9 @@ async def body_pieces(request: Request) -> AsyncIterator[bytes]:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` gives; cancel it if the client goes meanwhile (ClientGone). The body must have been read."""
+    """Return the result of `work`; cancel it and raise ClientGone if the client disconnects. The body must have been
+    read.
+    """
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

@@ -21,7 +21,7 @@ from buckram.serve.http.problems import HttpProblem, full, too_large
 ABORT = "buckram.abort"
 """In the scope of each request: a function that ends its connection at once, and drops what waits to be sent."""
 PAUSED = "buckram.paused"
-"""In the scope of each request: a function that says whether sending would wait for the client."""
+"""Key in the scope of each request: a function that returns whether sending would wait for the client."""
 _HEADER_COST = 150
 """Bytes of memory that a header takes beside its own, roughly."""
 
@@ -31,21 +31,21 @@ class Connection(HttpToolsProtocol):
 
     limits: ClassVar[HttpLimits] = HttpLimits()
     heads: ClassVar[Heads] = Heads(limits)
-    """Those of the server that are not complete."""
+    """The server's connections that have not sent a complete head."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_head = False
         self._in_line = True
-        """The next byte is of a request line. The parser takes no line with bytes that are not ASCII."""
+        """Whether the next byte is of a request line. The parser accepts no line with bytes that are not ASCII."""
         self._head_bytes = self._head_count = 0
-        """Of the lines of a head that are complete; the number of its headers."""
+        """Bytes of the head's complete lines, and the number of its headers."""
         self._raw_bytes = 0
-        """Of the chunks that a head is in, as far as they are all its own."""
+        """Bytes of the chunks that hold nothing but this head."""
         self._begun = 0
-        """Requests that began in the chunk that is parsed."""
+        """Number of requests that began in the chunk being parsed."""
         self._owes_head = False
-        """Whether it is one of `heads`."""
+        """True while this connection is counted in `heads`."""
         self._received = False
         self._body_ended = True
         self._discarded = 0
@@ -85,7 +85,7 @@ class Connection(HttpToolsProtocol):
             self._part_of_head(len(data), all_its_own=self._begun == int(not in_head) and (in_head or between))
 
     def _part_of_head(self, size: int, *, all_its_own: bool) -> None:
-        """A chunk ended within a head; nobody knows how much is parsed of its last line."""
+        """Account for a chunk that ended within a head: how much of its last line was parsed is unknown."""
         if all_its_own:
             self._raw_bytes += size
             if self._raw_bytes > self.limits.head_bytes:
@@ -172,7 +172,7 @@ class Connection(HttpToolsProtocol):
         return b"".join(b"%%%02X" % byte if byte > 0x7F else bytes((byte,)) for byte in line) + data[len(line) :]
 
     def _count(self, size: int) -> None:
-        """Add to the size of the head. What this raises comes out of the parser as an error."""
+        """Add to the size of the head. Raises HttpProblem beyond a limit, which the parser passes on as an error."""
         if self._in_head:
             self._head_bytes += size
             if self._head_bytes > self.limits.head_bytes:

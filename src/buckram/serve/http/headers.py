@@ -1,4 +1,4 @@
-"""Headers: those that several answers have, and one of a request, for what is looked up in each of them.
+"""Headers that several answers share, and fast look-up of one header of a request.
 
 Starlette's own search is several times slower.
 """
@@ -12,9 +12,10 @@ SAFE = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
 }
-"""Somebody's bytes under the address of the console: a browser keeps them as a file and shows and runs none of them."""
+"""Headers for content from users under the address of the console: browsers download it, and neither show nor run it.
+"""
 UNKEPT = {"Cache-Control": "no-store"}
-"""An answer that nobody on the way keeps."""
+"""Headers of an answer that caches must not store."""
 
 
 def header(request: Request, name: bytes, default: str = "") -> str:
@@ -27,7 +28,7 @@ def header(request: Request, name: bytes, default: str = "") -> str:
 
 
 def has_header(request: Request, name: bytes) -> bool:
-    """Whether there is a header of this name, which is in lower case."""
+    """Return whether the request has a header of this name, given in lower case."""
     return any(key == name for key, _ in request.scope["headers"])
 
 

@@ -1,6 +1,6 @@
-"""Connections that owe the head of a request: new ones, and those that sent a part of it. The oldest makes room.
+"""Connections that have not sent a complete request head yet, new ones included. Beyond a limit the oldest is cut off.
 
-Nobody knows who they are, so all of them together are bounded in number and in bytes. Not here: the size of one head,
+Their senders are unknown, so all of them together are bounded in number and in bytes. Not here: the size of one head,
 and its time (`serve/http/connection.py`).
 """
 
@@ -15,12 +15,12 @@ class Droppable(Protocol):
     """A connection that can be ended at once."""
 
     def cut_off(self) -> None:
-        """End it, and forget what it has sent."""
+        """Abort the connection, and drop what it has sent."""
         ...
 
 
 class Heads:
-    """All of one server."""
+    """All such connections of one server."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._most = limits.half_heads
@@ -35,11 +35,11 @@ class Heads:
 
     @property
     def held_bytes(self) -> int:
-        """What all of them have sent."""
+        """Bytes that these connections have sent in total."""
         return self._bytes
 
     def hold(self, connection: Droppable, size: int) -> None:
-        """A connection has sent so many bytes of its head until now. The oldest are cut off where all have too many."""
+        """Record the bytes of its head that a connection has sent so far; cut off the oldest beyond the limits."""
         self._bytes += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
         while len(self._sizes) > self._most or self._bytes > self._most_bytes:
@@ -55,7 +55,7 @@ class Heads:
         return True
 
     def leave(self, connection: Droppable) -> None:
-        """The head is complete, or the connection is gone. Idempotent."""
+        """Stop counting a connection: its head is complete, or it closed. Idempotent."""
         self._bytes -= self._sizes.pop(connection, 0)
 
 

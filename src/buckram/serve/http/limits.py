@@ -1,4 +1,4 @@
-"""What one client may ask of an HTTP server. Everything that a client can send has a limit here."""
+"""Limits of an HTTP server: everything that a client can send is bounded here."""
 
 from __future__ import annotations
 
@@ -20,41 +20,46 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 LOGIN_BYTES = 8 * KIB
-"""Of a body, or of the first message on a WebSocket, whose sender is not known yet: nobody needs more to log in."""
+"""Maximum bytes of a body, or of a WebSocket's first message, before its sender is authenticated: enough for a login.
+"""
 
 
 def option_of(name: str) -> str:
-    """How an operator raises a limit that an error is about."""
+    """Return how an operator raises a limit, as a part of the error about it."""
     return f"limit: `--limit {name}=` of the server"
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Limits of one server. What goes beyond one is answered with the value, the limit and what to do."""
+    """Limits of one server. The error of a request beyond one names the value, the limit and what to do."""
 
     body_bytes: int = 64 * MIB
-    """Of a body that is read as a whole (`body.py:read_body`); uploads in pieces have limits of their own."""
+    """Maximum bytes of a body that is read as a whole (`body.py:read_body`); uploads in pieces have limits of their
+    own.
+    """
     body_bytes_per_s: int = KIB
-    """A body that is read as a whole and comes more slowly than this, after `patience_s`, is given up."""
+    """Minimum rate of a body that is read as a whole, after `patience_s`; a slower one is given up."""
     head_bytes: int = 64 * KIB
-    """Of request line and headers together."""
+    """Maximum bytes of request line and headers together."""
     headers: int = 256
-    """Of one request: each takes more memory than its bytes."""
+    """Maximum headers of one request: each takes more memory than its bytes."""
     half_heads: int = 2048
-    """Connections, new ones too, that owe the head of a request; the oldest is cut off where there are more."""
+    """Maximum connections, new ones too, without a complete request head; the oldest is cut off beyond."""
     half_head_bytes: int = 4 * MIB
-    """Of heads that are not complete, of all connections; the oldest is cut off where they have more."""
+    """Maximum bytes of incomplete heads of all connections together; the oldest is cut off beyond."""
     patience_s: float = 10.0
-    """For a whole head, for the handshake of TLS, and before a body's rate counts."""
+    """Time limit of a whole head and of a TLS handshake, and time before the minimum rate of a body applies, seconds.
+    """
     idle_s: float = 75.0
-    """How long a connection may stay open between requests: longer than the pools of clients keep theirs."""
+    """Time for which an idle connection stays open, seconds: longer than clients' connection pools keep theirs."""
     connections: int = 2048
-    """Open at once."""
+    """Maximum open connections."""
     discarded_bytes: int = 16 * MIB
-    """Of a body that comes after its request was answered: that much is read and dropped, so that the client sees the
-    answer, then the connection is closed."""
+    """Maximum bytes of a body that arrive after its request was answered: they are read and dropped, so that the
+    client sees the answer, then the connection is closed.
+    """
     drain_s: int = 10
-    """What a server that stops gives to requests that are being served."""
+    """Time that a stopping server gives requests in progress, seconds."""
 
     def __post_init__(self) -> None:
         check_bounds(self, _BOUNDS)

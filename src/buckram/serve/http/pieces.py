@@ -1,8 +1,8 @@
-"""Answers in pieces: files, objects and long lists, as fast as the client takes them and bounded in memory.
+"""Answers in pieces: files, objects and long lists, sent at the client's pace and bounded in memory.
 
-The last piece is sent when there is certainly none behind it, so bytes that turn out to be wrong at their end are not
-all that was promised. What fails on the way ends the connection, so that the client sees that bytes are missing. Not
-here: which bytes (`serve/gateway/object_pages.py`, `serve/webhdfs/server.py`).
+The last piece is sent only when the source has ended without an error, so bytes that turn out to be wrong at their end
+never make a complete answer. An error on the way ends the connection, so that the client sees that bytes are missing.
+Not here: which bytes (`serve/gateway/object_pages.py`, `serve/webhdfs/server.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from buckram.serve.http.connection import ABORT
 from buckram.serve.http.problems import HttpProblem
 
 LOOK_S = 1.0
-"""So often it is looked, while bytes come or go, whether the client may still do that."""
+"""Interval of checks, while bytes are transferred, that the client may still do so, seconds."""
 _log = logging.getLogger("buckram.http")
 
 
@@ -31,14 +31,14 @@ class _Over(Exception):
 
 
 class Looks:
-    """Asks `over` in each LOOK_S once, however often it is asked itself; the first time after `after_s`."""
+    """Rate-limits the check `over` to one in LOOK_S, however often `why` is called; the first after `after_s`."""
 
     def __init__(self, over: Callable[[], str], *, after_s: float | None = None) -> None:
         self._over, self._loop = over, asyncio.get_running_loop()
         self._next = self._loop.time() + (LOOK_S if after_s is None else after_s)
 
     def why(self) -> str:
-        """Why something that takes long has to end; empty if it may go on, or it is not yet time to ask."""
+        """Return why a long transfer has to end; empty if it may go on, or the next check is not due."""
         if self._loop.time() < self._next:
             return ""
         why = self._over()
@@ -47,10 +47,10 @@ class Looks:
 
 
 class PiecesAnswer(Response):
-    """`size` bytes, or as many as come (None). `ended` is called at the end, whatever happened.
+    """An answer of `size` bytes, or as many as come (None). `ended` is called at the end in any case.
 
-    A client that takes nothing for `stuck_s` seconds is cut off, and one that may not read them any more, as `over`
-    says.
+    A client that reads nothing for `stuck_s` seconds is cut off, and so is one for which `over` returns a reason why
+    it may not read on.
     """
 
     def __init__(
@@ -106,7 +106,9 @@ class PiecesAnswer(Response):
 async def while_allowed(
     pieces: AsyncIterator[bytes], over: Callable[[], str], undone: str
 ) -> AsyncGenerator[bytes, None]:
-    """The same pieces, for as long as who sends them may do so (`over`). HttpProblem 403, which also says `undone`."""
+    """Yield the pieces while their sender may send them (`over`). Raises HttpProblem 403, whose text includes
+    `undone`.
+    """
     looks = Looks(over)
     async for piece in pieces:
         _check(looks.why(), undone)
@@ -120,7 +122,7 @@ def _check(why: str, undone: str) -> None:
 
 
 async def begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The same pieces, the first of which is there already; raises what getting it raises."""
+    """Return the same pieces after getting the first one; raises what getting it raises."""
     first = await anext(pieces, None)
 
     async def all_of_them() -> AsyncGenerator[bytes, None]:

@@ -18,7 +18,7 @@ from buckram.serve.http.limits import option_of
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What terminals obey, and JSON leaves as it is; names that others chose may have some."""
+"""Characters that terminals interpret and JSON does not escape; names that users chose may contain them."""
 
 
 class HttpProblem(Exception):
@@ -31,7 +31,7 @@ class HttpProblem(Exception):
         self.status, self.code, self.message = status, code, message
         self.headers, self.details = dict(headers or {}), details
         self.refuses = status in (401, 403)
-        """Whether it is for who asks that the request is refused."""
+        """Whether the request is refused because of its sender, so that it counts in the audit trail."""
 
     def content(self) -> dict[str, Any]:
         return {"message": self.message, "code": self.code, **self.details}
@@ -41,13 +41,13 @@ P = TypeVar("P", bound=HttpProblem)
 
 
 def refusing(problem: P) -> P:
-    """The same problem, which refuses something although it says that this is not there."""
+    """Mark a problem as a refusal, although its text says that something does not exist."""
     problem.refuses = True
     return problem
 
 
 def too_large(what: str, size: int | None, limit: int, *, status: int = 413, do: str) -> HttpProblem:
-    """The problem of something that is over its limit; `size` None: it was not read to its end."""
+    """Return the problem of something larger than its limit; `size` None: it was not read to its end."""
     value = "more" if size is None else f"{size} bytes"
     return HttpProblem(
         status,
@@ -60,7 +60,7 @@ def too_large(what: str, size: int | None, limit: int, *, status: int = 413, do:
 
 
 def full(code: str, what: str, value: int, limit: int, *, option: str, do: str, retry_after_s: int) -> HttpProblem:
-    """The problem of a server that has as many of something as it may; `what` says so, `option` is the limit."""
+    """Return the problem of a server at a limit of how many it may have; `what` describes it, `option` is the limit."""
     return HttpProblem(
         503,
         code,

@@ -1,8 +1,8 @@
-"""What a server over HTTP refuses, for the audit trail: counted by principal and kind, and told once a minute.
+"""Audit of refused requests: counted by principal and kind, and written to the audit trail once a minute.
 
-A refusal costs an addition in memory. What is told is bounded in principals, so that whoever is refused a million times
-makes one event of it. Not here: what is refused (`serve/http/tokens.py`, and the doors of each server), refusals of
-bookies (`bookie/audit_log.py`).
+A refusal costs an addition in memory. The number of principals is bounded, and a million refusals of one principal
+make one event. Not here: what is refused (`serve/http/tokens.py`, and the doors of each server), refusals of bookies
+(`bookie/audit_log.py`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from buckram.serve.http.problems import HttpProblem
 
 TELL_S = 60.0
 MOST_PRINCIPALS = 50
-"""Those that come when there are so many in a minute are counted together."""
+"""Maximum principals with counts of their own in a minute; later ones are counted together."""
 _WHO = "buckram.principal"
 
 
 class Refusals:
-    """Of one server. `start`, and `close`, which tells what was not told yet."""
+    """Counts the refusals of one server. `start` it; `close` writes what is left."""
 
     def __init__(self, store: MetadataStore, server: str, clock: Clock) -> None:
-        """`server`: its URL, of which the events are."""
+        """Count for a server; `server`: its URL, the peer of the events."""
         self._store, self._server, self._clock = store, server, clock
         self._interval = Interval(first=0, most=MOST_PRINCIPALS)
         self._left: dict[str, Counter[str]] = {}
-        """What is to be told; it waits here while the metadata store is away."""
+        """Counts to be written, by principal; they wait here while the metadata store is away."""
         self._scope = TaskScope("refusals")
 
     def start(self) -> None:
@@ -51,7 +51,7 @@ class Refusals:
             await self.tell()
 
     def count(self, principal: str, kind: str) -> None:
-        """Somebody was refused something; `kind` is one of the few codes of answers."""
+        """Count a refusal of a principal; `kind` is one of the few codes of answers."""
         self._interval.noted(self._clock.wall_us(), principal, kind, room=False)
 
     async def tell(self) -> None:
@@ -73,7 +73,7 @@ class Refusals:
 
 
 def known_as(connection: HTTPConnection, principal: Principal) -> None:
-    """Remember who sends a request, for what it is refused later."""
+    """Remember the sender of a request, so that a later refusal can be attributed."""
     connection.scope[_WHO] = principal.name
 
 

@@ -1,4 +1,4 @@
-"""Serving an application on a socket until it is closed, gracefully: requests that are served get their answers."""
+"""Serves an application on sockets until it is closed gracefully: requests in progress get their answers."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._server.server_state.connections)
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Servers of one cluster that show their addresses to each other: an ephemeral key for each, in one folder of a kind.
+"""Registry of a cluster's servers of one kind: each shows its URL to the others by an ephemeral key in a folder.
 
 The folder is below the cluster's own keys, where only administrators write: so an address that is shown there is a
-server's, whatever a tenant writes as the leader of a database or into a lease. Not here: who is sent there.
+server's, whatever a tenant writes as the leader of a database or into a lease. Not here: which clients are redirected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Peer(NamedTuple):
 
 
 class Shown:
-    """This server among the others of its kind. `start` shows it, `close` takes it away again."""
+    """Entry of this server among those of its kind, and access to the others'. `start` makes it, `close` removes it."""
 
     def __init__(self, store: MetadataStore, folder: str, url: str) -> None:
         """`folder`: its name below the cluster's own keys, such as `gateways`."""
@@ -85,12 +85,12 @@ class Shown:
 
 
 def shown_value(url: str) -> bytes:
-    """What the key of a server of this release says: where it is, and which versions of grants it reads."""
+    """Return the value of a server's key: its URL, and the versions of grants that this release reads."""
     return json.dumps({"url": url, ACL_PROPERTY: str(ACL_VERSION)}).encode()
 
 
 def _url(name: str, value: bytes) -> str | None:
-    """The URL that the key of a server says; None for what no server wrote."""
+    """Return the URL in a server's key; None if the value is not a server's."""
     try:
         url = json.loads(value)["url"]
     except (ValueError, KeyError, TypeError):

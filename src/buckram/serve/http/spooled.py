@@ -1,7 +1,7 @@
-"""Files that pass through a server: a body that is kept on the disk until all of it is there, and files as answers.
+"""Files that pass through a server: a body that is stored on disk until it is complete, and files as answers.
 
-Bounded in memory, however large the file; nobody who sends or takes slowly holds anything up but a file. Not here: how
-large they may be, and the number that may pass at once (limits of each server).
+Memory is bounded, however large the file; a slow client holds up nothing but its file. Not here: how large they may
+be, and the number that may pass at once (limits of each server).
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ SQLITE = "application/vnd.sqlite3"
 
 
 NOT_LOADED = "nothing of the file was loaded"
-"""What is said where a file may not be loaded any more."""
+"""End of the error when loading a file is no longer allowed."""
 
 
 class Transfers:
     """Counts the files that pass through a server."""
 
     def __init__(self, what: str, limit: int, *, option: str, do: str) -> None:
-        """`option`: the limit; `what` and `do` are for the error."""
+        """Count transfers. `option`: the name of the limit; `what` and `do`: parts of the error beyond it."""
         self._what, self._option, self._do = what, option, do
         self._share = FairShare(limit)
 
     @property
     def running(self) -> int:
-        """How many there are."""
+        """Number of running transfers."""
         return self._share.total
 
     def enter(self, holder: str) -> Callable[[], None]:
-        """Count one more of who asks (`holder_of`); the value, to be called once, ends it. Raises HttpProblem 503."""
+        """Count one more of a principal (`holder_of`); the returned function ends it, and is to be called once.
+
+        Raises HttpProblem 503 beyond the limit.
+        """
         share = self._share
         if not share.has_room(holder):
             raise full(
@@ -83,7 +86,7 @@ class Folder:
 
 @asynccontextmanager
 async def kept(pieces: AsyncIterator[bytes]) -> AsyncIterator[Path]:
-    """A body as a file, for as long as the context lasts. Raises what reading it raises, and OSError."""
+    """Store a body in a temporary file while the context lasts. Raises what reading the body raises, and OSError."""
     loop, folder = asyncio.get_running_loop(), Folder()
     try:
         with folder.file.open("xb", buffering=0) as out:

@@ -1,4 +1,4 @@
-"""Who sends a request: bearer tokens of the cluster, and what was granted to whom.
+"""Authentication by bearer tokens of the cluster, and the grants of each principal.
 
 Not here: what a request needs (`serve/hrana/access.py`, `serve/gateway/access.py`), pages in browsers
 (`serve/http/origins.py`).
@@ -24,21 +24,21 @@ from buckram.serve.http.problems import HttpProblem
 
 _BEARER, _SCHEME = "bearer", "buckram-forwarded"
 _JSON = "eyJ"
-"""What a token of any cluster, a JSON Web Token, begins with."""
+"""Prefix of the cluster's tokens, which are JSON Web Tokens."""
 VOUCHED_S = 30.0
-"""So long a request that is sent on may be on its way, with what the clocks of both servers differ by."""
+"""Lifetime of the token of a forwarded request, seconds: its time on the way, and the skew of both clocks."""
 Vouch = Callable[[Principal, str], Awaitable[str]]
 """The Authorization header with which a server sends on a request of a principal to a path."""
 
 
 class OnceOnly:
-    """Which ids of tokens were taken, each until it has expired anyway."""
+    """Ids of tokens that were used, each kept until it has expired, so that none is accepted twice."""
 
     def __init__(self) -> None:
         self._taken: dict[str, float] = {}
 
     def take(self, token_id: str, expires_s: float, now_s: float) -> bool:
-        """Whether the id is taken for the first time. Times in seconds since 1970."""
+        """Record the use of an id; return whether it is the first one. Times in seconds since 1970."""
         # The oldest first. One that expires before those in front of it stays until they are gone.
         while self._taken and next(iter(self._taken.values())) <= now_s:
             del self._taken[next(iter(self._taken))]
@@ -78,14 +78,16 @@ class ClusterTokens:
         await self._security.close()
 
     async def vouch(self, principal: Principal, path: str) -> str:
-        """As Vouch. MetadataError."""
+        """Return the Authorization header of a forwarded request (Vouch). Raises MetadataError."""
         now_s = self._security.now_s()
         scheme, _, subject = principal.name.partition(":")
         token = Token(secrets.token_hex(16), subject, principal.roles, now_s, now_s + VOUCHED_S, scheme)
         return f"{_SCHEME} {await self._security.pass_for(token, _purpose(path))}"
 
     async def authenticate(self, request: Request, base: str = "") -> Principal:
-        """As Authenticate of the server. `base`: what the path begins with before that of a request that is sent on."""
+        """Authenticate a request for a server (Authenticate). `base`: prefix of its path here, which the forwarding
+        server's path lacks.
+        """
         scheme, text = _credential(request)
         if scheme != _SCHEME:
             await self.meet(request)
@@ -100,25 +102,27 @@ class ClusterTokens:
         return token.principal
 
     async def meet(self, request: Request, token: str = "") -> None:
-        """To be waited for before the token of a request, or this one, is verified: its issuer may have to be asked."""
+        """Wait until the issuer of the request's token, or of `token`, has been asked for its keys, if need be; call
+        it before verifying.
+        """
         await self._security.meet(token or _credential(request)[1])
 
     def watched_token(self, request: Request) -> Callable[[], str]:
-        """Return what says why the token of a request, which counted, counts no longer; empty while it does."""
+        """Return a function: why the request's token, which was valid, no longer is; empty while it is."""
         if _credential(request)[0] == _SCHEME:
             return lambda: ""  # That of the caller is the other server's to watch.
         token = self.verified(bearer_of(request))
         return lambda: self.why_over(token)
 
     def verified(self, token: str) -> Token:
-        """What a token says, if it counts. Raises HttpProblem 401."""
+        """Verify a token. Raises HttpProblem 401 if it is invalid."""
         try:
             return self._security.verify(token)
         except TokenRefused as error:
             raise _unknown(f"the token does not count: {error}") from None
 
     def why_over(self, token: Token) -> str:
-        """Return why a token that was verified counts no longer; empty if it does."""
+        """Return why a token that was verified is no longer valid; empty if it is."""
         return self._security.why_over(token)
 
     @property
@@ -154,8 +158,9 @@ def while_granted(
     name: str,
     why_over: Callable[[], str],
 ) -> Callable[[], str]:
-    """For an answer that takes long: what says why it has to end, because of the token (`why_over`) or of grants on
-    `name`; empty otherwise."""
+    """Return a function for long answers: why one has to end, because of the token (`why_over`) or of the grants on
+    `name`; empty otherwise.
+    """
 
     def over() -> str:
         if why := why_over():
@@ -167,7 +172,9 @@ def while_granted(
 
 
 def _credential(request: Request) -> tuple[str, str]:
-    """The scheme in small letters, and what comes with it; both empty for a request without."""
+    """Return the scheme in lower case and the credential of a request's Authorization; both empty without
+    the header.
+    """
     scheme, _, text = request.headers.get("authorization", "").strip().partition(" ")
     return scheme.lower(), text.strip()
 

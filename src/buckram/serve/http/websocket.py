@@ -1,7 +1,7 @@
-"""A WebSocket of uvicorn that can be cut off at once, so that a client that reads nothing holds no memory.
+"""A WebSocket of uvicorn that can be aborted at once, so that a client that reads nothing holds no memory.
 
-Messages are not compressed: what a client sends takes as much memory as it has sent. The first one says who asks, and
-is small. Not here: what is said on it.
+Messages are not compressed: what a client sends takes as much memory as it has sent. The first message authenticates,
+and is small. Not here: the protocol of the messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from buckram.serve.http.limits import LOGIN_BYTES
 
 
 class Socket(WSProtocol):
-    """One connection, for uvicorn, which constructs it."""
+    """One connection; uvicorn constructs it."""
 
     def __init__(self, config: Config, *given: Any, **named: Any) -> None:
         first = copy.copy(config)

@@ -1,4 +1,4 @@
-"""What commands and servers show of a cluster, as values that go into JSON: their keys stay as they are.
+"""JSON values that commands and servers show of a cluster; their keys are stable.
 
 Everything here reads, and changes nothing. Not here: how it is printed (`cli`), how it is sent (`gateway`).
 """

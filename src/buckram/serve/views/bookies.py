@@ -1,4 +1,4 @@
-"""Bookies: where they are, how they are, and what they say of themselves."""
+"""Bookies: their addresses, states, and the figures that they report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ async def bookie_rows(client: LedgerClient) -> list[dict[str, Any]]:
 
 
 async def bookie_shown(client: LedgerClient, bookie_id: BookieId) -> dict[str, Any]:
-    """Return what is shown of one bookie, which is asked itself. NoSuchBookie; a BookieError where it says nothing."""
+    """Return the JSON of one bookie, with figures that it reports itself. Raises NoSuchBookie, and BookieError if it
+    does not answer.
+    """
     row = next((row for row in await bookie_rows(client) if row["id"] == bookie_id), None)
     if row is None:
         raise NoSuchBookie(bookie_id)
@@ -64,7 +66,7 @@ async def bookie_shown(client: LedgerClient, bookie_id: BookieId) -> dict[str, A
 
 
 def _trouble(bookie_id: BookieId, trouble: Trouble) -> dict[str, str]:
-    """What a bookie says is wrong with it, with the name and the cure of the table of health."""
+    """Return the JSON of a trouble that a bookie reports, with its name and cure from the table of health."""
     return finding_of(Facts(), trouble_of(bookie_id, trouble.what, trouble.why)).as_json()
 
 
@@ -91,7 +93,7 @@ def _describe(bookie_id: str, info: BookieInfo | None, state: str, asked: str) -
 
 
 def _reported(bookie_id: str, said: bytes | None) -> dict[str, Any]:
-    """What the bookie says of itself; None where it did not say."""
+    """Return the keys that come from the bookie's own report; values are None where it reported nothing."""
     report = BookieReport() if said is None else parse_report(bookie_id, said)
     newest = report.collection
     return {

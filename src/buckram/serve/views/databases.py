@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
 
 
 async def database_shown(ns: Namespace, database: str) -> dict[str, Any]:
-    """Return what is shown of one database, with its followers, its snapshots and its newest backup by its policy.
+    """Return the JSON of one database, with its followers, its snapshots and its newest backup by its policy.
 
     Raises NoSuchStream, NotDatabase.
     """

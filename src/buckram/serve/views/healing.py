@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def healing_json(found: Overview) -> dict[str, Any]:
-    """Return what is shown of autorecovery."""
+    """Return the JSON of autorecovery."""
     return {
         "enabled": found.enabled,
         "auditor": found.auditor or None,

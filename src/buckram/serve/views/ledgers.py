@@ -18,7 +18,7 @@ _READ_AT_ONCE = 64
 
 
 def ledger_json(ledger_id: LedgerId, metadata: LedgerMetadata) -> dict[str, Any]:
-    """Return what is shown of a ledger."""
+    """Return the JSON of a ledger."""
     return {
         "ledger": ledger_id,
         "state": STATES[metadata.state],
@@ -58,7 +58,9 @@ async def records_of(
 
 
 async def _record_of(client: LedgerClient, ledger_id: LedgerId) -> LedgerMetadata | MetadataError | None:
-    """None for a ledger that was deleted meanwhile; one that cannot be read does not keep others from being listed."""
+    """Return the metadata of a ledger: None if it was deleted meanwhile, the error if its record cannot be read, so
+    that the other ledgers can be listed all the same.
+    """
     try:
         return await client.metadata(ledger_id)
     except NoSuchLedger:
@@ -68,7 +70,7 @@ async def _record_of(client: LedgerClient, ledger_id: LedgerId) -> LedgerMetadat
 
 
 def listed_json(client: LedgerClient, ledger_id: LedgerId, answer: LedgerMetadata | MetadataError) -> dict[str, Any]:
-    """Return what a list shows of a ledger, or of one whose record cannot be read."""
+    """Return the JSON of a ledger in a list, or of one whose record cannot be read."""
     if isinstance(answer, MetadataError):
         return {"ledger": ledger_id, "state": "unreadable", "last_entry": None, "error": str(answer)}
     return {**ledger_json(ledger_id, answer), "away": away(client, answer)}

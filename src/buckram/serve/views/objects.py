@@ -9,7 +9,7 @@ from buckram.state.objects.values import UploadInfo
 
 
 def object_json(namespace: str, info: ObjectInfo) -> dict[str, Any]:
-    """What is known of an object. Times in microseconds UTC; `expires` is null for one that stays."""
+    """Return the JSON of an object. Times are in microseconds UTC; `expires` is null if the object never expires."""
     return {
         "object": f"{namespace}/{info.name}",
         "bytes": info.size,
@@ -22,7 +22,7 @@ def object_json(namespace: str, info: ObjectInfo) -> dict[str, Any]:
 
 
 def upload_json(namespace: str, upload: UploadInfo) -> dict[str, Any]:
-    """What is known of an open upload in parts. `time`: when it began, in microseconds UTC; `bytes`: of its parts."""
+    """Return the JSON of an open upload in parts. `time`: its begin, microseconds UTC; `bytes`: total of its parts."""
     return {
         "upload": upload.upload,
         "object": f"{namespace}/{upload.name}",

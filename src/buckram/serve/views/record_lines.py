@@ -35,7 +35,7 @@ class Rows:
     txids: list[int | None] = field(default_factory=list)
 
     def arguments(self) -> dict[str, Any]:
-        """Of append_many; columns without a value are left out."""
+        """Return the keyword arguments for append_many; columns that hold no value are left out."""
         columns: dict[str, Sequence[object]] = {
             "keys": self.keys,
             "headers": self.headers,
@@ -47,7 +47,7 @@ class Rows:
 
 
 class Parsed(NamedTuple):
-    """Records of the lines before the first bad one; `bad` says what is wrong with that."""
+    """Records of the lines before the first bad one, and `bad`, the error of that one."""
 
     rows: Rows
     bad: BadLine | None = None
@@ -82,7 +82,7 @@ class JsonLines:
     """
 
     one_by_one: ClassVar[bool] = True
-    """Whether what is wrong with a line may come out as late as when it is appended."""
+    """Whether an error in a line may come out as late as when it is appended; then one batch is in flight at a time."""
 
     def parse(self, lines: Sequence[bytes], first: int, limit: int) -> Parsed:
         rows = Rows()

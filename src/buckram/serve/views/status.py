@@ -1,6 +1,6 @@
-"""How the cluster is: bookies, space, ledgers that lack copies, and the list of what is wrong.
+"""Status of the cluster: bookies, disk space, ledgers that lack copies, and the list of findings.
 
-Not here: what is wrong (`core/health`), and looking (`health/gathering.py`).
+Not here: the rules for findings (`core/health`), and gathering the facts (`health/gathering.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from buckram.health.gathering import Health
 
 MOST_LEDGERS = 20
-"""So many ledgers are shown; `buckram autorecovery status` shows all."""
+"""Maximum ledgers that are listed; `buckram autorecovery status` lists all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def problems_json(found: Health) -> dict[str, Any]:
 
 
 def status_json(found: Health) -> dict[str, Any]:
-    """Return what is shown of the cluster."""
+    """Return the JSON of the cluster's status."""
     healing = found.healing
     queue = () if healing is None else healing.queue
     oldest = None if healing is None else healing.oldest
@@ -85,10 +85,10 @@ def status_json(found: Health) -> dict[str, Any]:
 
 
 def status_seen(found: Health, sees: Callable[[str], bool]) -> dict[str, Any]:
-    """Return what is shown to who may not see the whole cluster: states of streams and namespaces that he may see, and
-    which states the cluster is in, without where.
+    """Return the JSON for a principal who may not see the whole cluster: findings about streams and namespaces that it
+    may see, and the names of the other states without their places.
 
-    `sees`: whether he may see a namespace, or a stream by its full name.
+    `sees`: whether the principal may see a namespace, or a stream by its full name.
     """
     seen = [one for one in found.findings if one.state.name not in OWNED or sees(one.where.partition(" ")[0])]
     rows = [one.as_json() if one.state.name in OWNED else _of_the_cluster(one) for one in seen]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def info_json(info: StreamInfo) -> dict[str, Any]:
-    """Return what is shown of a stream; times are microseconds UTC."""
+    """Return the JSON of a stream; times are microseconds UTC."""
     writer = info.writer
     return {
         "stream": info.name,
@@ -66,7 +66,7 @@ def tiers_json(rows: list[Segment]) -> dict[str, dict[str, int]]:
 
 
 def segment_json(row: Segment) -> dict[str, Any]:
-    """Return what is shown of a segment; of a sealed one also its summary."""
+    """Return the JSON of a segment; of a sealed one also its summary."""
     shown: dict[str, Any] = {
         "number": row.number,
         "ledger": row.ledger,
@@ -81,7 +81,7 @@ def segment_json(row: Segment) -> dict[str, Any]:
 
 
 def cursor_json(one: CursorInfo) -> dict[str, Any]:
-    """Return what is shown of a cursor; `changed_us` is in microseconds UTC."""
+    """Return the JSON of a cursor; `changed_us` is in microseconds UTC."""
     return {"cursor": one.name, "offset": one.offset, "lag": one.lag, "changed_us": one.changed}
 
 

@@ -1,4 +1,4 @@
-"""What namespaces store, do and may do."""
+"""Usage of namespaces: stored bytes, rates, counts, and their quotas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _BETWEEN_S = 0.1
 
 
 async def fresh(store: MetadataStore) -> tuple[Published, list[BookieId]]:
-    """What bookies publish from now on, and those that published nothing in time. Turns counting on. MetadataError."""
+    """Return figures that bookies published after the call, and the bookies that published none within the time limit.
+
+    Turns the counting of usage on. Raises MetadataError.
+    """
     tenants = TenantStore(store)
     await tenants.turn_on()
     before = await tenants.published()
@@ -40,7 +43,7 @@ async def fresh(store: MetadataStore) -> tuple[Published, list[BookieId]]:
 
 
 def usage_rows(published: Published, quotas: Mapping[str, Quotas], only: str) -> dict[str, dict[str, Any]]:
-    """Return what is shown of each namespace, or of `only` one."""
+    """Return the JSON of each namespace's usage, or of `only` one."""
     total = published.total
     rows: dict[str, dict[str, Any]] = {}
     for name in sorted({*total, *published.counts, *quotas}):

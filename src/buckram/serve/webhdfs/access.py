@@ -1,9 +1,9 @@
-"""Who asks for files, and what they may do: tokens and grants of the cluster, as for everything else of a gateway.
+"""Authentication and authorization of WebHDFS requests, by the tokens and grants of the cluster like all of a gateway.
 
 A token comes as `Authorization: Bearer`, which Hadoop's client gets by OAuth2's client credentials: the secret that it
 sends to `Door.token_endpoint` is a token of the cluster, and so is the access token that it gets back. Or it comes as
 Hadoop's own delegation token. Without tokens whoever is on this machine may do everything, and others may read.
-`user.name` proves nothing and is not looked at.
+`user.name` proves nothing and is ignored.
 """
 
 from __future__ import annotations
@@ -41,27 +41,29 @@ _ONLOOKER = Principal("onlooker")
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who sends a request, and with which token."""
+    """The authenticated sender of a request, with its token and grants."""
 
     principal: Principal
     allowed: Callable[[str], frozenset[str]]
-    """What may be done with a namespace."""
+    """Returns the permissions on a namespace."""
     sees: Callable[[str], bool]
-    """Whether anything may be done with a namespace or with something in it."""
+    """Returns whether there is any permission on a namespace or on something in it."""
     denied: Callable[[str, str], Sequence[NameRange]] = lambda namespace, permission: ()
-    """Names of objects in a namespace that are denied, for a permission."""
+    """Returns the names of objects in a namespace on which a permission is denied."""
     token: str = ""
     verified: Token | None = None
 
     @property
     def holder(self) -> str:
-        """Who it is in tables that principals share."""
+        """The holder of this principal's share in limits that principals divide (`holder_of`)."""
         return holder_of(self.principal.name)
 
     def require(self, effect: Effect, path: FilePath, *, below: bool = False, making: bool = False) -> None:
-        """Raises RemoteProblem for what needs a permission that was not granted, or is denied: in a namespace that may
-        not be seen as if it were not there, unless something is to be made in it (`making`). Nothing is looked up
-        before. `below`: for all that is below the path, too."""
+        """Raise RemoteProblem if a permission that the effect needs was not granted, or is denied.
+
+        A namespace that may not be seen looks as if it did not exist, unless something is to be made in it (`making`).
+        Nothing is looked up before. `below`: the permission is needed for everything below the path, too.
+        """
         if self.may(effect, path, below=below):
             return
         if not making and not self.sees(path.namespace):
@@ -69,7 +71,7 @@ class Visitor:
         raise self.refused(effect, path, below=below)
 
     def may(self, effect: Effect, path: FilePath, *, below: bool = False) -> bool:
-        """Whether all permissions that it needs were granted, and none of them is denied."""
+        """Return whether all permissions that the effect needs were granted, and none of them is denied."""
         return not self._lacking(effect, path, below)
 
     def _lacking(self, effect: Effect, path: FilePath, below: bool) -> list[str]:
@@ -84,12 +86,16 @@ class Visitor:
         )
 
     def seen_in(self, namespace: str) -> Callable[[str], bool]:
-        """Whether a name in a namespace that may be listed is not denied, at this moment."""
+        """Return a predicate: whether a name in a namespace that may be listed is not denied, by the grants of this
+        moment.
+        """
         denied = [names for one in NEEDS[Effect.LIST] for names in self.denied(namespace, one)]
         return lambda name: not any(_is_in(names, name) for names in denied)
 
     def refused(self, effect: Effect, path: FilePath, why: str = "", *, below: bool = False) -> RemoteProblem:
-        """The error for what needs a permission that was not granted; `why`, where that is not obvious."""
+        """Return the error for an effect without the permissions that it needs; `why` gives a reason that is not
+        obvious.
+        """
         permissions = ", ".join(self._lacking(effect, path, below))
         if not lacking(effect, self.allowed(path.namespace)):
             what = f"all that is in {path}" if below else str(path)
@@ -107,7 +113,7 @@ class Visitor:
 
 
 class Door:
-    """Finds out who asks, before anything of a body is read.
+    """Authenticates a request before its body is read.
 
     `is_local`: whether a request comes from this machine. `open_to_all`: without tokens others may change things too.
     """
@@ -150,7 +156,9 @@ class Door:
         )
 
     async def meet(self, request: Request, parameters: Mapping[str, str]) -> None:
-        """To be waited for before `enter`: the issuer of the token may have to be asked."""
+        """Wait until the issuer of the request's token has been asked for its keys, if need be; call it before
+        `enter`.
+        """
         if self._tokens is not None:
             with suppress(RemoteProblem):  # which `enter` raises
                 await self._tokens.meet(request, self._token_of(request, parameters))
@@ -204,7 +212,9 @@ class Door:
 
 
 def _is_in(names: NameRange, name: str) -> bool:
-    """Whether a file, or a directory with all that is in it, is one of the names; the empty one is the namespace's."""
+    """Return whether a range of names holds a file, or a directory with all that is in it; the empty name is the
+    namespace.
+    """
     return names.has(name) or names.has_all(f"{name}/" if name else "")
 
 

@@ -30,10 +30,11 @@ from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 Info = ObjectInfo | DirectoryInfo
 CREATED = "webhdfs.created"
-"""In the metadata of a file: the name under which it was created. A rename that comes again after its answer was lost
-is known by it."""
+"""Metadata key of a file: the name under which it was created. It identifies a rename that is repeated because its
+answer was lost.
+"""
 ATTEMPTED = "webhdfs.attempt"
-"""In the metadata of a file that was to replace nothing: which request created it. If that comes again, it is known."""
+"""Metadata key of a file that was to replace nothing: the request that created it, so that its repetition succeeds."""
 
 
 class Files:
@@ -52,7 +53,9 @@ class Files:
             yield objects
 
     async def cause(self, path: FilePath, error: BuckramError) -> BuckramError:
-        """The error to tell a client: an index that stopped because its namespace was deleted says so."""
+        """Return the error for the client: an index that stopped because its namespace was deleted becomes that
+        reason.
+        """
         if path.namespace and isinstance(error, HandleClosed | ReplicaStopped | StreamError):
             try:
                 await self._client.namespaces.get(path.namespace)
@@ -72,7 +75,7 @@ class Files:
         return found
 
     async def status(self, path: FilePath) -> Info:
-        """What is at a path below the root. Raises RemoteProblem."""
+        """Return the file or directory at a path below the root. Raises RemoteProblem."""
         async with self._objects(path) as objects:
             return await _needed(objects, path)
 
@@ -127,8 +130,9 @@ class Files:
     # -- changing -----------------------------------------------------------------------------------------
 
     async def check_new(self, path: FilePath, overwrite: bool) -> None:
-        """Whether a file can be created, before its bytes are sent. Raises RemoteProblem, and ObjectExists for a file
-        that is there already and is not to be replaced."""
+        """Check before the bytes are sent that a file can be created. Raises RemoteProblem, and ObjectExists for a
+        file that exists already and is not to be replaced.
+        """
         _check_is_below(path)
 
         async def check(proven: bool) -> None:
@@ -145,9 +149,9 @@ class Files:
     async def create(
         self, path: FilePath, pieces: AsyncIterable[bytes], overwrite: bool, attempt: str = ""
     ) -> ObjectInfo:
-        """Put a file and the directories above it. Nothing is there if `pieces` raises. Raises RemoteProblem.
+        """Put a file and the directories above it. Nothing is created if `pieces` raises. Raises RemoteProblem.
 
-        `attempt`: a name for this request, which may come again; what it put itself is no reason to refuse it then.
+        `attempt`: an id of this request, which may be repeated; a file that the same request put is no conflict then.
         """
         _check_is_below(path)
         async with self._objects(path) as objects:
@@ -173,9 +177,9 @@ class Files:
             await _keep(objects, path, present)
 
     async def delete(self, path: FilePath, recursive: bool, *, repeated: bool = False) -> bool:
-        """Delete a file or a directory in one step. False: it was not there. Raises RemoteProblem.
+        """Delete a file or a directory in one step; return False if there was none. Raises RemoteProblem.
 
-        `repeated`: this was sent before, so what is not there any more was deleted by it.
+        `repeated`: the request was sent before, so a path that is absent counts as deleted by it.
         """
         if not path.name:
             raise RemoteProblem(
@@ -235,7 +239,7 @@ class Files:
 
 
 class Around(NamedTuple):
-    """What a rename looks at, of one moment."""
+    """State of the paths that a rename concerns, read at one moment."""
 
     source: Info | None
     target: Info | None
@@ -249,7 +253,9 @@ async def _around(objects: Objects, source: FilePath, target: FilePath, proven: 
 
 
 async def _refused_with_proof(attempt: Callable[[bool], Awaitable[None]]) -> None:
-    """Attempt a change by what this process knows, as the change tells whether it still leads; refuse with proof."""
+    """Attempt a change by the state known to this process, as the change itself proves the leadership; before
+    refusing, attempt it once more by proven state.
+    """
     try:
         await attempt(False)
     except (RemoteProblem, ObjectExists):
@@ -278,7 +284,7 @@ async def _rename_into(objects: Objects, source: FilePath, target: FilePath, *, 
 
 
 def _was_renamed(present: Info | None, source: FilePath) -> bool:
-    """Whether what is there was created under the name of the source."""
+    """Return whether the present file was created under the name of the source, so that the rename was done before."""
     return isinstance(present, ObjectInfo) and present.metadata.get(CREATED) == source.name
 
 
@@ -331,7 +337,7 @@ def _check_directories(path: FilePath, above: Sequence[Info | None]) -> None:
 
 
 async def _keep(objects: Objects, path: FilePath, found: Info | None) -> None:
-    """Make a directory that stays when it is empty; `found` is what is there."""
+    """Make a directory explicit, so that it stays when it is empty; `found` is what is there."""
     if not path.name or (isinstance(found, DirectoryInfo) and found.kept):
         return
     try:
@@ -341,7 +347,9 @@ async def _keep(objects: Objects, path: FilePath, found: Info | None) -> None:
 
 
 async def _make_way(objects: Objects, target: FilePath, present: Info, info: Info) -> None:
-    """For a rename that replaces: whether the kinds fit; an empty directory goes."""
+    """Prepare a rename that replaces the target: raise RemoteProblem if file and directory would replace each other or
+    the directory is not empty; remove an empty one.
+    """
     if isinstance(present, DirectoryInfo) != isinstance(info, DirectoryInfo):
         kinds = [("directory" if isinstance(one, DirectoryInfo) else "file") for one in (present, info)]
         raise RemoteProblem(INPUT_OUTPUT, f"rename: {target} is a {kinds[0]}, and a {kinds[1]} cannot replace it")

@@ -36,16 +36,16 @@ class FilePath(NamedTuple):
         return FilePath(self.namespace, self.name.rpartition("/")[0]) if self.name else FilePath("", "")
 
     def child(self, name: str) -> FilePath:
-        """What has this name right below."""
+        """Return the path of the child with this name."""
         return FilePath(self.namespace, f"{self.name}/{name}".strip("/")) if self.namespace else FilePath(name, "")
 
     def within(self, other: FilePath) -> bool:
-        """Whether it is below `other`."""
+        """Return whether this path is below `other`."""
         return self.namespace == other.namespace and self.name.startswith(f"{other.name}/")
 
 
 def file_path(text: str) -> FilePath:
-    """From text as in /shop/orders/offsets/7. Raises RemoteProblem."""
+    """Parse a path such as /shop/orders/offsets/7. Raises RemoteProblem if it is invalid."""
     if not text.startswith("/"):
         raise RemoteProblem(INVALID_PATH, f"path {text[:60]!r}: needs one from the root on, such as /default/orders")
     namespace, _, name = text[1:].removesuffix("/").partition("/")

@@ -40,7 +40,7 @@ _CLASSES: tuple[tuple[str, tuple[type[BuckramError], ...]], ...] = (
     (STANDBY, (errors.HandleClosed, errors.ReplicaStopped)),
     (RETRY, (errors.DataLost,)),
 )
-"""The first row that fits counts."""
+"""Java classes by error of the cluster; the first row that matches decides."""
 
 
 class RemoteProblem(HttpProblem):

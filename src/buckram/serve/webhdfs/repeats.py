@@ -1,6 +1,6 @@
-"""Requests that come again because their answers were lost with a gateway: how who sends them says so.
+"""Headers that mark repeated requests, whose answers were lost with a gateway.
 
-Hadoop's own client says nothing of this and has only its renames recognised (`files.py`). `spark/relay.py` says it.
+Hadoop's own client sends none and has only its renames recognised (`files.py`). `spark/relay.py` sends them.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 ATTEMPT = "buckram-attempt"
-"""A header of CREATE's second step: a name that nobody else uses, the same whenever it is sent."""
+"""Header of CREATE's second step: a unique id of the request, the same in every repetition."""
 REPEATED = "buckram-repeated"
-"""A header of any request: `true` if it was sent before, and nobody knows whether it was done."""
+"""Header of any request: `true` if it was sent before and its outcome is unknown."""
 _NAME = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
 
 
 class Repeat(NamedTuple):
-    """What a request says of itself. Without `attempt` its file is not known again."""
+    """Marks of repetition in a request. Without `attempt` a file that it created is not recognised."""
 
     attempt: str = ""
     repeated: bool = False
 
 
 def repeat_of(headers: Mapping[str, str]) -> Repeat:
-    """What the headers of a request say. A name that is none counts as none."""
+    """Read the marks from the headers of a request; an `attempt` that is no valid name is ignored."""
     name = headers.get(ATTEMPT, "")
     return Repeat(name if _NAME.fullmatch(name) else "", headers.get(REPEATED, "") == "true")
 

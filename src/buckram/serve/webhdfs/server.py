@@ -49,7 +49,7 @@ _DATA = "data"
 """The parameter of the second step of CREATE and OPEN."""
 _OCTETS = "application/octet-stream"
 _MAKING = ("CREATE", "MKDIRS")
-"""Who may not do these is told so, whether or not the namespace is there."""
+"""Operations that create something: lacking the permission is answered the same whether or not the namespace exists."""
 _WHY_NOT = {
     "APPEND": "files are immutable, put as a whole: write a new one (Spark's state stores and logs do)",
     "TRUNCATE": "files are immutable, put as a whole: write a new one",
@@ -60,7 +60,7 @@ _WHY_NOT = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, checked as far as all have the same."""
+    """One request, after the checks that all operations share."""
 
     request: Request
     visitor: Visitor
@@ -69,7 +69,7 @@ class Call:
 
     @property
     def repeat(self) -> Repeat:
-        """Whether the request was sent before."""
+        """The marks of the request that tell whether it is a repetition."""
         return repeat_of(self.request.headers)
 
 
@@ -123,7 +123,7 @@ class WebHdfs:
         }
 
     def routes(self) -> Sequence[Route]:
-        """What an application serves."""
+        """The routes for an application."""
         methods = ["GET", "PUT", "POST", "DELETE"]
         return (
             Route(TOKEN_PATH, self._oauth2, methods=["POST"]),
@@ -320,7 +320,9 @@ class WebHdfs:
         return json_answer(call.request, {"boolean": done})
 
     async def _accept(self, call: Call) -> Response:
-        """Owners, permissions and times are those of the namespace; who sets them of a file is told that it is fine."""
+        """Accept a change of owner, permissions or times without effect: those are the namespace's, but clients need
+        success.
+        """
         await self.files.status(call.path)
         return Response(b"", 200, media_type=_OCTETS)
 
@@ -338,7 +340,7 @@ class WebHdfs:
         return json_answer(call.request, {"Token": {"urlString": text}}, headers=UNKEPT)
 
     async def _renew(self, call: Call) -> Response:
-        """A token of the cluster counts until it expires; renewing it changes nothing and says when that is."""
+        """Answer when the token expires; renewing a token of the cluster changes nothing."""
         verified = call.visitor.verified
         if verified is None:
             raise RemoteProblem(ILLEGAL, "this gateway asks for no tokens, so there is none to renew")

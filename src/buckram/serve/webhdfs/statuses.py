@@ -1,4 +1,4 @@
-"""What is known of files and directories, in the JSON of WebHDFS. Times in milliseconds UTC.
+"""File statuses and directory listings in the JSON of WebHDFS. Times in milliseconds UTC.
 
 Owners, permissions and replication are what a namespace has for all its files: grants and the ensemble decide.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from buckram.state.objects.objects import DirectoryInfo, ObjectInfo
 
 BLOCK_BYTES = 128 * 1024 * 1024
-"""What Spark and Hadoop take for the size of a part that one task reads; files have no blocks here."""
+"""Block size in statuses, by which Spark and Hadoop split a file into tasks; files have no blocks here."""
 OWNER = "buckram"
 _MS = 1000
 

@@ -1,4 +1,7 @@
-"""How many files go in or out of a gateway at once. Not here: how they are sent (`serve/http/pieces.py`)."""
+"""Limit of the files that are read and written through a gateway at once.
+
+Not here: how they are sent (`serve/http/pieces.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,21 @@ from buckram.serve.webhdfs.problems import RemoteProblem
 
 
 class Transfers:
-    """Counts files that go in or out; who would go over the limit is told to come again, or elsewhere."""
+    """Counts running transfers of files; beyond the limit new ones are refused with "try again, or another gateway"."""
 
     def __init__(self, limit: int) -> None:
         self.share = FairShare(limit)
 
     @property
     def now(self) -> int:
-        """How many there are."""
+        """Number of running transfers."""
         return self.share.total
 
     def begin(self, holder: str) -> Callable[[], None]:
-        """Count one of who asks (`holder_of`); the value ends it, once however often it is called. RemoteProblem."""
+        """Count one transfer of a principal (`holder_of`) and return the function that ends it, which is idempotent.
+
+        Raises RemoteProblem if there are too many.
+        """
         if not self.share.has_room(holder):
             raise RemoteProblem(
                 STANDBY,

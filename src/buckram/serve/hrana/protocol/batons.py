@@ -1,4 +1,4 @@
-"""Batons: what names a stream of a client to the server, another one after each request. Nobody can make one up."""
+"""Batons: identify a client's stream to the server, a new one after each request. They cannot be forged."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from buckram.serve.hrana.protocol.requests import Condition, Step
 
 
 def fusible(steps: Sequence[Step], statements: Sequence[Statement]) -> bool:
-    """Whether the steps are one transaction whose statements run all or none. `statements` are those of the steps."""
+    """Return whether the steps are one transaction whose statements run all or none. `statements` are those of the
+    steps.
+    """
     if len(steps) < 4 or statements[0].kind is not Kind.BEGIN or statements[0].mode == "readonly":
         return False
     commit, rollback = len(steps) - 2, len(steps) - 1
@@ -29,7 +31,7 @@ def fusible(steps: Sequence[Step], statements: Sequence[Statement]) -> bool:
 
 
 def _after(condition: Condition | None, step: int) -> bool:
-    """Whether this is "the step succeeded", possibly with "and the transaction is open"."""
+    """Return whether a condition is "the step succeeded", possibly with "and the transaction is open"."""
     if condition is None:
         return False
     if condition.kind == "and":

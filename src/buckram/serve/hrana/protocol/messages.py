@@ -1,4 +1,5 @@
-"""Messages of the Hrana protocol on a WebSocket, taken from JSON. What is not as the specification says is Malformed.
+"""Messages of the Hrana protocol on a WebSocket, parsed from JSON. Raises Malformed for what violates the
+specification.
 
 A request of a stream is the same as over HTTP (`serve/hrana/protocol/requests.py`), with the number of its stream.
 """
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 from buckram.serve.hrana.protocol.values import Malformed
 
 SUBPROTOCOLS = ("hrana3", "hrana2", "hrana1")
-"""In JSON; the first that a client offers is taken."""
+"""Subprotocols, all in JSON, the preferred first; the first of them that a client offers is chosen."""
 _INT32 = 1 << 31
 _UINT32 = 1 << 32
 _OF_STREAMS = ("open_stream", "close_stream", "execute", "batch", "sequence", "describe", "get_autocommit")
@@ -22,14 +23,14 @@ _OF_CURSORS = ("open_cursor", "fetch_cursor", "close_cursor")
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Says who the client is."""
+    """The first message, which authenticates the client."""
 
     jwt: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request. `raw` is all of it; the ids are those that its kind has, or 0."""
+    """A request. `raw` is the whole message; ids that its kind does not have are 0."""
 
     id: int
     kind: str
@@ -83,9 +84,9 @@ def _asked(number: int, request: dict[str, Any]) -> Asked:
 
 
 def with_texts(raw: dict[str, Any], text: Callable[[int], str]) -> dict[str, Any]:
-    """A request as it is over HTTP: without the number of its stream, and with the texts that it names by their ids.
+    """Return a request in the form that it has over HTTP: without its stream's number, with SQL texts in place of ids.
 
-    `text` may raise; what is malformed is left for whoever parses the request.
+    `text` returns the text of an id and may raise; malformed parts are left to the parser of the request.
     """
     found = _with_text({key: value for key, value in raw.items() if key not in ("stream_id", "cursor_id")}, text)
     if isinstance(found.get("stmt"), dict):

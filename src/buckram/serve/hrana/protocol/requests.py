@@ -1,4 +1,4 @@
-"""Requests of the Hrana protocol, taken from JSON. What is not as the specification says is Malformed."""
+"""Requests of the Hrana protocol, parsed from JSON. Raises Malformed for what violates the specification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INT32 = 1 << 31
 
 
 class Sizes(NamedTuple):
-    """How many requests a pipeline may have, and how many steps a batch."""
+    """Maximum requests of a pipeline, and maximum steps of a batch."""
 
     requests: int = MAX_REQUESTS
     steps: int = MAX_STEPS
@@ -25,7 +25,7 @@ SIZES = Sizes()
 
 @dataclass(frozen=True, slots=True)
 class SqlRef:
-    """SQL text, or the id of a text that was stored before."""
+    """SQL text, or the id of a stored text."""
 
     sql: str | None
     sql_id: int | None
@@ -42,7 +42,7 @@ class Stmt:
 
     @property
     def parameters(self) -> Sequence[SqlValue] | dict[str, SqlValue]:
-        """As the database wants them: names are without a prefix there."""
+        """The arguments as the database takes them: positional, or by names without their prefix."""
         if not self.named:
             return self.args
         return {name[1:] if name[:1] in (":", "@", "$") else name: value for name, value in self.named}
@@ -50,7 +50,7 @@ class Stmt:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`kind` is ok, error, not, and, or, is_autocommit."""
+    """Condition of a step; `kind` is ok, error, not, and, or, is_autocommit."""
 
     kind: str
     step: int = 0

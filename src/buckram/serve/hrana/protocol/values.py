@@ -15,11 +15,11 @@ _NULL = {"type": "null"}
 
 
 class Malformed(ValueError):
-    """The request is not as the protocol says; the text tells where."""
+    """The request violates the protocol; the text names the place."""
 
 
 class NotRepresentable(ValueError):
-    """JSON has nothing for this value."""
+    """JSON cannot represent this value."""
 
 
 def encode_value(value: SqlValue) -> dict[str, Any]:
