@@ -43,7 +43,8 @@ _RATES = (
 
 
 class Held(Protocol):
-    """What holds requests back (`bookie/service/turnstile.py`)."""
+    """The turnstile as seen by the accounting: the tenants whose requests it holds back
+    (`bookie/service/turnstile.py`)."""
 
     tenants: dict[str, Tenant]
 
@@ -78,14 +79,15 @@ class Accounting:
         self._before: dict[str, Tally] = {}
         self._before_at = self._loop.time()
         self._last_round: dict[BookieId, tuple[int, int]] = {}
-        """Of other bookies: the number that they published, and our round in which it was new."""
+        """For each other bookie: the round number that it published last, and our round in which that was new."""
         self._recount_at = float("-inf")
         self._recounting: asyncio.Task[None] | None = None
         self._counts_round = 0
         self.counts_begun = 0
-        """How often this bookie began to count everything."""
+        """Number of full recounts that this bookie has begun since its start."""
         self.own_count = (-1, 0)
-        """The round that it published last, and which one of these counts that was."""
+        """The round of counts for all namespaces that this bookie published last, and the value of `counts_begun` when
+        that recount began; (-1, 0) before the first."""
         self._counted = False
 
     @property
@@ -115,7 +117,7 @@ class Accounting:
             await self._scope.close()
 
     async def round(self) -> None:
-        """Publish, read what the others say, and set limits. MetadataError."""
+        """Publish this bookie's usage, read what the other bookies published, and set limits. Raises MetadataError."""
         self.rounds += 1
         self._recount_soon()
         mine = self._count()
@@ -159,7 +161,7 @@ class Accounting:
         self._recount_at = self._loop.time() + max(ROUND_S / 2, _SHARE_OF_TIME * took)
 
     def _counts_for_all(self) -> bool:
-        """One bookie counts what the records say: the first of those that publish."""
+        """Return whether this bookie counts the records for all: it is the first by id of those that still publish."""
         alive = [one for one in self.published.bookies if not self._is_silent(one)]
         return self._bookie_id <= min([*alive, self._bookie_id])
 
@@ -168,7 +170,7 @@ class Accounting:
         return bookie != self._bookie_id and self.rounds - since > SILENT_ROUNDS
 
     def _count(self) -> dict[str, Usage]:
-        """What each namespace uses here."""
+        """Return the usage of each namespace on this bookie since the last call."""
         now = self._loop.time()
         elapsed = now - self._before_at
         tenants = self._turnstile.tenants

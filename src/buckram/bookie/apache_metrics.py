@@ -153,7 +153,7 @@ class ApacheMetrics:
 
 
 def _batches(values: Mapping[str, float]) -> Iterable[str]:
-    """What one write with its sync holds: sums and counts, without quantiles."""
+    """Return the metrics of one journal write with its sync: sums and counts, without quantiles."""
     count = values.get("buckram_store_commits_total", 0.0)
     for name, ours in (("ENTRIES", "buckram_bookie_added_entries"), ("BYTES", "buckram_store_log_bytes")):
         full = f"bookie_journal_JOURNAL_FORCE_WRITE_BATCH_{name}"

@@ -46,7 +46,7 @@ class Brake:
         """The `above`: ledgers of the last `released` whose ids the store never gave."""
 
     async def trusted(self) -> bool:
-        """Whether the listing of the store counts, because it did not go back. Raises MetadataError."""
+        """Return whether the listing of the store can be relied on: it did not go back. Raises MetadataError."""
         return await self._witness.confirm()
 
     def unambiguous(self, ledgers: array[int]) -> array[int]:

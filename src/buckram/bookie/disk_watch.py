@@ -27,7 +27,7 @@ FILE = "probe"
 """Written now and then while the disk is slow and nobody writes, to see whether it is well again."""
 _PROBE = bytes(4096)
 _STEP = 1.5
-"""What is told to others is rounded up to powers of this, so that it changes rarely."""
+"""Base of the published sync time, which is rounded up to a power of this so that it rarely changes."""
 
 
 class DiskWatch:
@@ -46,7 +46,7 @@ class DiskWatch:
         self._floor_s = slow_sync_ms / 1000
         self.state = SlowDisk(self._floor_s)
         self.mean_s = 0.0
-        """Of the last window with syncs."""
+        """Mean time of a sync in the last window that had any, seconds."""
         self._slow_note = Note(metadata, slow_key(metadata, bookie_id))
         self._speed_note = Note(metadata, speed_key(metadata, bookie_id))
         self._seen = store.syncs
@@ -102,7 +102,8 @@ class DiskWatch:
         return seconds / count if count else None
 
     def _matters(self, mean_s: float) -> bool:
-        """Whether other bookies have to be asked: only what may be slow, or is, has to be compared."""
+        """Return whether to compare with other bookies: only if this disk is taken for slow, or its mean reaches the
+        floor."""
         return self.state.slow or mean_s >= self._floor_s
 
     async def _probe(self) -> float | None:

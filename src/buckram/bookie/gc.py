@@ -38,9 +38,9 @@ DELETED_AT_ONCE = 8
 """Deletions per slice of work: each reads the index of every file and writes a state frame to the log."""
 ASKED_AT_ONCE = 64
 DEAD_SHARES = (0.1, 0.3, 0.6, 1.0, 1.25)
-"""Of [store] compaction_threshold. After deletions that are recorded, files go of which less than the first of these is
-alive: next to nothing is rewritten for it, and what dies soon is not copied before. The others follow while too much is
-dead."""
+"""Live shares below which files are rewritten, as multiples of [store] compaction_threshold, one after the other. After
+recorded deletions the first is used: files that are nearly all dead cost next to nothing, and entries that die soon are
+not copied before. The others follow while too much of the store is dead."""
 MOST_DEAD = 0.5
 """Too much is dead when it is more than this share of what lives, and a log file."""
 _LONGEST_PAUSE_S = 30.0
@@ -103,7 +103,7 @@ def _report(dead: array[int]) -> None:
 
 
 def is_foreign(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
-    """Whether a ledger is CLOSED and no fragment names the bookie.
+    """Return whether a ledger is CLOSED and no fragment names the bookie.
 
     It is never true for an open or recovering ledger (F17): a recovery may have written entries here for an ensemble
     that is not in metadata yet.
@@ -141,9 +141,9 @@ class Collector:
         self._contradicted: frozenset[LedgerId] = frozenset()
         """Those that have a record although their deletion is recorded: they are kept."""
         self._held: frozenset[LedgerId] = frozenset()
-        """Those of the absent ones that were absent for long enough, and that the brake keeps."""
+        """Ledgers without metadata that were absent long enough to be deleted, but that the brake keeps."""
         self._to_go: frozenset[LedgerId] = frozenset()
-        """Those of the absent ones whose deletion is recorded."""
+        """Ledgers without metadata whose deletion is recorded in the metadata store."""
         self._moved: dict[LedgerId, _Moved] = {}
         self._examined_up_to: LedgerId = -1
         self._trusted = True
@@ -157,12 +157,12 @@ class Collector:
         self.compacting = False
         self.compactions = 0
         self.ledgers = 0
-        """Those with data here, as the newest round found them."""
+        """Number of ledgers with data here, as of the newest round."""
         self._ended: float | None = None
         self._looked_s = 0.0
-        """How long the newest look at the recorded deletions took."""
+        """Duration of the newest look at the recorded deletions, seconds."""
         self.last: Collected | None = None
-        """What the newest collection found and did; None: there was none yet."""
+        """Result of the newest collection; None before the first."""
 
     async def follow(self) -> None:
         """Delete what is recorded as deleted, again and again until cancelled.
@@ -246,7 +246,7 @@ class Collector:
         return freed
 
     def ended_ago_s(self) -> float | None:
-        """How long ago the newest compaction ended; None: there was none."""
+        """Return the seconds since the newest compaction ended; None before the first."""
         return None if self._ended is None else asyncio.get_running_loop().time() - self._ended
 
     async def _kept(self) -> tuple[Kept, ...]:

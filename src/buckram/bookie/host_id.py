@@ -17,7 +17,7 @@ from buckram.errors import ConfigError, InvalidArgument
 from buckram.runtime.net.clock import BOOT_ID
 
 _DIGITS = 12
-"""So many of its hexadecimal digits tell a million hosts apart, and people can read them."""
+"""Number of hexadecimal digits of the boot id that are kept: enough to tell a million hosts apart, yet readable."""
 
 
 def running_host(boot_id: Path = BOOT_ID) -> str:
@@ -33,7 +33,8 @@ def running_host(boot_id: Path = BOOT_ID) -> str:
 
 
 def place_properties(location: str, host_id: str) -> dict[str, str]:
-    """What a bookie registers of its place by its settings. ConfigError for a location or a host that is none."""
+    """Return the registration properties for a location and a host id; empty ones are left out. Raises ConfigError if
+    one is malformed."""
     parse_location("[bookie] location", location)
     found = {LOCATION_PROPERTY: location} if location else {}
     return found | ({HOST_PROPERTY: check_host_id(host_id, location)} if host_id else {})

@@ -1,5 +1,6 @@
-"""Whether a bookie that asks who its clients are stands beside one that asks nobody: then the former protects nothing,
-because most of what it has the latter has as well. Such a cluster is refused at the start, unless a setting allows it.
+"""The check for bookies of one cluster with and without logins. A bookie without logins gives away most of what one
+with logins protects, because it holds copies of the same entries. Such a cluster is refused at the start, unless a
+setting allows it.
 """
 
 from __future__ import annotations

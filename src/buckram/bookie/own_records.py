@@ -18,7 +18,8 @@ from buckram.types import CheckVersion, History, KeyValue
 
 
 class Found(NamedTuple):
-    """What the store holds. `cookie`: the version of this bookie's cookie; None if it has none, or another one's."""
+    """The store's records about this bookie. `cookie`: version of this bookie's cookie; None if there is none, or the
+    one there is another bookie's."""
 
     history: History
     witness: Confirmed | None

@@ -297,11 +297,11 @@ class Bookie:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Return whether the bookie was told to stop."""
         return self._stopped
 
     def principal_of(self, token: bytes) -> Principal:
-        """Whose token it is. Raises TokenRefused, also before the bookie knows any keys."""
+        """Return the principal of a token. Raises TokenRefused, also before the bookie knows any keys."""
         if self._guard is None:
             raise TokenRefused("this bookie knows no tokens now")
         return self._guard.verify(token).principal
@@ -512,6 +512,7 @@ class Bookie:
 
 
 def _told_of(store: Store) -> dict[str, str]:
-    """What every registration says: who this is, and since which start."""
+    """Return the properties of every registration: the incarnation, the session (incarnation and number of the start),
+    and that the bookie answers introductions."""
     session = f"{store.incarnation}.{store.starts}"
     return {INCARNATION_PROPERTY: store.incarnation, SESSION_PROPERTY: session, IDENTITY_PROPERTY: IDENTITY}

@@ -23,7 +23,7 @@ _SLICE = 2000
 
 
 class _Bucket:
-    """What a bucket held when it was read; `changed` from then on, as the store tells."""
+    """The deletions of one bucket as last read; `changed` becomes true when the store reports a later change."""
 
     __slots__ = ("changed", "deleted")
 

@@ -46,7 +46,7 @@ DISK_VARIABLE = "BUCKRAM_DISK"
 NO_TLS, NO_AUTH, NO_TELEMETRY = TlsConfig(), AuthConfig(), TelemetryConfig()
 SWITCH_S = 0.0005
 GAUGES_S = 2.0
-"""How long the sender of metrics waits for the bookie's loop."""
+"""Time the sender of metrics waits for the bookie's loop, seconds."""
 
 
 class ReadyHook(Protocol):
@@ -58,13 +58,14 @@ class ReadyHook(Protocol):
 
 
 class AdminPages(Protocol):
-    """What --http serves beyond the status pages; it stands above this package (`serve/admin/serving.py`)."""
+    """Maker of the pages that --http serves beyond the status pages; it lives above this package
+    (`serve/admin/serving.py`)."""
 
     def __call__(self, site: Site, /) -> AbstractAsyncContextManager[Handler]: ...
 
 
 class Site(NamedTuple):
-    """What the pages of a bookie are made from, in the thread that serves them."""
+    """The bookie, its status pages and its settings: what pages are made from, in the thread that serves them."""
 
     bookie: OtherLoop[Bookie]
     status: StatusPages
@@ -73,7 +74,7 @@ class Site(NamedTuple):
     settings: Mapping[str, Any]
     """The sections of the configuration that are in force, by name."""
     guarded: bool
-    """Whether peers have to log in."""
+    """True if the bookie uses TLS or asks its peers for logins."""
 
 
 class StopBookie(Protocol):
@@ -173,7 +174,8 @@ async def serve_bookie(
 
 
 def _telemetry(config: TelemetryConfig, instance: str) -> Telemetry | None:
-    """What sends traces and metrics of a bookie; None where nobody wants them. ConfigError without the extra."""
+    """Return the sender of traces and metrics of a bookie; None without an endpoint. Raises ConfigError without the
+    extra."""
     if not config.endpoint:
         return None
     from buckram.runtime.telemetry.telemetry import Telemetry

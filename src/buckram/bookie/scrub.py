@@ -35,9 +35,9 @@ from buckram.types import BookieId, DigestType, LedgerId, LedgerMetadata
 
 log = logging.getLogger("buckram.bookie")
 FILE = "scrub"
-"""Where the check goes on after a restart: a line of JSON."""
+"""Name of the file with the place where the check goes on after a restart: a line of JSON."""
 LOOK_S = 10.0
-"""So often it is seen whether bad entries are healed."""
+"""Seconds between two looks at whether bad entries are healed."""
 _SAVE_S = 60.0
 _SAVE_BYTES = 64 << 20
 _READ_ENTRIES, _READ_BYTES = 500, 1 << 20

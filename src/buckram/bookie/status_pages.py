@@ -68,7 +68,7 @@ class StatusPages:
         return text_answer(f"{state}\n", 200 if good else 503)
 
     async def _refused(self, request: Request) -> tuple[Principal, Answer | None]:
-        """Who asks, and the answer to whoever may not read metrics; None for whoever may."""
+        """Return who asks, and the error reply if that principal may not read metrics, else None."""
         token = bearer_of(request)
         how = f"an administrator's, or one of `buckram token create --role {MONITOR}`"
         if not token:

@@ -1,4 +1,4 @@
-"""What a bookie believes the time to be: it compares its clock with its own past and with what bookies recorded.
+"""The time as a bookie believes it: its clock, compared with its own past and with what other bookies recorded.
 
 A bookie that is certain records the time in metadata once a minute. One that starts finds there what it and the others
 believed last; while it is in doubt it looks for what others record, and for the word of an operator. Not here: the
@@ -48,7 +48,7 @@ class Timekeeper:
         self._recorded_at: int | None = None
         """The monotonic time of our last record."""
         self._seen: dict[BookieId, int] = {}
-        """What others had recorded at the last look."""
+        """Times that the other bookies had recorded at the last look, microseconds."""
         self._accepted = 0
         self._said = ""
         self._doubt_gauge = stats.gauge("buckram_bookie_time_in_doubt", "1 while the bookie does not know the time")
@@ -66,7 +66,7 @@ class Timekeeper:
         return replace(moment, why="another time is believed, and that is not recorded yet")
 
     async def ensure(self) -> None:
-        """Nothing: `prepare` compared the clock, and `run` goes on to."""
+        """Do nothing: `prepare` compared the clock, and `run` goes on to compare it."""
 
     def told(self) -> tuple[int, int]:
         """Return the time that clients are told, and the features that say how certain it is."""
@@ -133,7 +133,7 @@ class Timekeeper:
                 log.warning("bookie %s: an operator accepted that it is %s", self._bookie, shown(accepted))
 
     async def _others(self, times: Mapping[BookieId, Recorded]) -> dict[BookieId, int]:
-        """What other bookies recorded that are registered now."""
+        """Return the recorded times of the other bookies that are registered now, microseconds."""
         registered = {one.bookie_id for _, one in (await self._metadata.bookies()).everybody()}
         return {name: time.time_us for name, time in times.items() if name in registered and name != self._bookie}
 

@@ -39,7 +39,8 @@ class Wishes:
         self._changed = asyncio.Event()
         self._shown = (False, False, False)
         self.out = False
-        """It was forgotten. That stays so until the process ends, whatever becomes of the key."""
+        """True once an operator took the bookie out of the cluster; it stays true until the process ends, also if the
+        key goes."""
 
     @property
     def readonly(self) -> bool:

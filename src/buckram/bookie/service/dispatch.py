@@ -65,7 +65,8 @@ LARGEST_LAC_PACKET = _LAC_PACKET.size + 20
 
 
 class ServedBookie(Protocol):
-    """What requests are answered about the bookie itself, and what it learns from them (`bookie/process.py`)."""
+    """A bookie as the dispatcher sees it: the facts it answers requests with, and what it learns from them
+    (`bookie/process.py`)."""
 
     def disk_space(self) -> Space:
         """Return the space of the data directory's device. Raises OSError."""

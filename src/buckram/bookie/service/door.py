@@ -1,4 +1,5 @@
-"""What a connection has to pass before its requests count: TLS and a login, within a time and a number of bytes.
+"""The door of a bookie: the TLS handshake and login that a connection must complete before its requests are handled,
+within a time and a number of bytes.
 
 A bookie without security has no door. Not here: TLS (`runtime/net/tls.py`), logins (`bookie/service/login.py`), how
 many may wait for theirs (`bookie/service/unknown.py`), what is known of those that have passed
@@ -32,7 +33,7 @@ from buckram.runtime.net.tls import Inner, TlsLink
 from buckram.runtime.net.tls_files import TlsFiles, check_key_file
 
 BEGIN_S = 0.5
-"""So long a login that was begun in clear waits for START_TLS, which Apache's client sends beside it."""
+"""Time a login that was begun in clear waits for START_TLS, which Apache's client sends beside it, seconds."""
 LOGINS = ("token", "certificate", "sasl")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -109,7 +110,8 @@ class Door:
         return protocol, hallway
 
     def before(self, session: Session, hallway: Hallway) -> asyncio.Protocol:
-        """What stands between the transport and the session."""
+        """Return the protocol between the transport and the session: TLS if the bookie has it, else the session
+        itself."""
         hallway.session = session
         if self._files is None:
             return session
@@ -163,7 +165,7 @@ class Door:
             self.guard.meet(payload, lambda: None if session.ended else session.take(session.protocol.answer_login()))
 
     def begin_tls(self, session: Session, data: bytes) -> None:
-        """After the answer to START_TLS. `data`: the first bytes of TLS."""
+        """Begin TLS after the answer to START_TLS. `data`: the first bytes of TLS."""
         link = session.transport
         assert isinstance(link, TlsLink)
         assert self._files is not None

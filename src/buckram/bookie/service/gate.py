@@ -1,4 +1,4 @@
-"""What a change may do whose principal is held to grants, beyond the right to use each of its keys.
+"""The gate for changes by principals that are held to grants: what they may do beyond the right to use each key.
 
 Servers act with all rights on what tenants write: they read and delete what a head names. So a change is judged as a
 whole: what it names (`core/security/naming.py`), which uid a new stream takes, what stays in a ledger's record, and how
@@ -75,7 +75,7 @@ class ChangeGate:
         self._places = Places(store().root, store().own, rules.is_ledger)
         self._known_plain: dict[str, tuple[Bound | None]] = {}
         self._room: dict[str, int] = {}
-        """How many keys may still be created below a parent before they are counted anew."""
+        """Number of keys that may still be created below each parent before they are counted anew."""
 
     async def judged(self, ops: Sequence[KeyOp]) -> tuple[list[KeyOp], Found]:
         """Return the change with what belongs to it, and what some of its keys hold now. AccessRefused, or what the
@@ -128,8 +128,8 @@ class ChangeGate:
         return self._rules.refusal(op.key, KeyUse.SET, op.value) == ""
 
     def _plain(self, key: str) -> tuple[Bound | None] | None:
-        """What a key may be that names no ledger and is none: a cursor, or what goes with a session; None for others.
-        Such keys are set again and again."""
+        """Return the bound of a key that names no ledger and is none, such as a cursor or a session's key; None for
+        other keys. Remembered, because such keys are set again and again."""
         if (known := self._known_plain.get(key)) is not None:
             return known
         places = self._places
@@ -212,7 +212,7 @@ class ChangeGate:
     # What does
 
     async def _before(self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]]) -> Found:
-        """What the keys hold now that the change is judged by."""
+        """Return the present values of the keys that the change is judged by."""
         wanted = [*touched(self._places, ops), *(f"{self._places.data}/{uid}" for _, uid in heads)]
         wanted += [op.key for op in ops if isinstance(op, SetValue | Delete) and self._rules.is_ledger(op.key)]
         found = await self._look(wanted)
@@ -259,7 +259,7 @@ class ChangeGate:
                 raise self._judge.refused(key, KeyUse.DELETE, f"stream {name} is there")
 
     async def _check_names(self, ops: Sequence[KeyOp], before: Found, trial: KeyRules) -> None:
-        """What heads, pages, exports, intents and marks name anew has to be the stream's own."""
+        """Check that what heads, pages, exports, intents and marks newly name is the stream's own."""
         values = {key: found.value for key, found in before.items() if found is not None}
         try:
             named = newly_named(self._places, ops, values)
@@ -283,7 +283,7 @@ class ChangeGate:
                 raise await self._not_allowed(ops, name, left, claims)
 
     async def _not_own(self, name: str | None, uid: str, claims: Claims, created: set[str]) -> list[LedgerId]:
-        """Of the ledgers that a stream names anew: those that are not made for it, and that it does not hold."""
+        """Return those ledgers newly named by a stream that were not made for it, and that it does not hold."""
         # An id that this connection was given is nobody else's, and no ledger is there before its intent.
         intents = {ledger for ledger in claims.intents if not self._has_unused(ledger)}
         places = {ledger: await self._place(ledger) for ledger in claims.rows | intents | claims.marks}
@@ -382,7 +382,7 @@ class ChangeGate:
 
 
 def _begins_deletion(places: Places, op: KeyOp, before: Found) -> bool:
-    """Whether an operation has the stream deleted whose head it sets."""
+    """Return whether an operation sets a stream's head so that the deletion of the stream begins."""
     present = before.get(op.key) if isinstance(op, SetValue) and places.head_of(op.key) else None
     if present is None or not isinstance(op, SetValue):
         return False

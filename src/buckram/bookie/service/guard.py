@@ -1,4 +1,4 @@
-"""What a bookie knows of security: keys, revocations and grants, followed in the metadata store, and who is connected.
+"""The security state of a bookie: keys, revocations and grants, followed in the metadata store, and who is connected.
 
 When a token expires, or a token or certificate is revoked, its connections end within seconds. While the store cannot
 be read, what was known goes on to count. Not here: connections before they are known (`bookie/service/door.py`).
@@ -111,7 +111,7 @@ class Guard:
             del self._expired[next(iter(self._expired))]
 
     def expired_tokens(self) -> tuple[ExpiredToken, ...]:
-        """Whose tokens were shown after they had expired, the newest last."""
+        """Return the subjects of tokens that were shown after they had expired, the newest last."""
         return tuple(ExpiredToken(subject, seen_s) for subject, seen_s in self._expired.items())
 
     def why_withdrawn(self, certificate: int) -> str:
@@ -126,7 +126,7 @@ class Guard:
         self._connected[session] = _Connected(principal, token, certificate)
 
     def rules(self, principal: Principal) -> KeyRules | None:
-        """As KeyAccess."""
+        """Return the principal's rules for keys, see KeyAccess; None if it may use all of them."""
         if not self.authorises or principal.admin:
             return None
         return NamespaceRules(self._places, lambda: self.state.acl, principal, self._known)
@@ -139,11 +139,12 @@ class Guard:
         return bits(allowed_on_entries(name, self.state.acl.allowed(session.principal, name)))
 
     def may_know(self, session: Session, namespace: str) -> bool:
-        """Whether a connection may be told about a namespace as a whole, such as its quotas."""
+        """Return whether a connection may be told about a namespace as a whole, such as its quotas."""
         return not self.authorises or bool(self.state.acl.within(session.principal, namespace))
 
 
 def _is_ledger(store: MetadataStore, key: str) -> bool:
-    """Whether a key is a ledger's record. Where these are is known for certain from the first use of a cluster on."""
+    """Return whether a key is a ledger's record. Where these are is known for certain from the first use of a cluster
+    on."""
     layout = getattr(store, "layout", None)
     return layout is not None and layout.ledger_of(key) is not None

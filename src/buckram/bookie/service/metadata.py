@@ -231,7 +231,7 @@ class MetadataService:
 
 
 def _said(error: BaseException) -> BuckramError:
-    """What the client is told; a mistake of this program is for its log."""
+    """Map an error to the client's reply; unexpected errors are logged, not sent."""
     if isinstance(error, BuckramError):
         return error
     log.error("a metadata request failed by a mistake in this program", exc_info=error)

@@ -73,7 +73,7 @@ class NotedEntries:
         self._log.note(session, "fence", f"ledger {ledger_id}", self._namespace_of(ledger_id))
 
     def refused(self, session: Session, action: str, ledger_id: LedgerId, why: str) -> None:
-        """As OnRefused."""
+        """Note a refused request about entries; called as OnRefused."""
         self._log.note(session, action, f"ledger {ledger_id}", self._namespace_of(ledger_id), REFUSED, why)
 
 
@@ -91,8 +91,11 @@ class Noting:
         self._records = f"{store.own}/streams/namespaces/"
 
     async def before(self, ops: Sequence[KeyOp], present: Mapping[str, KeyValue | None]) -> dict[str, bytes]:
-        """What has to be known from before a change: heads that it changes, and ledgers that it deletes. `present`:
-        what keys were seen to hold already."""
+        """Return values from before a change that the note of it needs: heads that it sets, and records of ledgers that
+        it deletes.
+
+        `present`: values of keys that were read already.
+        """
         found: dict[str, bytes] = {}
         for op in ops:
             head = isinstance(op, SetValue) and op.key.startswith(self._heads)

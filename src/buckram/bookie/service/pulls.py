@@ -58,16 +58,16 @@ class _Job:
     handed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when nothing more of it goes to the adds."""
     answers: dict[EntryId, tuple[EntryId, Code, int]] = field(default_factory=dict)
-    """By the first entry of each run: its last one, the code, and the stored bytes."""
+    """Answers by the first entry of each run: its last entry, the code, and the stored bytes."""
     waiting: int = 0
     """Entries of runs that have no answer yet."""
     given: bool = False
-    """Whether all of its runs were given to the adds."""
+    """True once all runs of the request were given to the adds."""
     code: Code = Code.OK
-    """Why the runs that were given are not all that was asked for."""
+    """Reason why the runs that were given are fewer than was asked for; OK if they are not."""
 
     def outcome(self) -> PullReply:
-        """What is durable without a gap, and why that is not all."""
+        """Return the reply: what is durable without a gap, and the code of what stopped it."""
         at, size = self.request.entry_id, 0
         while (answer := self.answers.get(at)) is not None and answer[1] is Code.OK:
             at, size = answer[0] + 1, size + answer[2]

@@ -49,4 +49,4 @@ class Pulse:
 
 
 STEADY = Pulse(lambda: None)
-"""For connections of no bookie: nobody takes its id over."""
+"""Pulse of connections without a bookie, whose id nobody can take over."""

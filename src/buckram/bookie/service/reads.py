@@ -69,7 +69,7 @@ class ReadPath:
         self._failed = stats.counter("buckram_bookie_failed_reads_total", "reads answered with anything but entries")
         self._ready: dict[Session, None] = {}
         self.most_bytes: MostBytes | None = None
-        """How large answers may be while namespaces compete; None: as large as the request and the bookie allow."""
+        """Maximum bytes of an answer while namespaces compete; None: as large as the request and the bookie allow."""
 
     # -- arriving requests
 

@@ -49,7 +49,7 @@ class TracedAdds(AddPath):
             self._expected[session] = _Expected(traced.ledger_id, traced.entry, span)
 
     def forget(self, session: Session) -> None:
-        """Nothing is expected on a connection any more."""
+        """Give up the add that a connection announced, if there is one: end its step with an error."""
         expected = self._expected.pop(session, None)
         if expected is not None:
             expected.span.end("the add did not come")

@@ -30,12 +30,12 @@ from buckram.errors import Code
 from buckram.types import LedgerId
 
 MIXED_S = 0.1
-"""Namespaces compete while requests of more than one have come within this time."""
+"""Time after a request of another namespace than the one before it, during which namespaces compete, seconds."""
 ROUND_BYTES = 1024 * 1024
-"""What may leave the lines in one turn of the loop."""
+"""Maximum bytes that leave the lines in one turn of the loop."""
 APACHE_WAIT_S = 3.0
-"""A client that does not know of quotas is told TOO_MANY_REQUESTS where its adds would wait longer than this: it gives
-an add up after 5 s, and the bookie with it."""
+"""Longest wait of an add from a client that does not know of quotas, seconds: a longer one is refused with
+TOO_MANY_REQUESTS, because such a client gives an add up after 5 s, and the bookie with it."""
 FAIR_READ_BYTES = 256 * 1024
 _UNLIMITED = 2**63
 Unanswered = Callable[[Session, Item], None]
@@ -53,7 +53,7 @@ class Turnstile:
         self._last: Tenant | None = None
         self._mixed_until = float("-inf")
         self._turn: dict[Tenant, int] = {}
-        """What passed in this turn of the loop."""
+        """Bytes that passed in this turn of the loop, by tenant."""
         self._turns: dict[str, Turns[Tenant]] = {ADDS: Turns(), READS: Turns()}
         self._timers: dict[tuple[Tenant, str], asyncio.TimerHandle] = {}
         self._giving_way = GivingWay(self.tenants, lambda: self.contended)
@@ -69,7 +69,7 @@ class Turnstile:
 
     @property
     def contended(self) -> bool:
-        """Whether several namespaces have sent requests a moment ago."""
+        """Return whether several namespaces have sent requests a moment ago."""
         return self.active and self._loop.time() < self._mixed_until
 
     # -- arriving requests
@@ -150,7 +150,7 @@ class Turnstile:
         self._last = tenant
 
     def _has_room(self, tenant: Tenant, now: float) -> bool:
-        """Whether its adds may leave at once: it is alone, or little of it is under way."""
+        """Return whether the tenant's adds may leave at once: it is alone, or has little in flight."""
         return tenant.in_flight < FLIGHT_BYTES or now >= self._mixed_until
 
     def _pass_run(self, tenant: Tenant, copies: int, session: Session, run: AddRun) -> None:
@@ -263,7 +263,8 @@ class Turnstile:
     # -- what is learned elsewhere
 
     def most_read_bytes(self, ledger_id: LedgerId) -> int:
-        """How large an answer about a ledger may be: small where others wait, or where it makes a debt."""
+        """Return the maximum bytes of an answer about a ledger: small while namespaces compete or if this one has a
+        rate limit."""
         owner = self._owners.get(ledger_id) if self.active else None
         if owner is None or not (self._loop.time() < self._mixed_until or self.tenant(owner.namespace).is_limited):
             return _UNLIMITED
@@ -283,5 +284,5 @@ class Turnstile:
 
 
 def _is_poll(request: Read | BatchRead) -> bool:
-    """Whether it waits for news, and has a time of its own for that."""
+    """Return whether a request is a long poll, which has a timeout of its own."""
     return isinstance(request, Read) and request.previous_lac is not None
