@@ -119,7 +119,8 @@ def secured_world(world: Runtime, uri: str, tls: TlsConfig | None = None, token:
 
 
 def _telemetry(config: TelemetryConfig, world: Runtime) -> Telemetry | None:
-    """What sends traces and metrics of a client; None where nobody wants them. ConfigError without the extra `otel`."""
+    """Return the sender of traces and metrics of a client; None without an endpoint. Raises ConfigError without the
+    extra."""
     if not config.endpoint:
         return None
     from buckram.runtime.telemetry.telemetry import Telemetry

@@ -346,7 +346,7 @@ class Lookup:
         return fetches
 
     def _next(self, ledger: LedgerId, entry: EntryId, last: EntryId) -> RunsFound | None:
-        """Like `_find`, for entries after the first: any error just ends the range."""
+        """Find entries after the first, as `_find` does; any error just ends the range."""
         try:
             return self._find(ledger, entry, last)
         except StoreError:

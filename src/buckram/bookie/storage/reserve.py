@@ -41,7 +41,7 @@ class Reserve:
 
     @property
     def present(self) -> bool:
-        """Whether the file exists, of whatever size."""
+        """Return whether the file exists, of whatever size."""
         return self._size > 0
 
     def run(self, job: Callable[[], T], *, log_bytes: int = 0) -> T:

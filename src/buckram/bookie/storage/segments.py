@@ -41,7 +41,7 @@ MAX_RUNS = 256
 
 
 class DirEntry:
-    """What a sealed segment holds of one ledger."""
+    """The directory record of one ledger in a sealed segment's footer, with hints for finding its runs."""
 
     __slots__ = ("bytes", "epoch", "first", "firsts", "hint", "hinted", "last", "ledger", "run_count", "run_index")
 

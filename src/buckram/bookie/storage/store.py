@@ -106,7 +106,7 @@ class Store(LedgerStates):
 
     @property
     def limbo(self) -> bool:
-        """Whether acknowledged data may be missing. Absence then proves nothing, except of younger ledgers."""
+        """Return whether acknowledged data may be missing. Absence then proves nothing, except of younger ledgers."""
         return self._state.losses.limbo
 
     @property
@@ -116,12 +116,12 @@ class Store(LedgerStates):
 
     @property
     def starts(self) -> int:
-        """How often the directory was opened; recorded durably before anything is served."""
+        """Return the number of times that the directory was opened; recorded durably before anything is served."""
         return self._state.superblock.starts
 
     @property
     def position(self) -> Position:
-        """Where the durable log ends now; it only grows."""
+        """Return the position where the durable log ends now; it only grows."""
         page = self._log.page
         assert page is not None
         return page.end
@@ -137,7 +137,7 @@ class Store(LedgerStates):
 
     @property
     def readonly_why(self) -> str:
-        """Why the disk takes no new entries; empty where it is not the disk."""
+        """Return why the disk takes no new entries; empty if it takes them."""
         space = self._state.space
         return "" if space.writable else space.reason
 
@@ -149,7 +149,7 @@ class Store(LedgerStates):
 
     @property
     def reserve_usable(self) -> bool:
-        """Whether recovery adds and fences still have room."""
+        """Return whether recovery adds and fences still have room."""
         return self._state.space.reserve_usable and self._log.failed is None and not self.suspended
 
     def on_space_change(self, listener: StateListener) -> None:
@@ -162,7 +162,7 @@ class Store(LedgerStates):
 
     @property
     def backpressure(self) -> bool:
-        """Whether adds outrun sealing: connections that write are not read until `on_backpressure_end`."""
+        """Return whether adds outrun sealing: then connections that write are not read until `on_backpressure_end`."""
         return self._maintenance.backpressure
 
     def on_backpressure_end(self, listener: StateListener) -> None:
@@ -188,12 +188,12 @@ class Store(LedgerStates):
 
     @property
     def syncs(self) -> Syncs:
-        """How many commits there were, and the seconds that their writes and syncs took."""
+        """Return the number of commits, and the seconds that their writes and syncs took."""
         return self._log.syncs
 
     @property
     def sync_under_way_s(self) -> float:
-        """For how long the present commit has waited for the disk; 0.0 for none."""
+        """Return the seconds that the present commit has waited for the disk; 0.0 if there is none."""
         return self._log.sync_under_way_s
 
     # -- inserting
@@ -281,11 +281,11 @@ class Store(LedgerStates):
 
     @property
     def compaction_threshold(self) -> float:
-        """Sealed files of which a smaller share is alive are rewritten by `compact`."""
+        """Return the share of live bytes below which `compact` rewrites a sealed file."""
         return self._state.config.compaction_threshold
 
     async def is_dead_beyond(self, share: float) -> bool:
-        """Whether more bytes of log files are dead than this share of the living ones, and one log file."""
+        """Return whether dead bytes exceed this share of the live ones by more than the size of one log file."""
         state, dead = self._state, sum(await self.dead_bytes())
         live = sum(one.log_end for one in state.segments) - dead
         return dead > share * live + state.config.segment_bytes

@@ -21,8 +21,9 @@ _WITHIN_S = 1.0
 
 
 class Accuser:
-    """Of one ledger. `told` is what was seen so far, each deed of a bookie once. `sealed`: by
-    core/ledgers/metadata.names_mac, and then what does not fit its digest makes a suspect."""
+    """The evidence of bookies' misdeeds in one ledger. `told`: what was seen so far, each deed of a bookie once.
+    `sealed`: names_mac of core/ledgers/metadata holds for the ledger, and then bytes that do not fit its digest make a
+    bookie a suspect."""
 
     def __init__(self, services: Services, ledger_id: LedgerId, digest: Digest, *, sealed: bool) -> None:
         self._services, self._ledger_id, self._digest = services, ledger_id, digest
@@ -30,7 +31,8 @@ class Accuser:
         self._evidence: dict[tuple[BookieId, Deed], Evidence] = {}
 
     def looked_at(self, bookie: BookieId, entry: EntryId | None, stored: bytes) -> None:
-        """These bytes did not pass as the entry that was asked for."""
+        """Record bytes that did not pass as the entry that was asked for. `entry`: None if the request was not about
+        one."""
         what = shown_for_another(self._digest, self._ledger_id, entry, stored)
         if what:
             self.saw(Deed.MIXED, bookie, -1 if entry is None else entry, what)

@@ -38,7 +38,7 @@ from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId, Entry, EntryId
 
 BATCH_BYTES = 1024 * 1024
-"""So much stays in a processor's cache; larger batches cost both sides more."""
+"""Size of one read, bytes: it fits a processor's cache, and larger batches cost both sides more."""
 _WALKERS = 2
 _STRIPED_WALKERS = 8
 _SINGLES = 32
@@ -145,7 +145,8 @@ class ReplicaAuditor:
         self._hung_up[bookie] = self._hung_up.get(bookie, 0) + 1
 
     def knows_batches(self, bookie: BookieId) -> None:
-        """It answered one, so it hung up for another reason: it was started anew, say."""
+        """Forget that a bookie hung up on batch reads: it answered one, so it hung up for another reason, such as a
+        restart."""
         self._hung_up.pop(bookie, None)
 
     async def close(self) -> None:
@@ -269,7 +270,8 @@ class _PieceCheck:
 
 
 def _passing(request: Read | BatchRead, reply: Reply | BookieError) -> bool:
-    """Whether asking again may help. Who hangs up on a batch read may not know them: then entries are asked for."""
+    """Return whether asking again may help. A bookie that hangs up on a batch read may not know these, so it is asked
+    for single entries instead."""
     if isinstance(reply, BookieUnavailable):
         return isinstance(request, Read)
     if isinstance(reply, BookieError):
@@ -287,8 +289,8 @@ def _opened(digest: Digest, piece: Piece, entry: EntryId, reply: Reply | Buckram
 
 
 async def differing(auditor: ReplicaAuditor, replicas: Sequence[Piece], entries: Sequence[EntryId]) -> list[EntryId]:
-    """Those of `entries` that good replicas hold with different contents (not counting the LAC, which recovery may
-    write anew)."""
+    """Return those of `entries` that good replicas hold with different contents (not counting the LAC, which recovery
+    may write anew)."""
     found: list[EntryId] = []
     for begin in range(0, len(entries), _SINGLES):
         part = entries[begin : begin + _SINGLES]

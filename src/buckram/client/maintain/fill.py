@@ -1,4 +1,6 @@
-"""How a writer's members that were away or late get what they lack: repair's copying, without a change of metadata."""
+"""Filling in what members that were away or late lack while a writer runs: repair's copying, without a change of
+metadata.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which members of a ledger do not list all that its record places on them: asked before a recovery closes it.
+"""The members of a ledger that do not list all that its record places on them: asked before a recovery closes it.
 
-Whoever recovers a ledger knows nothing of what its writer was told. Not here: copying what lacks (`repair.py`).
+A recovery does not know which entries the ledger's writer saw confirmed. Not here: copying what lacks (`repair.py`).
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ async def explain_ledger(services: Services, ledger_id: LedgerId) -> list[Explai
 
 
 async def explain_new(services: Services, quorum: Quorum, policy: PlacementPolicy) -> Explained:
-    """For a ledger that would be made now; nothing is made. NotEnoughBookies where it could not be."""
+    """Explain the placement of a ledger that would be made now; nothing is made. Raises NotEnoughBookies if it could
+    not be."""
     known = await _everybody(services)
     chosen = await services.bookies.choose_fresh(quorum, policy=policy)
     return _explained(services, 0, chosen.members, quorum, policy, known)

@@ -60,7 +60,7 @@ _WITHIN_S = 10.0
 _MEMBERS_S = 1.0
 """For so long, in all, a recovery waits for members that have not answered before it believes others' denials."""
 _LISTS_S = 0.25
-"""What is left of that at least for late copies, and then for members' lists."""
+"""Least time that late members get, seconds: first for their copies, and then for their lists."""
 _ATTEMPTS = 5
 _AHEAD_MIN, _AHEAD_MAX = 16, 256
 _AHEAD_BYTES = 8 * 1024 * 1024
@@ -134,7 +134,7 @@ class _OtherRecordError(Exception):
 
 
 def _same(before: LedgerMetadata, now: LedgerMetadata) -> bool:
-    """Whether what was found in the last fragment of one record says where the other ends."""
+    """Return whether what was found in the last fragment of one record says where the other ends."""
     return (
         now.state is LedgerState.IN_RECOVERY
         and now.last_fragment == before.last_fragment
@@ -171,7 +171,7 @@ class _Attempt:
 
     @property
     def left_s(self) -> float:
-        """How long members may take that have not answered yet."""
+        """Return the seconds that members may take that have not answered yet."""
         return max(_LISTS_S, self._members_time.left_s)
 
     async def run(self) -> Change:
@@ -366,7 +366,7 @@ class _Attempt:
 
 
 class _MembersTime:
-    """What is left of the time that one recovery gives to members that have not answered (F18)."""
+    """The time that one recovery has left for members that have not answered (F18)."""
 
     def __init__(self) -> None:
         self.left_s = _MEMBERS_S

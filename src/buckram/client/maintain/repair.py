@@ -185,7 +185,7 @@ class _Repair:
         return done
 
     async def _list_of(self, bookie: BookieId) -> EntryList | None:
-        """None where it says none: then it is read."""
+        """Return the bookie's list of entries; None if it has none or is in limbo: then the entries are read."""
         try:
             return await entry_list(self._services, bookie, self._ledger_id, self._digest.birth)
         except UnknownLedgerState:
@@ -266,7 +266,8 @@ class _Repair:
         return not lost
 
     async def _is_durable(self, target: BookieId) -> bool:
-        """What a new member had already may be a copy that another repair makes right now: read, but not yet synced."""
+        """Return whether all that a new member holds is durable. Entries it had already may be copies that another
+        repair makes right now: readable, but not yet synced."""
         reply = await ask(self._services.pool, target, Force(self._ledger_id, self._digest.birth))
         if isinstance(reply, BuckramError) or reply.code is not Code.OK:
             why = reply if isinstance(reply, BuckramError) else bookie_error(target, reply.code)
@@ -275,7 +276,7 @@ class _Repair:
         return True
 
     async def _bad(self, target: BookieId, ids: Sequence[EntryId]) -> list[EntryId]:
-        """Those of `ids` that the bookie does not hold in good order.
+        """Return those of `ids` that the bookie does not hold in good order.
 
         Raises the error of a bookie that does not answer: that is no evidence of anything.
         """
@@ -314,9 +315,10 @@ class _Repair:
         return lost
 
     async def _unstored(self, target: BookieId, ids: Sequence[EntryId]) -> dict[EntryId, str]:
-        """Those that the bookie has just acknowledged and does not have on its disk: denied, or not to be read.
+        """Return those entries that the bookie has just acknowledged and does not have on its disk, with the reason: it
+        denies them, or cannot read them.
 
-        One in limbo says of nothing that it has it; what it acknowledged is good all the same.
+        A bookie in limbo admits to no entry; what it acknowledged is good all the same.
         """
         incarnation = self._services.bookies.incarnation(target)
         answers = await self._all([self._reads.stored(target, entry) for entry in ids])
@@ -338,7 +340,8 @@ class _Repair:
         return dict.fromkeys(denied, why) | unreadable
 
     async def _in_limbo(self, bookie: BookieId, entry: EntryId) -> bool:
-        """Which the v2 wire cannot tell from an I/O error."""
+        """Return whether the bookie is in limbo; asked on the v3 wire, because v2 cannot tell that from an I/O
+        error."""
         reply = await ask(self._services.pool, bookie, Read(self._ledger_id, entry), protocol=3)
         return reply_is(reply, Code.UNKNOWN_LEDGER_STATE)
 
@@ -423,7 +426,7 @@ class _Repair:
 
 
 def _held(answer: Answer[T]) -> T | None:
-    """What the bookie holds, None if it is missing or damaged; raises where that is unknown."""
+    """Return what the bookie holds, None if it is missing or damaged. Raises the answer's error if that is unknown."""
     if isinstance(answer, Positive):
         return answer.value
     if isinstance(answer, Negative) or answer.damaged:

@@ -51,7 +51,7 @@ class Found:
     ledger_id: LedgerId
     holders: dict[BookieId, list[tuple[EntryId, int]]] = field(default_factory=dict)
     births: dict[BookieId, bytes] = field(default_factory=dict)
-    """Which ledger of the id a holder has, where it knows that."""
+    """Birth of the ledger that a holder has under the id, for holders that know it."""
 
     @property
     def last_entry(self) -> EntryId:
@@ -95,7 +95,7 @@ class Salvage:
         return missing
 
     async def look(self, ledgers: list[LedgerId]) -> list[Found]:
-        """What the bookies hold of these, but of those that were deleted on purpose."""
+        """Return what the bookies hold of these ledgers, without those that were deleted on purpose."""
         recorded = await all_recorded(self._store)
         return await self._look([one for one in ledgers if one not in recorded.get(bucket_of(one), NONE_DELETED)])
 

@@ -1,4 +1,4 @@
-"""How far a ledger is known to be confirmed: a quorum read without side effects (F16: nothing is fenced or written).
+"""The last confirmed entry of a ledger, by a quorum read without side effects (F16: nothing is fenced or written).
 
 Only LACs from verified bytes count: a sealed explicit LAC or the header of a stored entry. The number that a
 bookie puts beside them is not covered by a digest and never trusted (with MAC a reader takes no LAC that the

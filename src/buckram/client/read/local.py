@@ -26,7 +26,7 @@ from buckram.types import BookieId, EntryId, LedgerId
 T = TypeVar("T")
 _AHEAD = 3
 GROUP_BYTES = 1024 * 1024
-"""So much is read together and checked in one turn of the loop."""
+"""Number of bytes that are read together and checked in one turn of the loop."""
 
 
 class _Ended(Exception):
@@ -41,7 +41,8 @@ class LocalReads:
         self._ledger, self._digest = ledger_id, digest
 
     def may(self) -> bool:
-        """Whether this client reads files at all; without a digest nobody would notice that one was written anew."""
+        """Return whether this client reads files at all; without a digest it could not notice that one was
+        overwritten."""
         return self._services.runtime.files is not None and self._digest.size > 0
 
     async def chunks(

@@ -38,7 +38,7 @@ _AT_ONCE = 2
 _AHEAD = 2
 _OFTEN_S = 0.05
 _LAG_S = 0.02
-"""For so many seconds other bookies are asked instead of one that lags."""
+"""Time that other bookies are asked instead of one that lags, seconds."""
 
 
 class _Poll:

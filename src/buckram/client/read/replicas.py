@@ -131,7 +131,8 @@ async def _answer_of(question: Question[T], bookie: BookieId) -> Answer[T]:
 
 
 class _OpenRequests(Generic[T]):
-    """Which bookies were asked, what they answered, and the future of the caller that waits."""
+    """The requests to bookies of one question: who was asked, their replies, and the future of the caller that
+    waits."""
 
     __slots__ = ("_asked", "_cancelled", "_direct", "_question", "_replies", "_scope", "_woken")
 

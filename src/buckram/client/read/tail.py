@@ -31,7 +31,8 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.types import Entry, EntryId, LedgerMetadata
 
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0
-"""How often, and for how long, bookies are asked for a ledger that they have not seen: they cannot wait for it."""
+"""Pause between requests, and time until they end, for a ledger that the bookies have not seen, seconds: they cannot
+long-poll for it."""
 _PEEKED, _LARGE = 16, 64 * 1024
 _FEW, _BEYOND = 8, 3
 _GIVE_UP_S = 60.0
@@ -244,4 +245,4 @@ class Tail(NotCopied):
 
 
 def _no_matter(entries: int, size: int) -> None:
-    """How large these entries are tells nothing about longer reads."""
+    """Ignore how large these entries are: it tells nothing about longer reads."""

@@ -43,7 +43,7 @@ from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
 
 _NOBODY_S = 3.0
-"""How long a client waits for the first bookie of all."""
+"""Time a client waits for the first bookie to register before it reports that there is none, seconds."""
 
 
 class BookieWatcher:
@@ -58,7 +58,7 @@ class BookieWatcher:
         self._store = store
         self.recent = Recent(config.quarantine_s)
         self.policy = parse_policy("[client] placement", config.placement)
-        """For ledgers that say nothing else."""
+        """Placement policy of ledgers that name none."""
         self._here = parse_location("[client] location", config.location)
         self._bookies = BookieSet({}, {})
         self._registered: frozenset[BookieId] = frozenset()
@@ -76,13 +76,14 @@ class BookieWatcher:
         self._began = 0.0
         self._attainable: dict[tuple[Quorum, str], Mapping[str, int]] = {}
         self.said_short: set[str] = set()
-        """How new ledgers fell short of their placement, as it was said since bookies are where they are."""
+        """Ways in which new ledgers fell short of their placement that were logged already; cleared when bookies
+        move."""
         self._configured = Topology()
         self._map_trouble = ""
         self._listeners: dict[int, OnChange] = {}
         self._next_listener = 0
         self.identity_required = False
-        """Whether bookies that do not say who they are must not be used."""
+        """True if the cluster requires bookies that can prove their identity; others are not used then."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("bookies")
         self._read_lock = asyncio.Lock()
@@ -125,8 +126,8 @@ class BookieWatcher:
         return self._known.get(bookie_id)
 
     def nobody(self) -> NotEnoughBookies | None:
-        """Why nothing can be read or written, if no bookie has been registered since this client began, a few seconds
-        ago. Bookies that were there and went are waited for: they may restart."""
+        """Return an error if no bookie has been registered since this client began, a few seconds ago; else None.
+        Bookies that were there and went are waited for: they may restart."""
         if self._known or self._now() - self._began < _NOBODY_S:
             return None
         uri = self._store.uri
@@ -144,8 +145,8 @@ class BookieWatcher:
         return tuple(sorted(self._bookies.readonly))
 
     def resolve(self, bookie_id: BookieId) -> BookieAddress | None:
-        """Where to connect. Also for a bookie that lost its registration, unless another one lives there now:
-        an answer of another bookie would count as evidence of absence."""
+        """Return the address of a bookie, or None. A bookie that lost its registration keeps its address, unless
+        another one lives there now: an answer of another bookie would count as evidence of absence."""
         known = self._known.get(bookie_id)
         if known is None or known.address is None:
             return None
@@ -174,11 +175,12 @@ class BookieWatcher:
     # -- history ------------------------------------------------------------------------------------------
 
     def report_failed(self, bookie_id: BookieId) -> None:
-        """It refused, timed out or broke: avoid it for a while where there is a choice."""
+        """Record that a bookie refused, timed out or broke: it is avoided for a while where there is a choice."""
         self.recent.failed(bookie_id, self._now())
 
     def report_wrong_bookie(self, bookie_id: BookieId) -> None:
-        """Somebody else answers in its place: avoid it for a while, and see whether it is registered anew."""
+        """Record that another bookie answers in its place: it is avoided for a while, and its registration is read
+        anew."""
         self.report_failed(bookie_id)
         self._stale.set()
 
@@ -187,7 +189,7 @@ class BookieWatcher:
         self.recent.beaten(bookie_id, self._now(), for_s)
 
     def report_ok(self, bookie_id: BookieId) -> None:
-        """It answered: forget what it did before. Cheap; call it once per batch, not per entry."""
+        """Record that a bookie answered, and forget its failures. Cheap; call it once per batch, not per entry."""
         self.recent.answered(bookie_id)
 
     def quarantined(self, bookie_id: BookieId) -> bool:
@@ -217,7 +219,8 @@ class BookieWatcher:
     # -- placement ----------------------------------------------------------------------------------------
 
     def ack_rules(self, policy: PlacementPolicy, write_quorum: int) -> tuple[SpreadRule, ...]:
-        """What the copies of an entry must span when it is acknowledged (M5), by the topology of that moment."""
+        """Return the domains that the copies of an entry must span when it is acknowledged (M5), by the present
+        topology."""
         return ack_rules(policy, self._domain, write_quorum)
 
     def _domain(self, bookie_id: BookieId, level: str) -> str | None:
@@ -292,18 +295,20 @@ class BookieWatcher:
     def moves(
         self, ensemble: Sequence[BookieId], quorum: Quorum, policy: PlacementPolicy
     ) -> dict[int, BookieId] | None:
-        """Which members to change so that the ensemble meets the policy; None where no bookies would do."""
+        """Return the members to replace so that the ensemble meets the policy, by position; None if no bookies would
+        do."""
         return fewest_moves(self.candidates(), ensemble, quorum, self._rng, topology=self.topology, policy=policy)
 
     def attainable(self, quorum: Quorum, policy: PlacementPolicy) -> Mapping[str, int]:
-        """How many domains of each level all write quorums of a new ledger would span."""
+        """Return how many domains of each level all write quorums of a new ledger would span."""
         shape = quorum, str(policy)
         if shape not in self._attainable:
             self._attainable[shape] = attainable(self.candidates(), quorum, policy, self.topology)
         return self._attainable[shape]
 
     def shortages(self, quorum: Quorum, policy: PlacementPolicy | None = None) -> list[Shortage]:
-        """What the bookies that take entries cannot give new ledgers of this shape."""
+        """Return the requirements of this policy that the writable bookies cannot meet for new ledgers of this
+        shape."""
         return shortages(self.candidates(), quorum, policy or self.policy, self.topology)
 
     def candidates(self) -> list[Candidate]:
@@ -361,7 +366,7 @@ class BookieWatcher:
             listener(change)
 
     async def _configured_topology(self) -> Topology:
-        """What the map in metadata says; one that does not parse changes nothing."""
+        """Return the topology of the map in metadata. A map that does not parse is logged and changes nothing."""
         try:
             self._configured = await read_topology(self._store, self._stale.set)
         except MalformedRecord as error:

@@ -1,9 +1,9 @@
-"""What time it is, for what is written down and for what is ended by its age: our own clock, held against its past and
-against the bookies' clocks.
+"""The time, for stamps and for what ends by its age: our own clock, held against its past and against the bookies'
+clocks.
 
 `now` is for stamps: the time as this process believes it, or the median of the bookies where the two are far apart.
-`doubt` asks the bookies anew and says why nothing may be ended by its age; `moment` says what may be the time by what
-is known. The reckoning is in core/cluster: `believed_time` (our own clock) and `wall_time` (those of others).
+`doubt` asks the bookies anew and returns why nothing may be ended by its age; `moment` returns the bounds of the time
+by what is known. The reckoning is in core/cluster: `believed_time` (our own clock) and `wall_time` (those of others).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from buckram.types import BookieId
 
 _log = logging.getLogger("buckram.client")
 _ASKED = 5
-"""So many bookies are asked; more would only make it dearer."""
+"""Maximum number of bookies that are asked for the time; more would only cost more."""
 _ANSWERS_S = 2.0
 _STRAGGLERS_S = 0.2
 """When most have told the time, the others get so long."""
@@ -64,7 +64,7 @@ class Clocks:
         self._own = BelievedTime(int(believe_after_s * 1_000_000))
         self._up = up_reading(runtime.clock, self._loop_time)
         self.pool: BookiePool | None = None
-        """Who carries the questions; set before the first of them."""
+        """Connections that carry the requests; set before the first of them."""
         self.known = WallClocks()
         self._asked_at: float | None = None
         self._was_asked = False
@@ -126,7 +126,7 @@ class Clocks:
         return self._own.jumps
 
     def ended(self, at_us: int) -> bool:
-        """Whether a time has certainly come: what was to end then, has ended."""
+        """Return whether a time has certainly come, so that what ends then has ended."""
         certain = self.moment().certain
         return certain is not None and at_us <= certain
 
@@ -137,7 +137,8 @@ class Clocks:
         return why or (_UNTOLD if not answered and (self._recorded or self._have_clocks()) else "")
 
     async def ensure(self) -> None:
-        """To be called before the first `now` of some work: asks where that was not done lately, or is in doubt."""
+        """Ask bookies for the time if that was not done lately, or is in doubt. Call it before the first `now` of some
+        work."""
         if self._asked_at is not None:
             since = self._loop_time() - self._asked_at
             if since <= _AGAIN_S or (since <= EVERY_S and not self.moment().why):
@@ -198,7 +199,7 @@ class Clocks:
     # -- inside -------------------------------------------------------------------------------------------
 
     def _have_clocks(self) -> bool:
-        """Whether bookies are registered that tell the time."""
+        """Return whether bookies are registered that tell the time."""
         there = self._bookies.bookies
         return any(map(answers_introductions, (*there.writable.values(), *there.readonly.values())))
 
@@ -209,7 +210,7 @@ class Clocks:
         return {bookie: None for bookie in sorted(found) if answers_introductions(found[bookie])}
 
     def _chosen(self) -> list[BookieId]:
-        """Those that answered before come first: they have connections."""
+        """Return the bookies to ask: those that answered before come first, because they have connections."""
         bookies = list(self._bookies_with_clocks())
         if len(bookies) <= _ASKED:
             return bookies

@@ -1,4 +1,4 @@
-"""How writers end, ledgers' and streams' alike: a close that is asked for more than once, and the end of `with`."""
+"""The end of writers, of ledgers and streams alike: a close that is asked for more than once, and the end of `with`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import asyncio
 
 
 class Copies:
-    """Of one ledger's sender. `pending` gets it as long as something of a complete ledger is on its way."""
+    """The unanswered copies of one ledger's sender. It is in `pending` while copies of a complete ledger are on their
+    way."""
 
     __slots__ = ("_answered", "_pending", "unanswered")
 

@@ -40,7 +40,7 @@ _PLACE = "{namespace}"
 class _Loaded:
     keys: tuple[Key, ...]
     stamp: object
-    """Of the file that they are from; None for a command."""
+    """Stamp of the file that the keys are from; None if they are from a command."""
     at: float
 
 
@@ -52,11 +52,11 @@ class Sealing:
 
     @property
     def mark(self) -> dict[str, bytes]:
-        """What the ledger's custom metadata say of it."""
+        """Return what goes into the ledger's custom metadata: the id of the key; empty without encryption."""
         return {} if self.key is None else {ENCRYPTION: self.key.key_id.encode()}
 
     def cipher(self, birth: bytes) -> Cipher | None:
-        """For the one writer of the ledger."""
+        """Return the cipher of the ledger's one writer; None without encryption."""
         return None if self.key is None else Cipher(self.key, birth, os.urandom(START_BYTES))
 
 
@@ -121,8 +121,8 @@ class EncryptionKeys:
         return keys[0] if keys else None
 
     async def sealing(self, custom_metadata: Mapping[str, bytes], *, required: bool) -> Sealing:
-        """How a new ledger with this custom metadata is encrypted. ConfigError, also where that is `required` and there
-        is no key."""
+        """Return the encryption of a new ledger with this custom metadata. Raises ConfigError, also if encryption is
+        `required` and there is no key."""
         namespace = namespace_of_ledger(custom_metadata)
         key = await self.current(namespace)
         if key is None and required:  # a command may know one by now

@@ -1,4 +1,5 @@
-"""Which bookie a client expects at an address: the cluster's instance id, the bookie's id, its incarnation.
+"""The identity of the bookie that a client expects at an address: the cluster's instance id, the bookie's id, its
+incarnation.
 
 A registration says with IDENTITY_PROPERTY that its bookie answers introductions. A bookie without it (Apache's, older
 ones) is used without an answer, unless the cluster requires one. Not here: the exchange itself

@@ -121,7 +121,8 @@ class _Guarded:
     def __init__(self, inner: Any, past: Past) -> None:
         self.inner, self._past = inner, past
         self._made: dict[str, tuple[Any, Any]] = {}
-        """What stands for an attribute, with the attribute: nobody waits for a wrapper at each request."""
+        """Wrappers by attribute name, each with the attribute it wraps, so that they are not made anew for each
+        request."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)

@@ -1,4 +1,4 @@
-"""What bookies did lately, as one client saw it: who failed, who was beaten by another, and how long they took.
+"""The recent behaviour of bookies, as one client saw it: who failed, who was beaten by another, and how long they took.
 
 Only ever a preference (quarantine, L9). Times are the caller's. Not here: who is registered (`client/shared/bookies`).
 """
@@ -12,7 +12,7 @@ from buckram.types import BookieId
 
 
 class Recent:
-    """What all bookies did lately. `reads`, `batches` and `adds` are how long such requests took."""
+    """The recent behaviour of all bookies. `reads`, `batches` and `adds` hold how long such requests took."""
 
     def __init__(self, quarantine_s: float) -> None:
         self._quarantine_s = quarantine_s
@@ -35,7 +35,7 @@ class Recent:
             self._failed_until.pop(bookie, None)
 
     def forget(self, bookie: BookieId) -> None:
-        """It registered anew: whatever it did before was another process or session."""
+        """Forget a bookie that registered anew: whatever it did before was another process or session."""
         self._failed_until.pop(bookie, None)
         self._slow_until.pop(bookie, None)
         for kind in (self.reads, self.batches, self.adds):
@@ -52,12 +52,12 @@ class Recent:
 
     @property
     def quiet(self) -> bool:
-        """Whether no bookie failed or was beaten by another lately."""
+        """Return whether no bookie failed or was beaten by another lately."""
         return not self._failed_until and not self._slow_until
 
     @property
     def uneven(self) -> bool:
-        """Whether reads from some bookie take longer than from others."""
+        """Return whether reads from some bookie take longer than from others."""
         return self.reads.uneven or self.batches.uneven
 
     def quick_first(self, members: Sequence[BookieId], now: float) -> Sequence[BookieId]:

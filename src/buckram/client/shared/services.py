@@ -1,4 +1,4 @@
-"""What the parts of one client share, as one value. `Client` makes it and closes what is in it."""
+"""The parts of one client that others share, as one value. `Client` makes it and closes what is in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ StopHandle = Callable[[], Awaitable[None]]
 
 
 def _anywhere() -> None:
-    """Of a client that is used where it was made."""
+    """Allow any place of use: the guard of a client that is used where it was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,12 @@ class Services(NotCopied):
     check_loop: Guard = _anywhere
     """Raises WrongEventLoop in another event loop than the client's, as `guard` does; also for handles that close."""
     handles: dict[int, StopHandle] = field(default_factory=dict)
-    """What stops each open handle (by its `id()`) when the client is closed."""
+    """Callbacks that stop each open handle (by its `id()`) when the client is closed."""
     pending_copies: dict[Copies, None] = field(default_factory=dict)
     """Complete ledgers with copies that are still on their way."""
     batch_unsupported: dict[BookieId, int] = field(default_factory=dict)
-    """How often in a row a bookie hung up on a batch read: peers that do not know it."""
+    """Number of times in a row that a bookie hung up on a batch read; a bookie that goes on doing so does not know
+    them."""
     remote_bookies: dict[BookieId, None] = field(default_factory=dict)
     """Bookies whose files this process cannot read, so that they are asked for places once."""
 

@@ -16,7 +16,7 @@ from buckram.core.ledgers.append import AppendWindow
 from buckram.types import BookieId
 
 HURRY_S = 0.5
-"""So long is enough where records wait for the close, and where a member hung a moment ago: others wait for it, too."""
+"""Longest wait for members where records wait for the close, or where a member hung a moment ago, seconds."""
 
 
 async def complete_copies(

@@ -53,7 +53,8 @@ async def choose_members(
 
 
 def _say_short(services: Services, quorum: Quorum, policy: PlacementPolicy, found: Chosen) -> None:
-    """Once for each shape, level and policy, until bookies are in other places: streams make ledgers all the time."""
+    """Warn that a new ledger falls short of its placement: once per shape, level and policy until bookies move, because
+    streams make ledgers all the time."""
     lacking = {one.level: str(one) for one in services.bookies.shortages(quorum, policy)}
     for breach in {one.level: one for one in reversed(found.short)}.values():
         kind = f"{quorum} {policy} {breach.level} {breach.level in lacking}"

@@ -59,7 +59,7 @@ OnAppenderClosed = Callable[["LedgerAppender"], None]
 
 
 class LedgerAppender:
-    """What a Writer (`client/write/writer.py`, which describes the methods for users) stands on; lanes answer to it.
+    """The engine of a Writer (`client/write/writer.py`, which describes the methods for users); lanes report to it.
 
     A segment of a stream uses it without the handle, which has neither `append_with_callback` nor `publish_no_lac`.
     """
@@ -115,7 +115,7 @@ class LedgerAppender:
             window, self._outbox, self._completions, config.max_pending_bytes, config.max_pending_entries
         )
         self.close_copies_s = config.close_copies_s
-        """So long a close waits for members that lack entries."""
+        """Longest wait of a close for members that lack entries, seconds."""
         self._notes = BehindNotes(services.store, ledger_id, services.runtime.stats)
         self._lagging_members = lagging_members(services, window, self._cell, digest, key, self._scope, self._notes)
         self._copy_missing = copy_missing_of(services, ledger_id, digest, key, self._notes)
@@ -134,11 +134,11 @@ class LedgerAppender:
         self._acked_under: dict[BookieId, int] = {}
         """Deferred sync: which connection's answers the next force must still find in place (sealing.force)."""
         self._refusal: BuckramError | None = None
-        """Why no append is accepted any more."""
+        """Error for new appends; None while they are accepted."""
         # Up to here a payload of type bytes without an explicit id needs no other check; -1: each needs all checks.
         self._plain_limit = -1 if explicit_ids else self._max_payload
         self._failure: BuckramError | None = None
-        """What the first append that failed failed with."""
+        """Error of the first append that failed; None if none has."""
         self._unsound: BuckramError | None = None
         self._closing: asyncio.Task[BuckramError | None] | None = None
         self._finished = self._asking_quota = False
@@ -192,7 +192,7 @@ class LedgerAppender:
 
     @property
     def ensemble_changes(self) -> int:
-        """How often a bookie was replaced so far."""
+        """Return how many bookies were replaced so far."""
         return self._change.changes
 
     @property
@@ -365,7 +365,8 @@ class LedgerAppender:
         return self._failure or error
 
     def resend(self, sends: Sequence[Send]) -> None:
-        """From an ensemble change: send these again, and everything from now on to the window's present ensemble."""
+        """Send these again, and everything from now on to the window's present ensemble. Called by an ensemble
+        change."""
         self._outbox.resend(sends)
 
     async def _dispose(self) -> None:
@@ -411,7 +412,7 @@ class LedgerAppender:
     # -- answers (AckSink) --------------------------------------------------------------------------------
 
     def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
-        """From a lane: the bookie in `slot` stored these entries."""
+        """Record that the bookie in `slot` stored these entries. Called by a lane."""
         outbox = self._outbox
         outbox.copies.answered(last - first + 1)
         if first <= outbox.probe.entry <= last:
@@ -427,7 +428,7 @@ class LedgerAppender:
             self.on_head_moved()
 
     def add_failed(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError) -> None:
-        """From a lane. Stale answers are ignored, whatever they say (2.3)."""
+        """Handle adds that failed. Called by a lane; stale answers are ignored, whatever they say (2.3)."""
         self._outbox.copies.answered(last - first + 1)
         window = self._window
         if window.closed:
@@ -460,5 +461,5 @@ class LedgerAppender:
             self._room.enqueue_waiting()
 
     def on_writable(self) -> None:
-        """From the outbox: backpressure is over."""
+        """Enqueue waiting appends, because backpressure is over. Called by the outbox."""
         self._room.enqueue_waiting()

@@ -1,4 +1,5 @@
-"""What a writer does when a bookie fails: another bookie in its place, or fewer copies for a while (2.6 to 2.9).
+"""The change of a writer's ensemble when a bookie fails: another bookie in its place, or fewer copies for a while (2.6
+to 2.9).
 
 The window (core/ledgers/append) says what is acknowledged, the cell what durable metadata records, the watcher whom to
 take. This module is the order of events between them. Fencing and other ends of a writer are the writer's business.
@@ -42,7 +43,7 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, LedgerMetadata, LedgerState, Slot
 
 _WITHIN_S = 30.0
-"""How long appends wait for the metadata store when they cannot be acknowledged without it."""
+"""Time appends wait for the metadata store when they cannot be acknowledged without it, seconds."""
 _DEGRADED_WITHIN_S = 1.0
 _AVOID_S = 5.0
 """A bookie that failed this writer so recently is not taken back while the writer can do without."""
@@ -59,7 +60,7 @@ class EnsembleEvents(Protocol):
         ...
 
     def on_head_moved(self) -> None:
-        """More entries are acknowledged than before: resolve their futures."""
+        """Resolve the futures of entries that have become acknowledged."""
         ...
 
     def fail(self, error: BuckramError) -> None:
@@ -98,7 +99,7 @@ class EnsembleChange:
         self._retrying = False
         self._give_up_s, self._give_up_head = _GIVE_UP_MIN_S, -1
         self.degraded = ""
-        """Why fewer bookies than Qw get the entries; empty when all is well."""
+        """Reason why fewer bookies than Qw get the entries; empty when all is well."""
         self.changes = 0
         self._misplaced = False
         # They hold nothing of this ledger, so it is no matter whether they come back with what they had.
@@ -401,7 +402,8 @@ class EnsembleChange:
         return known is not None and now is not None and known != now
 
     def _remember_incarnations(self) -> None:
-        """What each member was when it joined; one that told nothing then is held to the first thing it tells."""
+        """Remember each member's incarnation from when it joined; one that told none then is held to the first that it
+        tells."""
         known = self._incarnations
         self._incarnations = {
             b: known.get(b) or self._watcher.incarnation(b) for b in self._window.ensemble if b not in self._awaited

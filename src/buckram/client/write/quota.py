@@ -1,4 +1,4 @@
-"""What a bookie says of a quota that is used up: an answer to an add has only a code.
+"""The details of a used-up quota, which a writer asks a bookie for: an answer to an add has only a code.
 
 Not here: who holds to quotas (`bookie/service/turnstile.py`).
 """

@@ -67,12 +67,13 @@ class Writer(NotBlocking):
 
     @property
     def degraded(self) -> bool:
-        """Whether entries get fewer than Qw copies for now (never fewer than Qa); `degraded_reason` says why."""
+        """Return whether entries get fewer than Qw copies for now (never fewer than Qa); `degraded_reason` has the
+        reason."""
         return self._engine.degraded
 
     @property
     def degraded_reason(self) -> str:
-        """Why entries get fewer copies than they should; empty if they do not."""
+        """Return why entries get fewer copies than they should; empty if they do not."""
         return self._engine.degraded_reason
 
     @property
@@ -82,12 +83,12 @@ class Writer(NotBlocking):
 
     @property
     def ensemble_changes(self) -> int:
-        """How many bookies this writer has replaced so far."""
+        """Return how many bookies this writer has replaced so far."""
         return self._engine.ensemble_changes
 
     @property
     def closed(self) -> bool:
-        """Whether the writer was closed or has failed; it then accepts no further append."""
+        """Return whether the writer was closed or has failed; it then accepts no further append."""
         return self._engine.closed
 
     # -- appending ----------------------------------------------------------------------------------------
