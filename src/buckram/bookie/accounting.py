@@ -30,9 +30,10 @@ from buckram.types import BookieId
 log = logging.getLogger("buckram.bookie")
 ROUND_S = 2.0
 LOOK_S = 60.0
-"""While the cluster does not count, whether it does by now is looked at so often, whatever watches say."""
+"""Longest interval, seconds, between two looks at whether the cluster counts, while it does not: watches are not relied
+on alone."""
 SILENT_ROUNDS = 4
-"""A bookie whose usage has not changed for so many rounds asks for nothing any more."""
+"""Number of rounds without a change of its usage after which another bookie no longer counts as asking for anything."""
 _SHARE_OF_TIME = 20
 _UNLIMITED = 2**63
 _RATES = (
@@ -52,7 +53,8 @@ class Held(Protocol):
 
 
 class Accounting:
-    """`switch` is told whether the bookie is to look at namespaces. `always`: also while the cluster does not count."""
+    """The accounting of one bookie. `switch` is called with whether the bookie is to look at namespaces. `always`: it
+    is to do so also while the cluster does not count."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Accounting:
         return self._on
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Follow the quotas until cancelled."""
         self._switch(self._always)
         try:
             while True:
@@ -214,7 +216,7 @@ class Accounting:
     # -- what others ask
 
     def full(self, namespace: str) -> QuotaExceeded | None:
-        """The error for a namespace that may store nothing more."""
+        """Return the error for a namespace that may store nothing more, else None."""
         limit = self.quotas.get(namespace, NONE).stored_bytes if self._on else None
         if limit is None:
             return None
@@ -222,7 +224,8 @@ class Accounting:
         return QuotaExceeded(namespace, "stored_bytes", limit - left, limit) if left <= 0 else None
 
     def used_up(self, allowed: Callable[[str], bool]) -> dict[str, int]:
-        """NAMESPACE/QUOTA/used and NAMESPACE/QUOTA/limit of what is used up, of namespaces that are `allowed`."""
+        """Return NAMESPACE/QUOTA/used and NAMESPACE/QUOTA/limit of each used-up quota, for namespaces that are
+        `allowed`."""
         found: dict[str, int] = {}
         for namespace in self.quotas if self._on else ():
             error = self.full(namespace) if allowed(namespace) else None

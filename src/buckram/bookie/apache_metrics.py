@@ -81,7 +81,7 @@ class ApacheMetrics:
         self._windows: dict[str, Window] = {}
 
     def render(self, now: Figures, total_bytes: int, clock: float) -> bytes:
-        """`total_bytes`: the size of the device; `clock`: seconds of a clock that does not go back."""
+        """Return the page. `total_bytes`: size of the device; `clock`: seconds of a clock that does not go back."""
         values, buckets = self._values()
         for name, (bounds, counts) in buckets.items():
             self._windows.setdefault(name, Window(bounds)).feed(clock, counts)
@@ -96,7 +96,7 @@ class ApacheMetrics:
         return ("\n".join(lines) + "\n").encode()
 
     def _values(self) -> tuple[dict[str, float], dict[str, tuple[list[float], list[float]]]]:
-        """Our samples without labels, and the buckets of our histograms."""
+        """Return our samples without labels, and the buckets of our histograms."""
         values: dict[str, float] = {}
         buckets: dict[str, tuple[list[float], list[float]]] = {}
         for family in self._registry.collect():

@@ -71,7 +71,7 @@ class AuditLog:
         return self._links.chain
 
     def copy_to(self, copy: Callable[[AuditEvent], None]) -> None:
-        """Have each event copied, also those that the trail has no room for; first what waits already."""
+        """Pass each event to a callback, first those that wait already; also events that the trail has no room for."""
         self._copy = copy
         for waiting in self._waiting:
             copy(waiting.event)
@@ -171,7 +171,7 @@ class AuditLog:
         await self._some.wait()
 
     def batch(self, most: int) -> Sequence[AuditEvent]:
-        """The oldest events. They stay until they are `written`."""
+        """Return the oldest events, at most `most`. They stay in the queue until `written`."""
         return [waiting.event for waiting in islice(self._waiting, most)]
 
     def written(self, events: Sequence[AuditEvent]) -> None:
@@ -188,7 +188,7 @@ class AuditLog:
 
     @property
     def written_notes(self) -> Collection[str]:
-        """The keys of notes that are in the trail, and that may be removed."""
+        """Return the keys of notes that are in the trail and may be removed."""
         return list(self._written_notes)
 
     def dropped_note(self, key: str) -> None:

@@ -96,7 +96,7 @@ class Beside:
 
 @asynccontextmanager
 async def beside(name: str, serving: Serving, environment: Mapping[str, str]) -> AsyncIterator[Any]:
-    """`async with beside(...) as found:` runs `serving` in a thread meanwhile."""
+    """Run `serving` in a thread for as long as the context lasts: `async with beside(...) as found:`."""
     thread = Beside(name, serving, environment)
     try:
         yield await thread.start()

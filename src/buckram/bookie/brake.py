@@ -24,7 +24,8 @@ from buckram.types import BookieId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 AT_LEAST, SHARE = 1000, 0.2
-"""Without confirmation so many ledgers may vanish between two listings, or that share of a bookie's."""
+"""Number of ledgers, or share of a bookie's ledgers if that is more, that may vanish between two listings without
+confirmation."""
 
 
 class Brake:

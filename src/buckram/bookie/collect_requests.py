@@ -38,7 +38,7 @@ class CollectRequests:
         self._asked.set()
 
     async def run(self) -> None:
-        """Wait for requests for ever."""
+        """Handle requests until cancelled."""
         while True:
             await self._asked.wait()
             self._asked.clear()

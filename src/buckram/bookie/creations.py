@@ -71,7 +71,7 @@ class QuotasOfCreations:
             self._making[namespace] -= 1
 
     def _limited(self, value: bytes) -> str | None:
-        """The namespace of a ledger that counts; None where there is no quota of ledgers. QuotaExceeded."""
+        """Return the namespace of a ledger that a quota of ledgers applies to, else None. Raises QuotaExceeded."""
         if not self._known.on or not self._known.quotas:
             return None
         try:

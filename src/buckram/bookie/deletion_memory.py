@@ -39,7 +39,7 @@ class DeletionMemory:
 
     @property
     def next_id(self) -> LedgerId:
-        """No id from this one on was given when the store was asked last; it may be too high by `AHEAD`."""
+        """Return a bound that no id had reached when the store was asked last; it may be too high by `AHEAD`."""
         return self._next_id
 
     def load(self) -> None:

@@ -84,7 +84,8 @@ class _Absent:
         return zip(self.ids, self.since, self.vanished, strict=True)
 
     def vanished_with(self, ledger_id: LedgerId) -> int:
-        """With how many others the ledger vanished between two listings, itself included; 0: it is not absent."""
+        """Return with how many others the ledger vanished between two listings, itself included; 0 if it is not
+        absent."""
         at = bisect_left(self.ids, ledger_id)
         return self.vanished[at] if ledger_id in self else 0
 
@@ -139,7 +140,7 @@ class Collector:
         self._absent = _Absent()
         self._recorded = RecordedDeletions(metadata)
         self._contradicted: frozenset[LedgerId] = frozenset()
-        """Those that have a record although their deletion is recorded: they are kept."""
+        """Ledgers that have a record although their deletion is recorded: they are kept."""
         self._held: frozenset[LedgerId] = frozenset()
         """Ledgers without metadata that were absent long enough to be deleted, but that the brake keeps."""
         self._to_go: frozenset[LedgerId] = frozenset()
@@ -190,7 +191,7 @@ class Collector:
                 log.warning("collection postponed: %s", error)
 
     async def collect(self, *, whole: bool = False) -> Collected:
-        """One round and a compaction. Returns what they freed and what is kept, with the reasons.
+        """Do one round and a compaction. Returns what they freed and what is kept, with the reasons.
 
         `whole`: look at the record of every ledger here for copies that moved, not only at the next ones.
 
@@ -230,7 +231,7 @@ class Collector:
         return freed
 
     async def _compact(self, threshold: float | None = None) -> int:
-        """Rewrite files that are mostly dead, unless that is suspended. The bytes that it freed.
+        """Rewrite files that are mostly dead, unless that is suspended. Return the bytes that it freed.
 
         `threshold`: only those of which less than this share is alive.
         """
@@ -262,10 +263,10 @@ class Collector:
         )
 
     async def recorded_round(self) -> array[int]:
-        """Delete the ledgers here whose deletion is recorded, and return them. MetadataError, StoreError.
+        """Delete the ledgers here whose deletion is recorded, and return them. Raises MetadataError and StoreError.
 
-        Each is asked for once more: one that has a record all the same is kept, because nobody can tell which of the
-        two is right.
+        Each is looked up once more: one that has a record all the same is kept, because nothing shows which of the two
+        is right.
         """
         deleted: array[int] = array("q")
         if self._brake is not None and not await self._brake.trusted():
@@ -360,9 +361,7 @@ class Collector:
         self, missing: array[int], began: float, recorded: frozenset[LedgerId]
     ) -> tuple[array[int], _Absent]:
         """Return the ledgers that were absent for `collection_age_s`, and the others with the time of first absence.
-
-        The `recorded` ones do not count as vanished: somebody decided that.
-        """
+        The `recorded` ones do not count as vanished: their deletion was intended."""
         ended, age = asyncio.get_running_loop().time(), self._config.collection_age_s
         known, slices = self._absent, Slices(COMPARED_AT_ONCE)
         dead: array[int] = array("q")

@@ -67,7 +67,8 @@ class Account:
         return found
 
     async def kept(self, waiting: Waiting) -> tuple[Kept, ...]:
-        """Everything that nobody needs and that is here, with the reasons; the largest first. StoreError, OSError."""
+        """Return the kinds of dead data that are kept here, with the reasons, the largest first. Raises StoreError and
+        OSError."""
         kinds = dict.fromkeys(waiting.moved, Keeps.MOVED)
         kinds |= dict.fromkeys(waiting.absent, Keeps.SECOND_LOOK)
         kinds |= dict.fromkeys(waiting.held, Keeps.BRAKE)

@@ -21,7 +21,7 @@ _DIGITS = 12
 
 
 def running_host(boot_id: Path = BOOT_ID) -> str:
-    """The id of the running kernel; where there is none, the machine's name; empty where that says nothing."""
+    """Return the id of the running kernel; without one the machine's name; empty if that is no usable name."""
     try:
         text = boot_id.read_text("ascii").strip().replace("-", "")
     except (OSError, UnicodeDecodeError):
@@ -41,7 +41,7 @@ def place_properties(location: str, host_id: str) -> dict[str, str]:
 
 
 def check_host_id(host_id: str, location: str) -> str:
-    """Return the setting. ConfigError where it is no name, or where the bookie's location says something else."""
+    """Return the host id. Raises ConfigError if it is no name, or if the bookie's location names another host."""
     if not _is_name(host_id):
         raise ConfigError(
             f"[bookie] host_id {host_id[:80]!r}: needs a name without spaces, slashes and =, of at most 200 characters"

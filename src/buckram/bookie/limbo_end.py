@@ -55,7 +55,7 @@ class LimboEnd:
         self._marks, self._rng = marks, rng
         self._loss = 0
         self._open: dict[LedgerId, str] = {}
-        """Ledgers that are not proved since this loss, and why: at most _KEPT of them."""
+        """Ledgers that are not proved since this loss, each with the reason: at most _KEPT of them."""
         self._unproved = -1
         """Number of ledgers that are not proved; -1 before all of them were looked at."""
         self._waits = ""
@@ -78,7 +78,7 @@ class LimboEnd:
         return [Trouble("limbo", why, action)]
 
     async def run(self) -> None:
-        """Look again and again while the store is in limbo."""
+        """Look again and again while the store is in limbo; cancel it to end it."""
         delays = Delays(LIMBO, self._rng)
         before = -1
         while True:
@@ -203,7 +203,7 @@ class LimboEnd:
         return covers(iter(held), places_of(metadata, self._bookie_id, MAX_LEDGER_ID))
 
     async def _fence(self, loss: int) -> None:
-        """Fence what may have been fenced before the loss, durably: all that is not open any more."""
+        """Fence every ledger that is not open any more, durably, because it may have been fenced before the loss."""
         for number, ledger in enumerate(await self._store.live_ledger_ids()):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from buckram.types import BookieId, BookieInfo
 
 
 def check_others(own: BookieId, properties: Mapping[str, str], others: Iterable[BookieInfo]) -> None:
-    """ConfigError where another registered bookie asks and this one does not, or the other way round."""
+    """Raise ConfigError if another registered bookie asks for logins and this one does not, or the other way round."""
     asks = LOGIN_PROPERTY in properties
     different = [one.bookie_id for one in others if one.bookie_id != own and (LOGIN_PROPERTY in one.properties) != asks]
     if not different:

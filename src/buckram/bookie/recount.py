@@ -23,7 +23,7 @@ from buckram.types import LedgerId, LedgerMetadata
 
 _PAGE = 1000
 APPLICATION = "application"
-"""Under this name Apache's clients, and others, say in a ledger's custom metadata what they are."""
+"""Key of a ledger's custom metadata in which Apache's clients, and others, name their application."""
 MOST_APPLICATIONS, OTHER_APPLICATIONS = 20, "(others)"
 """Maximum number of applications that are counted by name in one namespace, and the name for the sum of the others."""
 _BULK = b"bulk "
@@ -37,8 +37,8 @@ class _Counting:
     applications: dict[str, int] = field(default_factory=dict)
 
     def done(self) -> Counts:
-        """With the largest applications by their names: ledgers say these themselves, and what is counted is one key of
-        all namespaces."""
+        """Return the counts, with only the largest applications by name: names come from the ledgers, and all counts
+        share one key."""
         by = sorted(self.applications.items(), key=lambda one: -one[1])
         named = dict(by[:MOST_APPLICATIONS])
         if rest := by[MOST_APPLICATIONS:]:

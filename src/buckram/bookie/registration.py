@@ -22,7 +22,8 @@ from buckram.types import BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 HEARTBEAT_S, HUNG_S = 1.0, 2.0
-"""A process that is so much later than its heartbeat has hung: writers may have gone on without it."""
+"""Interval of the heartbeat, and the delay of one from which on the process counts as hung, seconds: writers may have
+gone on without it."""
 WITHIN_S = 40.0
 """Time a start waits for the store, or for the session of a killed predecessor to end, seconds (Apache: 10-40 s)."""
 UNREGISTER_S = 5.0

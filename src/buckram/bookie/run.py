@@ -53,7 +53,7 @@ class ReadyHook(Protocol):
     """Called once, when the bookie is registered and serves."""
 
     def __call__(self, info: BookieInfo, http: str, /) -> None:
-        """`http`: HOST:PORT where the pages of --http are served; empty: they are not."""
+        """Return a context with the handler of pages."""
         ...
 
 
@@ -184,7 +184,7 @@ def _telemetry(config: TelemetryConfig, instance: str) -> Telemetry | None:
 
 
 def _refresher(bookie: Bookie, stats: PrometheusStats) -> Callable[[], None]:
-    """Brings the gauges of a bookie up to date, from another thread."""
+    """Return a function that brings the gauges of a bookie up to date, from another thread."""
     loop, gauges = asyncio.get_running_loop(), Gauges(stats)
 
     async def look() -> Figures:
@@ -201,7 +201,8 @@ def _refresher(bookie: Bookie, stats: PrometheusStats) -> Callable[[], None]:
 async def _served(
     site: Site, config: BookieConfig, admin: AdminPages | None, environment: Mapping[str, str]
 ) -> AsyncIterator[str]:
-    """Serve the pages in a thread of their own meanwhile; HOST:PORT of those of --http."""
+    """Serve the pages in a thread of their own for as long as the context lasts. Yields HOST:PORT of those of
+    --http."""
 
     async def serving(started: Callable[[Any], None]) -> None:
         network = TcpNetwork()
@@ -243,11 +244,9 @@ async def _start_in(directory: str, bookie: Bookie, metadata: MetadataStore) -> 
 
 
 def open_disk(directory: str, mode: str, layer: str = "") -> Disk:
-    """The production disk, or for tests the layer that BUCKRAM_DISK names:
-
-    `withhold:SEED` loses or tears unsynced writes when the process is killed, `withhold-nosync:SEED` never syncs;
-    `faults:FILE` fails as the file says.
-    """
+    """Return the production disk, or for tests the layer that BUCKRAM_DISK names: `withhold:SEED` loses or tears
+    unsynced writes when the process is killed, `withhold-nosync:SEED` never syncs; `faults:FILE` fails as the file
+    says."""
     if not layer:
         return LocalDisk(directory, mode)
     kind, _, seed = layer.partition(":")

@@ -150,7 +150,7 @@ class Scrub:
         return piece.last
 
     def _follow_clean(self, after: Position, *, bad: bool) -> None:
-        """When a file was good from begin to end, what was known to be bad in it was a passing trouble of the disk."""
+        """Forget bad entries of a file that was good from begin to end: they were a passing trouble of the disk."""
         if bad:
             self._clean_from = -1
         elif self._at.offset == 0 and after.offset > 0:

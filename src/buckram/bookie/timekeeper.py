@@ -33,7 +33,7 @@ from buckram.types import BookieId
 
 log = logging.getLogger("buckram.bookie")
 LOOK_S = 15.0
-"""The clock is looked at so often; and metadata while the time is in doubt."""
+"""Interval of looks at the clock, and, while the time is in doubt, at metadata, seconds."""
 
 
 class Timekeeper:
@@ -69,7 +69,7 @@ class Timekeeper:
         """Do nothing: `prepare` compared the clock, and `run` goes on to compare it."""
 
     def told(self) -> tuple[int, int]:
-        """Return the time that clients are told, and the features that say how certain it is."""
+        """Return the time for clients, and the features that tell how certain it is."""
         moment = self.moment()
         doubt = (DOUBTS_TIME if moment.why else 0) | (GUESSES_TIME if self._believed.guesses else 0)
         return moment.best, JUDGES_TIME | doubt
@@ -94,7 +94,7 @@ class Timekeeper:
         self._say()
 
     async def run(self) -> None:
-        """Look at the clock, and record the time, for ever."""
+        """Look at the clock, and record the time, until cancelled."""
         while True:
             try:
                 await self.look()
@@ -138,7 +138,7 @@ class Timekeeper:
         return {name: time.time_us for name, time in times.items() if name in registered and name != self._bookie}
 
     def _compare(self, others: dict[BookieId, int]) -> None:
-        """Take the word of the others, if most of them live and are certain of the time."""
+        """Adopt the time of the other bookies, if most of them live and are certain of it."""
         wall, up = self._clock.wall_us(), self._up()
         alive, self._seen = advanced(others, self._seen), others
         if agreeing(others, wall):

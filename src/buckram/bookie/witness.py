@@ -102,11 +102,11 @@ class WitnessedBookie(WriteReserve, Protocol):
         ...
 
     def trust_changed(self) -> None:
-        """Called after `Witness.suspect` changed."""
+        """Handle a change of `Witness.suspect`."""
         ...
 
     def put_out(self, why: str) -> None:
-        """Called once, when the bookie finds that it is no member of the cluster any more (`Witness.out`)."""
+        """Stop the bookie, which is no member of the cluster any more (`Witness.out`). Called once."""
         ...
 
 
@@ -149,9 +149,9 @@ class Witness:
         """Reason why the bookie's key could not be written at the last attempt although the store answered; empty if it
         was."""
         self._returning = False
-        """Its cookie lacks in restored metadata that nobody accepted yet."""
+        """True while the bookie's cookie is lacking in restored metadata that no operator has accepted yet."""
         self._told = -1
-        """The version of the history's key from which on this bookie told what it saw deleted."""
+        """Version of the history's key since which this bookie has told the store what it saw deleted."""
         self._unchanged: tuple[CheckVersion, ...] = ()
         self._suspect_gauge = stats.gauge(
             "buckram_bookie_suspect", "1 while the metadata store is behind what this bookie knows of it"

@@ -54,7 +54,7 @@ class Judge(Protocol):
 
     @property
     def version(self) -> int:
-        """Another one whenever grants changed."""
+        """Return a value that changes whenever grants change."""
         ...
 
     def rights(self, session: Session, name: str) -> int: ...
@@ -93,9 +93,9 @@ class EntryAccess:
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("access")
         self.on_refused: OnRefused | None = None
-        """Hears of each request that grants refuse."""
+        """Callback for each request that grants refuse."""
         self._unread: dict[LedgerId, None] = {}
-        """Ledgers that count for nobody because metadata could not be read; it is asked again."""
+        """Ledgers that count for no namespace because metadata could not be read; it is read again."""
 
     def guard(self, session: Session) -> None:
         """Route every later request of the connection through a gate that checks rights."""
@@ -137,7 +137,7 @@ class EntryAccess:
 
     @property
     def version(self) -> int:
-        """Another one whenever grants changed."""
+        """Return a value that changes whenever grants change."""
         return 0 if self._judge is None else self._judge.version
 
     def is_open(self, session: Session) -> bool:
@@ -167,7 +167,7 @@ class EntryAccess:
         then(code)
 
     def _ask_again(self, ledger_id: LedgerId) -> None:
-        """Have metadata asked later whose ledger this is; one task asks for all of them."""
+        """Read later from metadata whose ledger this is; one task reads for all such ledgers."""
         if not self._unread:
             self._scope.keep(self._ask_for_unread, "unread owners")
         if len(self._unread) < _MOST_LEDGERS:
@@ -289,7 +289,8 @@ class Gate:
         self._waiting.append((item, self._access.now()))
 
     def _go_on(self, ledger_id: LedgerId, code: Code) -> None:
-        """Metadata was asked: whatever waits is decided in its order, until something else has to wait."""
+        """Decide the waiting requests in their order after a look at metadata, until one has to wait for another
+        look."""
         waiting, self._waiting = self._waiting, []
         self._session.release(self._held)
         self._held = 0
@@ -323,7 +324,7 @@ class Gate:
 
 
 def _needed(item: Item) -> tuple[LedgerId, int] | None:
-    """Ledger and permission that an item needs; None for one that is about no ledger."""
+    """Return the ledger and the permission that an item needs; None if it is about no ledger."""
     if isinstance(item, AddRun):
         return item.ledger_id, _BITS[OP_ADD]
     if not isinstance(item, Incoming) or (needed := _BITS[item.context.operation]) == 0:
@@ -335,7 +336,7 @@ def _needed(item: Item) -> tuple[LedgerId, int] | None:
 
 
 def ledger_of(item: Item) -> LedgerId | None:
-    """The ledger that an item is about; None for one that is about none."""
+    """Return the ledger that an item is about; None if it is about none."""
     needed = _needed(item)
     return None if needed is None else needed[0]
 
@@ -349,7 +350,7 @@ def action_of(item: Item) -> str:
 
 
 def is_urgent(item: Item) -> bool:
-    """Fences, recovery and whatever else is of high priority: nothing may hold it up."""
+    """Return whether an item is a fence, a recovery or of high priority: nothing may hold it up."""
     if isinstance(item, AddRun):
         return bool(item.flags & (RECOVERY_ADD | HIGH_PRIORITY))
     request = item.request if isinstance(item, Incoming) else None

@@ -59,7 +59,7 @@ class AddPath:
         """Entries and bytes that were acknowledged since the start."""
         self._refused = stats.counter("buckram_bookie_refused_adds_total", "entries answered with an error")
         self.on_refused: OnRefused | None = None
-        """Hears of runs whose key is wrong."""
+        """Callback for each run whose key is wrong."""
 
     def add(self, session: Session, run: AddRun) -> None:
         """Insert a run, refuse it, or let it wait for admission."""

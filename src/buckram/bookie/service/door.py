@@ -90,11 +90,11 @@ class Door:
 
     @property
     def certificate(self) -> tuple[str, int]:
-        """The file of the bookie's certificate, and when it ends (seconds since 1970; 0: not known)."""
+        """Return the file of the bookie's certificate, and when it expires (seconds since 1970; 0 if unknown)."""
         return ("", 0) if self._files is None else (self._files.certificate, self._files.ends_s())
 
     def protocol(self, max_frame_bytes: int) -> tuple[ServerProtocol, Hallway]:
-        """The wire's end of a new connection, and its way in."""
+        """Return the wire protocol of a new connection and its hallway, where it logs in."""
         hallway = Hallway(self)
         providers: list[AuthProvider] = []
         if "token" in self.logins and self.guard is not None:
@@ -128,9 +128,11 @@ class Door:
         return "" if session.protocol.authenticated else self.unknown.admit(session)
 
     def _local(self, session: Session) -> None:
-        """The kernel says whose process is behind a Unix socket. That counts until a login begins, for who gives none.
+        """Let the bookie's own user in through a Unix socket, as an administrator if that is allowed; remember the user
+        of any other peer. The kernel gives the user; it holds for a peer until it begins a login.
 
-        Its own user could read the bookie's memory anyway."""
+        The bookie's own user could read its memory anyway.
+        """
         user = _user_of(session.transport)
         if user == os.getuid() and self._unix_admin:
             session.protocol.logged_in()
@@ -141,7 +143,7 @@ class Door:
     def passed(
         self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
     ) -> None:
-        """A login succeeded."""
+        """Let a peer in whose login succeeded."""
         self.unknown.forget(session)
         session.principal = principal
         if self.guard is not None:
@@ -150,7 +152,7 @@ class Door:
             self.entries.guard(session)
 
     def begun(self, session: Session) -> None:
-        """A login was begun in clear, and TLS has not been asked for yet."""
+        """Wait for START_TLS after a login was begun in clear."""
         asyncio.get_running_loop().call_later(BEGIN_S, self._answer_begun, session)
 
     def _answer_begun(self, session: Session) -> None:
@@ -160,7 +162,7 @@ class Door:
             session.handle_item(session, item)
 
     def waits(self, session: Session, payload: bytes) -> None:
-        """A login needs a key that its issuer may have published since: it goes on when that was looked at."""
+        """Have a login wait for a key that its issuer may have published since; it goes on after that look."""
         if self.guard is not None:
             self.guard.meet(payload, lambda: None if session.ended else session.take(session.protocol.answer_login()))
 
@@ -189,7 +191,7 @@ class Door:
 
 
 def _passwords(name: str) -> Mapping[str, str]:
-    """USER:PASSWORD lines of a file. ConfigError."""
+    """Return the passwords by user from a file of USER:PASSWORD lines. Raises ConfigError."""
     if not name:
         raise ConfigError("[auth] logins: sasl needs the file sasl_users, with a USER:PASSWORD line for each user")
     check_key_file(name)
@@ -205,7 +207,7 @@ def _passwords(name: str) -> Mapping[str, str]:
 
 
 def _user_of(transport: asyncio.BaseTransport) -> int:
-    """The user id of the process behind a Unix socket; -1 where the kernel does not say."""
+    """Return the user id of the process behind a Unix socket; -1 if the kernel does not tell."""
     near = transport.get_extra_info("socket")
     try:
         with socket.socket(fileno=os.dup(near.fileno())) as copy:

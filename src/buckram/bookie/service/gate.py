@@ -142,12 +142,13 @@ class ChangeGate:
         return found
 
     def _new_heads(self, ops: Sequence[KeyOp]) -> list[tuple[int, str]]:
-        """Where in a change new streams begin, and the uid of each."""
+        """Return where in a change new streams begin, with the uid of each."""
         heads = [(at, op) for at, op in enumerate(ops) if isinstance(op, Create) and self._places.head_of(op.key)]
         return [(at, uid) for at, op in heads if (uid := uid_in(op.key, op.value))]
 
     def _with_data_keys(self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]]) -> list[KeyOp]:
-        """With the key that each new stream's data are below, behind its head: whoever creates it first has the uid."""
+        """Return the change with the data key of each new stream behind its head: the first to create that key has the
+        uid."""
         found = list(ops)
         made = {op.key for op in ops if isinstance(op, Create)} if heads else ()
         for at, uid in reversed(heads):
@@ -158,7 +159,8 @@ class ChangeGate:
     def _check_forms(
         self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]], bounds: Mapping[str, Bound | None]
     ) -> None:
-        """Bounds of each key, and what no honest change does: the same key made and deleted, two streams of one uid."""
+        """Check the bound of each key, and refuse what no honest change does: to make and delete one key, or two
+        streams of one uid."""
         deleted = {op.key for op in ops if isinstance(op, Delete)}
         for op in ops:
             bound = bounds[op.key]
@@ -179,8 +181,8 @@ class ChangeGate:
                 raise self._judge.refused(f"{self._places.data}/{uid}", KeyUse.CREATE, "two new streams have this uid")
 
     def _check_one(self, op: KeyOp, before: Found, deleted: set[str]) -> None:
-        """A stream's uid says whose its data are: it never changes, and nobody may give a stream that of another. Nor
-        does what makes a ledger this one change."""
+        """Check one operation on a head or a record: a stream's uid and a ledger's owner never change, and no stream
+        may take the uid of another."""
         if isinstance(op, Create) and self._rules.is_ledger(op.key):
             raise self._judge.refused(op.key, KeyUse.CREATE, "a ledger is created under an id that the cluster gave")
         if isinstance(op, SetValue) and self._rules.is_ledger(op.key):
@@ -246,7 +248,7 @@ class ChangeGate:
             return None
 
     async def _check_data(self, ops: Sequence[KeyOp], trial: KeyRules) -> None:
-        """The key below which a stream's data are says that its uid is taken, so it stays as long as the stream."""
+        """Check that the key which says that a stream's uid is taken stays as long as the stream."""
         deleted = {op.key for op in ops if isinstance(op, Delete)}
         for key in deleted:
             uid = self._places.uid(key)
@@ -295,7 +297,7 @@ class ChangeGate:
         return [one for one in rest if shares.get(one) not in created and kept.get(shares.get(one, "")) is None]
 
     async def _place(self, ledger: LedgerId) -> str:
-        """The key of its record; "" for what cannot be an id."""
+        """Return the key of a ledger's record; "" if the number cannot be an id."""
         try:
             return await self._store().ledgers.key(ledger)
         except InvalidArgument:
@@ -349,7 +351,8 @@ class ChangeGate:
         return [CheckVersion(key, version) for key, version in versions.items() if key not in changed]
 
     async def _check_room(self, ops: Sequence[KeyOp], bounds: Mapping[str, Bound | None]) -> None:
-        """Keys of a kind beside each other are counted once, and then those that are created; now and then again."""
+        """Check that there is room for new keys of a bounded kind: siblings are counted once, then those that are
+        created; now and then again."""
         bounded: dict[str, Bound] = {}
         parents: Counter[str] = Counter()
         for op in ops:
@@ -390,7 +393,7 @@ def _begins_deletion(places: Places, op: KeyOp, before: Found) -> bool:
 
 
 def _check_size(op: Create | SetValue, bound: Bound | None) -> None:
-    """ValueTooLarge."""
+    """Raise ValueTooLarge if a value is beyond the bound of its key."""
     if bound is not None and len(op.value) > bound.most_bytes:
         raise ValueTooLarge(f"{op.key} ({bound.what})", len(op.value), bound.most_bytes)
 
@@ -407,7 +410,8 @@ def _owner(record: KeyValue) -> tuple[str, str] | None:
 
 
 def _is_made_for(record: KeyValue | None, name: str | None, uid: str) -> bool:
-    """By its owner mark: of this full name and of this uid, since either could be another stream's by now."""
+    """Return whether a ledger was made for a stream, by its owner mark: the full name and the uid have to match, since
+    either could be another stream's by now."""
     return record is not None and name is not None and _owner(record) == (name, uid)
 
 

@@ -46,7 +46,7 @@ class GivingWay:
         self._timer = self._loop.call_later(TICK_S, self._look)
 
     def durable(self, tenants: Iterable[Tenant], took_s: float) -> None:
-        """Adds of these tenants took so long from their arrival on."""
+        """Record the time that adds of these tenants took from their arrival until they were durable."""
         longest = self._timer is not None and (self._took_s is None or took_s > self._took_s)
         if longest and any(map(self._headroom.is_small, tenants)):
             self._took_s = took_s

@@ -26,7 +26,7 @@ from buckram.seams import MetadataStore
 
 SWEEP_S = 1.0
 MOST_EXPIRED = 20
-"""Subjects with expired tokens that are remembered, to be told to operators."""
+"""Maximum number of subjects with expired tokens that are remembered for operators."""
 
 
 @dataclass(slots=True)
@@ -63,11 +63,12 @@ class Guard:
 
     @property
     def version(self) -> int:
-        """Another one whenever grants changed."""
+        """Return a value that changes whenever grants change."""
         return self._security.version
 
     async def start(self) -> None:
-        """Read once, so that nobody is judged by nothing, and follow from then on. MetadataError."""
+        """Read keys, revocations and grants once before anything is judged, and follow them from then on. Raises
+        MetadataError."""
         await self._security.start()
         self._scope.keep(self._sweep, "sweep")
 
@@ -89,7 +90,7 @@ class Guard:
                     session.abort(f"{one.principal}: {why}")
 
     def verify(self, text: bytes) -> Token:
-        """Raises TokenRefused."""
+        """Return what a token says. Raises TokenRefused."""
         try:
             return self._security.verify(text)
         except TokenExpired as error:
@@ -121,7 +122,8 @@ class Guard:
     def entered(
         self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
     ) -> None:
-        """A peer is known from now on. `certificate`: the serial number of the one by which it is."""
+        """Register a connection whose peer is known now. `certificate`: serial number of the certificate it is known
+        by."""
         session.principal = principal
         self._connected[session] = _Connected(principal, token, certificate)
 
@@ -132,8 +134,8 @@ class Guard:
         return NamespaceRules(self._places, lambda: self.state.acl, principal, self._known)
 
     def rights(self, session: Session, name: str) -> int:
-        """READ and APPEND of a connection on the ledgers of a stream, or on those of a namespace that are no
-        stream's."""
+        """Return READ and APPEND as a connection has them on the ledgers of a stream, or on those of a namespace
+        without one."""
         if not self.authorises or session.principal.admin:
             return READ | APPEND
         return bits(allowed_on_entries(name, self.state.acl.allowed(session.principal, name)))

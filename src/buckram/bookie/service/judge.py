@@ -45,7 +45,8 @@ class Judge:
             raise self.refused(key, use, why or UNSEEN)
 
     def refused(self, key: str, use: KeyUse, why: str) -> AccessRefused:
-        """Return the error that says so. What the peer is told has no place in the store; the audit trail has it."""
+        """Return the error for a refused request. Its message for the peer does not name the key; `place` has it for
+        the audit trail."""
         found = f"{self._session.principal} may not {use.value} it: {why}"
         return _placed(AccessRefused(self._called(key), found, advice=""), key)
 
@@ -69,7 +70,8 @@ class Judge:
         return key.startswith(secrets) and key[len(secrets) : len(secrets) + 1] in ("", "/")
 
     async def find_out(self, rules: KeyRules, key: str) -> None:
-        """Read what says which namespace a key belongs to: a ledger's record, or the heads of streams. NoSuchKey."""
+        """Read which namespace a key belongs to, from a ledger's record or from the heads of streams. Raises
+        NoSuchKey."""
         keys, streams = self._store().keys, f"{self._store().own}/streams"
         ledger = key.rpartition("/")[0]
         if rules.is_ledger(ledger):  # a stream holds it: whose both are matters

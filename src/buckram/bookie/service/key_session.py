@@ -187,8 +187,8 @@ class KeySession:
         return self._seen(found)
 
     async def _children(self, request: KeyRequest, watch: Notify | None) -> list[str]:
-        """Names below a key, and of namespaces and streams those that the principal may read; empty only when there are
-        no more."""
+        """Return names below a key; of namespaces and streams those that the principal may read; empty only when there
+        are no more."""
         rules, after = self._rules, request.after
         while True:
             names = await self._keys.children(request.key, after=after, limit=request.limit, watch=watch)
@@ -279,7 +279,8 @@ class KeySession:
                 return None
 
     def _removed(self, ops: Sequence[KeyOp]) -> list[LedgerId]:
-        """The ledgers whose records go: that is recorded with it, whatever release the client is of."""
+        """Return the ledgers whose records a change deletes: their deletion is recorded along with it, for clients of
+        any release."""
         found = [self._store.layout.ledger_of(op.key) for op in ops if isinstance(op, Delete)]
         return [one for one in found if one is not None]
 
@@ -337,7 +338,7 @@ class KeySession:
         return notify
 
     def changed(self, place: tuple[Kind, str]) -> None:
-        """Tell the client; it is told once."""
+        """Tell the client of a change; a watch fires once."""
         if self.places.pop(place, None) is not None:
             self._session.send(encode_event(Event(*place)))
 
@@ -362,7 +363,7 @@ class KeySession:
         self._session.send(encode_event(Event(Kind.SESSION_LOST, "")))
 
     async def close(self) -> None:
-        """End the session: its keys go, and nobody is told of anything any more. Idempotent."""
+        """End the session: its keys are deleted, and no watch fires any more. Idempotent."""
         self._closed = True
         self._shared.forget(self)
         self.places.clear()

@@ -37,7 +37,7 @@ OF_IDS = {
 OF_NOBODY = (Kind.LEDGER_KEY, Kind.MANAGER_NAME)
 """Requests that every principal may make: how ledgers are kept, not which there are."""
 _MAX_GIVEN = 100_000
-"""Ids that a connection was given and has not used; with more of them the oldest ones go."""
+"""Maximum number of unused ids of a connection that are remembered; beyond it the oldest ones are forgotten."""
 
 
 class LedgerQuota(Protocol):

@@ -30,7 +30,7 @@ from buckram.metadata.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, LedgerState, SetValue
 
 REFUSAL_ERRORS = (AccessRefused, InvalidArgument, MalformedRecord, QuotaExceeded, ValueTooLarge)
-"""By which a request is refused for what it is, and not for the state of things."""
+"""Errors that refuse a request for what it is, and not for the state of things."""
 _ACTIONS: dict[type, str] = {Create: "create", SetValue: "policy", Delete: "delete", CheckVersion: "read"}
 _ACTIONS_OF_REQUESTS = {
     Kind.LEDGER_CREATE: "create",
@@ -105,7 +105,7 @@ class Noting:
         return found
 
     def done(self, session: Session, ops: Sequence[KeyOp], before: Mapping[str, bytes]) -> None:
-        """The change was carried out."""
+        """Note a change that was carried out."""
         for op in ops:
             if op.key.startswith(self._heads):
                 self._head(session, op, before.get(op.key))
@@ -118,11 +118,11 @@ class Noting:
                 self._ledger(session, op, before.get(op.key))
 
     def created(self, session: Session, ledger_id: int, value: bytes) -> None:
-        """A ledger was created."""
+        """Note the creation of a ledger."""
         self._log.note(session, "create", f"ledger {ledger_id}", _namespace(value))
 
     def refused(self, session: Session, request: KeyRequest, error: BuckramError) -> None:
-        """A request was refused. The key is the error's, or the first that the request would use."""
+        """Note a refused request. The key is the error's, or the first that the request would use."""
         key: str = getattr(error, "place", "") or getattr(error, "key", "")
         ops = [op for op in request.ops if not isinstance(op, CheckVersion)] or request.ops
         named = (one for one in ops if one.key == key or key.startswith(f"{one.key} ("))

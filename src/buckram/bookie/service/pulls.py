@@ -35,7 +35,7 @@ MOST_BYTES = 64 * 1024 * 1024
 MOST_WAITING = 64
 _EXTENT_COST = 256
 _TURN_BYTES = 1024 * 1024
-"""After so many bytes were checked, others have their turn."""
+"""Number of bytes after whose check other requests have their turn."""
 _KEYLESS = (DigestType.CRC32, DigestType.CRC32C)
 """Digests that need no password, which a bookie does not have."""
 
@@ -109,7 +109,7 @@ class PullPath:
         self._go_on()
 
     def forget(self, session: Session) -> None:
-        """A connection ended: what waits for it elsewhere is not answered any more."""
+        """Forget a connection that ended: its requests that wait elsewhere get no reply."""
         self._waiting = deque(job for job in self._waiting if job.session is not session)
         for job in [one for one in self._in_work if one.session is session and one.given]:
             self._release(job)
@@ -196,7 +196,7 @@ class PullPath:
         return Code.OK
 
     def _runs(self, request: Pull, extent: Extent, piece: FileData) -> Sequence[AddRun]:
-        """Runs of the good entries of one extent, before the first that is not what the request says."""
+        """Yield runs of the good entries of one extent, up to the first entry that is not what the request names."""
         bodies = bodies_of(extent, *piece)
         if bodies is None or not bodies:
             return []

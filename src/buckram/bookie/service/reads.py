@@ -36,7 +36,7 @@ FRAME_ROOM = 128
 
 
 class MostBytes(Protocol):
-    """Says how large an answer about a ledger may be now (`bookie/service/turnstile.py`)."""
+    """Limit of the size of an answer about a ledger (`bookie/service/turnstile.py`)."""
 
     def __call__(self, ledger_id: LedgerId, /) -> int: ...
 

@@ -95,7 +95,7 @@ class Service:
         self.admission = Admission(store, metadata, config, runtime.rng, self.polls, trust)
         parts = store, self.polls, budget, runtime.stats, self.admission
         self.traced = None if runtime.traces is None else TracedAdds(runtime.traces, *parts)
-        """The same as `adds` where some of them are followed."""
+        """Adds with traces: as `adds`, but some of them are followed."""
         self.adds = self.traced or AddPath(*parts)
         self.reads = ReadPath(
             store,
@@ -275,7 +275,7 @@ class BookieServer:
         self._drop()
 
     def doubt(self) -> None:
-        """Drop every connection at once and take no other, until `go_on`: nobody knows whether the bookie is a member
+        """Drop every connection at once and take no other until `go_on`: it is in doubt whether the bookie is a member
         still."""
         self._in_doubt = True
         self._drop()
@@ -293,7 +293,7 @@ class BookieServer:
         return Session(protocol, self.budget, self, self.pulse)
 
     def _new_guarded(self) -> asyncio.Protocol:
-        """A connection that begins at the door."""
+        """Return the protocol of a connection that begins at the door."""
         assert self._door is not None
         protocol, hallway = self._door.protocol(self._net.max_frame_bytes)
         session = Session(protocol, self.budget, self, self.pulse)

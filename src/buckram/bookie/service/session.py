@@ -188,7 +188,7 @@ class Session(asyncio.Protocol):
             log.debug("connection lost: %s", exc)
 
     def begin_tls(self, data: bytes) -> None:
-        """The peer's first bytes of TLS. What was sent until now, the answer to START_TLS, are the last in clear."""
+        """Begin TLS with the peer's first bytes of it. The answer to START_TLS was the last to be sent in clear."""
         self._flush()
         if self.open:
             self._events.tls_begun(self, data)
@@ -341,6 +341,6 @@ class Session(asyncio.Protocol):
 
 
 def request_of(session: Session, context: ReplyContext) -> dict[str, str]:
-    """For `extra` of a line of the log: who asked, with the number of the request, or its entry where it has none."""
+    """Return `extra` for a line of the log: the peer, and the number of the request, or its entry if it has none."""
     number = context.txn or f"{context.ledger_id}/{context.entry_id}"
     return {"request": f"{session.peer}#{number}"}

@@ -211,7 +211,7 @@ class Tenant:
     # -- counting
 
     def added(self, size: int, entries: int, copies: int) -> None:
-        """A run passes, whose entries have so many copies on all bookies."""
+        """Count a run that passes, each of whose entries has `copies` copies on all bookies together."""
         self._stored += size
         self._in_bytes += size / copies
         self._in_entries += entries / copies
@@ -246,7 +246,7 @@ class Tenant:
 
     @property
     def stored_left(self) -> int:
-        """The bytes that its quota has left on all bookies together."""
+        """Return the bytes that the namespace's quota has left on all bookies together."""
         return self._stored_until - self._stored
 
     @stored_left.setter

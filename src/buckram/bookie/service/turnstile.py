@@ -59,7 +59,7 @@ class Turnstile:
         self._giving_way = GivingWay(self.tenants, lambda: self.contended)
         self._soon = False
         self.on_refused: OnRefused | None = None
-        """Hears of each request for which a quota is used up."""
+        """Callback for each request for which a quota is used up."""
 
     def tenant(self, namespace: str) -> Tenant:
         found = self.tenants.get(namespace)
@@ -75,7 +75,8 @@ class Turnstile:
     # -- arriving requests
 
     def add(self, session: Session, run: AddRun) -> None:
-        """Let a run of adds pass, hold it back, or refuse it. While a namespace has credit, that is all there is."""
+        """Let a run of adds pass, hold it back, or refuse it. While a namespace has credit, nothing else is looked
+        at."""
         owner = self._owner(run.ledger_id) if self.active else None
         if owner is None or not owner[0]:
             self._add(session, run)
@@ -140,7 +141,8 @@ class Turnstile:
             self._hold(tenant, tenant.reads, Held(session, item, REQUEST_COST))
 
     def _seen(self, tenant: Tenant, now: float) -> None:
-        """Namespaces compete for a while when a request is of another one than that before it."""
+        """Note whose request came: namespaces compete for a while after a request of another one than that before
+        it."""
         last = self._last
         if last is not None and last is not tenant:
             self._mixed_until = now + MIXED_S
@@ -177,7 +179,8 @@ class Turnstile:
             self._go_on_soon()
 
     def _refuse(self, session: Session, item: Item, quota: str) -> None:
-        """Apache's clients get UNAUTHORIZED: any other code would have them walk through the cluster."""
+        """Refuse a request. Apache's clients get UNAUTHORIZED: any other code would have them walk through the
+        cluster."""
         said = session.introduction
         knows = said is not None and said.features & KNOWS_QUOTAS
         code = Code.QUOTA_EXCEEDED if knows else Code.UNAUTHORIZED
@@ -234,7 +237,8 @@ class Turnstile:
             self._go_on_soon()
 
     def _next_size(self, kind: str, stopped: list[Tenant], tenant: Tenant) -> int | None:
-        """The size of what is next; None, and a place among the stopped ones, where nothing may pass now."""
+        """Return the size of the next request of a tenant; if nothing may pass now, mark it as stopped and return
+        None."""
         line, now = tenant.line(kind), self._loop.time()
         room = kind == READS or self._has_room(tenant, now)
         if line.waiting and room and tenant.wait_s(kind, now) <= 0:
@@ -271,7 +275,7 @@ class Turnstile:
         return FAIR_READ_BYTES
 
     def served(self, ledger_id: LedgerId, size: int) -> None:
-        """Readers got this much of a ledger."""
+        """Count bytes of a ledger that readers got."""
         owner = self._owners.get(ledger_id) if self.active else None
         if owner is not None and owner.namespace:
             self.tenant(owner.namespace).read(size)

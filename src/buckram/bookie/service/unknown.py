@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from buckram.bookie.service.session import Session
 
 FIRST_S = 3.0
-"""A peer that has said nothing by then is closed, and one that has to speak TLS and has not begun."""
+"""Time within which a peer has to say something, and to begin TLS if it must, before it is closed, seconds."""
 LOGIN_S = 10.0
-"""A peer that is not known by then is closed."""
+"""Time within which a peer has to log in before it is closed, seconds."""
 MOST_UNKNOWN = 512
-"""Connections of peers that are not known, and never more than half of all that the bookie takes."""
+"""Maximum number of connections without a login, and never more than half of all that the bookie takes."""
 MOST_OF_ADDRESS = 256
 """Maximum number of these from one address; an IPv6 network of 64 bits counts as one address, because one machine has
 all of it."""
@@ -79,7 +79,7 @@ class Unknown:
         return True
 
     def forget(self, session: Session) -> None:
-        """The peer is known now, or its connection has ended. Idempotent."""
+        """Forget a connection whose peer is known now, or that has ended. Idempotent."""
         entry = self._entries.pop(session, None)
         if entry is None:
             return

@@ -40,8 +40,8 @@ OVERSHOOT = 64 << 20
 IDLE_S = 1.0
 """After this time without a block, an empty one closes the log's tail on the device."""
 BULK_TIMES = 4
-"""A group with copies of other bookies' entries may be so many times as large as others: nobody waits for one of them,
-and each sync has its price."""
+"""Factor by which a group with copies of other bookies' entries may be larger than others: no client waits for a single
+copy, and each sync has its price."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
 

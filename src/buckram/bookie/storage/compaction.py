@@ -34,7 +34,7 @@ class Progress(Protocol):
 
 
 def _no_progress(done: int, total: int) -> None:
-    """Report to nobody."""
+    """Ignore the progress."""
 
 
 class Compaction:

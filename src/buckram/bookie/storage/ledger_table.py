@@ -174,7 +174,7 @@ class LedgerTable:
 
     @property
     def highest(self) -> LedgerId:
-        """The highest ledger that is or was here, deleted ones included; -1 if there never was one."""
+        """Return the highest ledger that is or was here, deleted ones included; -1 if there never was one."""
         highest = max(self.pinned, default=-1)
         for segment in self._uncovered():
             if segment.index is not None:

@@ -23,7 +23,7 @@ class OpenFiles:
         self._files: OrderedDict[str, File] = OrderedDict()
         self._busy: dict[str, int] = {}
         self._leaving: dict[str, list[File]] = {}
-        """Files that were forgotten while they were held: closed when nobody holds the name any more."""
+        """Files that were forgotten while they were held: closed when the last holder releases the name."""
 
     def get(self, name: str) -> File:
         """Return the open file; it may be closed at the next `get`, see `hold`. Raises OSError."""

@@ -111,7 +111,7 @@ class Store(LedgerStates):
 
     @property
     def loss(self) -> int:
-        """The number of the newest loss, which whoever clears the limbo must name; 0 if there was none."""
+        """Return the number of the newest loss, which an operator names to clear the limbo; 0 if there was none."""
         return self._state.losses.count
 
     @property
@@ -132,7 +132,7 @@ class Store(LedgerStates):
 
     @property
     def failed(self) -> OSError | None:
-        """The error that ended the log, usually a failed sync; None while it works. The bookie stops then."""
+        """Return the error that ended the log, usually a failed sync; None while it works. The bookie stops then."""
         return self._log.failed
 
     @property
@@ -171,7 +171,7 @@ class Store(LedgerStates):
 
     @property
     def highest_ledger(self) -> LedgerId:
-        """The highest ledger id that this store has a state of; -1 if it has none."""
+        """Return the highest ledger id that this store has a state of; -1 if it has none."""
         return self._table.highest
 
     def stats(self) -> dict[str, int]:

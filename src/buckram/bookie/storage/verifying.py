@@ -203,7 +203,7 @@ class Verifying:
     # -- what is known to be bad
 
     def set_good(self, segment: Segment) -> None:
-        """Nothing in this file is bad: all of it was verified."""
+        """Record that all of this file was verified: it has no bad entries."""
         segment.bad = None
 
     def set_bad(self, segment: Segment, ledger: LedgerId, within: Sequence[Span], bad: Sequence[Span]) -> None:

@@ -21,9 +21,8 @@ _WITHIN_S = 1.0
 
 
 class Accuser:
-    """The evidence of bookies' misdeeds in one ledger. `told`: what was seen so far, each deed of a bookie once.
-    `sealed`: names_mac of core/ledgers/metadata holds for the ledger, and then bytes that do not fit its digest make a
-    bookie a suspect."""
+    """The evidence of bookies' misdeeds in one ledger: the first of each kind per bookie. `sealed`: the ledger's record
+    has a MAC (core/ledgers/metadata.names_mac), and then bytes that do not fit its digest make a bookie a suspect."""
 
     def __init__(self, services: Services, ledger_id: LedgerId, digest: Digest, *, sealed: bool) -> None:
         self._services, self._ledger_id, self._digest = services, ledger_id, digest

@@ -1,7 +1,7 @@
-"""Reading replicas where they are: every entry that one bookie holds of a piece, verified. Needs no metadata store.
+"""Replicas read where they are: every entry that one bookie holds of a piece, verified. Needs no metadata store.
 
-What counts is what its files have, not what it keeps in memory. Nothing is repaired and nothing is fenced. What bookies
-hold beyond what metadata says they must is not looked at.
+Only what a bookie's files have counts, not what it keeps in memory. Nothing is repaired and nothing is fenced. Entries
+that bookies hold beyond what metadata places on them are not looked at.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STRIPED_WALKERS = 8
 _SINGLES = 32
 _HUNG_UP = 2
 _WITHIN_S = 10.0
-"""A bookie that is overloaded, restarting or stopped for a moment is asked again for so long."""
+"""Time that an overloaded, restarting or stopped bookie is asked again and again, seconds."""
 
 
 class ReplicaAuditor:
@@ -104,12 +104,12 @@ class ReplicaAuditor:
         return report
 
     async def entry(self, piece: Piece, entry: EntryId) -> Answer[Entry]:
-        """One entry as this bookie holds it."""
+        """Return one entry as this bookie holds it."""
         digest = Digest(piece.digest, piece.password, piece.birth)
         return _opened(digest, piece, entry, await self.ask(piece.bookie, Read(piece.ledger, entry, birth=piece.birth)))
 
     async def stored(self, piece: Piece, entry: EntryId, digest: Digest) -> Reply | BookieError:
-        """The answer to a read of one entry, from the bookie's files where it knows batch reads."""
+        """Return the answer to a read of one entry, from the bookie's files if it knows batch reads."""
         if self.takes_batches(piece.bookie):
             request = one_from_files(piece.ledger, entry, self._batch_bytes, digest)
             reply = await self.ask(piece.bookie, request)
@@ -138,7 +138,7 @@ class ReplicaAuditor:
         return self._batch_bytes
 
     def takes_batches(self, bookie: BookieId) -> bool:
-        """False for a peer that hung up on batch reads again and again: it does not know them."""
+        """Return False for a peer that hung up on batch reads again and again: it does not know them."""
         return self._hung_up.get(bookie, 0) < _HUNG_UP
 
     def hung_up(self, bookie: BookieId) -> None:

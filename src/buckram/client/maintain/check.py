@@ -36,7 +36,7 @@ class Lacking:
     kind: str
     entries: int
     rows: tuple[Row, ...]
-    """The first `NAMED_ROWS` of them."""
+    """Rows of missing entries, at most the first `NAMED_ROWS`."""
     why: str
 
 
@@ -62,12 +62,12 @@ class CheckReport:
 
     @property
     def healthy(self) -> bool:
-        """Every copy is there, as far as it was asked for."""
+        """Return whether every copy is there, and every bookie could be asked."""
         return not self.lacking and not self.unknown
 
     @property
     def state(self) -> str:
-        """ "healthy", "damaged", "lacks copies" or "unknown", what weighs most of these."""
+        """Return the gravest of "damaged", "lacks copies" and "unknown" that applies, else "healthy"."""
         if any(one.kind == "damaged" for one in self.lacking):
             return "damaged"
         if self.lacking:

@@ -19,7 +19,7 @@ from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 async def members_behind(
     services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, end: EntryId, within_s: float
 ) -> list[BookieId]:
-    """Members that are not known to hold everything up to `end`. One that does not answer within the time is such."""
+    """Return members that are not known to hold everything up to `end`, those included that do not answer in time."""
     birth = birth_of(metadata)
 
     async def holds(bookie: BookieId) -> bool:

@@ -66,7 +66,8 @@ async def judged(
 
 
 async def misplaced(services: Services) -> AsyncIterator[Misplaced]:
-    """Every ledger that breaks its policy, ascending. MalformedRecord where the record of one cannot be read."""
+    """Yield every ledger that breaks its policy, ascending. Raises MalformedRecord if the record of one cannot be
+    read."""
     async for _, found in judged(services):
         if isinstance(found, MalformedRecord):
             raise found
@@ -85,7 +86,7 @@ def judge(services: Services, ledger_id: LedgerId, metadata: LedgerMetadata) -> 
 
 
 async def explain_ledger(services: Services, ledger_id: LedgerId) -> list[Explained]:
-    """For each fragment of a ledger. NoSuchLedger."""
+    """Explain the placement of each fragment of a ledger. Raises NoSuchLedger."""
     metadata = (await services.store.read_ledger(check_ledger_id(ledger_id))).metadata
     policy = policy_of(metadata.custom_metadata, services.bookies.policy)
     known = await _everybody(services)

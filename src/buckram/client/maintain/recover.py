@@ -58,7 +58,7 @@ from buckram.types import (
 T = TypeVar("T")
 _WITHIN_S = 10.0
 _MEMBERS_S = 1.0
-"""For so long, in all, a recovery waits for members that have not answered before it believes others' denials."""
+"""Total time that a recovery waits for members that have not answered before it believes others' denials, seconds."""
 _LISTS_S = 0.25
 """Least time that late members get, seconds: first for their copies, and then for their lists."""
 _ATTEMPTS = 5

@@ -109,7 +109,7 @@ async def fill_in(
     confirmed: EntryId | None = None,
     listed: bool = False,
 ) -> bool:
-    """Copy to these members what they lack; metadata stays as it is. Whether nothing is left.
+    """Copy to these members what they lack, and return whether nothing is left; metadata stays as it is.
 
     Of the open last fragment only what is `confirmed`, which nothing can change any more; None: it is not looked at.
     `listed`: what a member lists is not read; else all is, and what is damaged is copied again, too.
@@ -192,7 +192,7 @@ class _Repair:
             return None
 
     def _ranges(self, metadata: LedgerMetadata) -> list[tuple[Fragment, EntryId]]:
-        """Fragments that cannot grow, with their last entry (below the first: an empty one)."""
+        """Return the fragments that cannot grow, with their last entry (below the first: an empty one)."""
         ends = [fragment_end(metadata, index) for index in range(len(metadata.fragments))]
         return [(f, end) for f, end in zip(metadata.fragments, ends, strict=True) if end is not None]
 
@@ -300,7 +300,8 @@ class _Repair:
     async def _copy(
         self, fragment: Fragment, old: BookieId, target: BookieId, ids: Sequence[EntryId]
     ) -> dict[EntryId, str]:
-        """Read good copies and add them to the target; they are durable when this returns. -> those without one."""
+        """Read good copies and add them to the target; they are durable when this returns. Return the entries without
+        one."""
         gone = old == target or self._services.bookies.info(old) is None
         sources = await self._all([self._source(fragment, old if gone else None, entry) for entry in ids])
         lost = {entry: source for entry, source in zip(ids, sources, strict=True) if isinstance(source, str)}
@@ -346,7 +347,8 @@ class _Repair:
         return reply_is(reply, Code.UNKNOWN_LEDGER_STATE)
 
     async def _is_still_there(self, bookie: BookieId, incarnation: str | None) -> bool:
-        """The ledger and the same process or directory: else there is a reason for what is missing now."""
+        """Return whether the ledger and the bookie's incarnation are unchanged: if not, that explains what is missing
+        now."""
         try:
             await self._services.bookies.refresh()
             await self._services.store.read_ledger(self._ledger_id)
@@ -355,7 +357,7 @@ class _Repair:
         return self._services.bookies.incarnation(bookie) == incarnation
 
     async def _source(self, fragment: Fragment, old: BookieId | None, entry: EntryId) -> Entry | str:
-        """A good copy from a member other than `old`, or why there is none."""
+        """Return a good copy from a member other than `old`, or why there is none."""
         members = [fragment.ensemble[p] for p in self._quorum.write_set(entry)]
         order = self._services.bookies.read_order([m for m in members if m != old])
         if not order:
@@ -391,7 +393,8 @@ class _Repair:
     async def _look_again(
         self, fragment: Fragment, last: EntryId, position: Position, old: BookieId, new: BookieId
     ) -> None:
-        """Metadata names the bookie now, so what it still holds stays there; what is gone is copied again."""
+        """Check the new member again now that metadata names it: what it still holds stays there, what is gone is
+        copied again."""
         held = self._quorum.held_ranges(position, fragment.first_entry, last)
         if await lists_all(self._services, new, self._ledger_id, self._digest.birth, held):
             return
@@ -407,7 +410,7 @@ class _Repair:
             self._checked, self._progress = checked, progress
 
     async def _replace(self, fragment: Fragment, old: BookieId, new: BookieId) -> bool:
-        """True when metadata names `new` now because of this."""
+        """Replace a member in metadata. Return True if metadata names `new` now because of this."""
 
         def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
             index = fragment_index(metadata, fragment.first_entry)

@@ -42,7 +42,7 @@ class RepairReport:
     entries_copied: int
     """Number of copies of entries that were written."""
     bytes_copied: int
-    """Bytes of these, as they are stored."""
+    """Size of the copied entries as they are stored, bytes."""
     replaced: tuple[Replacement, ...]
     """Members that were gone, and who took their places."""
     problems: tuple[str, ...]

@@ -69,8 +69,8 @@ class Salvage:
         """Bookies that did not answer, and why: what they hold is not among what was found."""
 
     async def find(self) -> list[Found]:
-        """All of them but those that were deleted on purpose, ascending. InvalidArgument where the ids that bookies
-        hold are too many to be asked for."""
+        """Find all of them but those that were deleted on purpose, ascending. Raises InvalidArgument if the ids that
+        bookies hold are too many to ask about."""
         highest = max([await self._highest(one) for one in self._addresses], default=-1)
         known: set[LedgerId] = set()
         after = -1
@@ -80,7 +80,7 @@ class Salvage:
         return await self._look(self._missing(highest, known, await all_recorded(self._store)))
 
     def _missing(self, highest: LedgerId, known: set[LedgerId], recorded: dict[int, Deleted]) -> list[LedgerId]:
-        """The ids up to `highest` that metadata does not know, and that nobody deleted."""
+        """Return the ids up to `highest` that metadata does not know, and whose deletion is not recorded."""
         missing: list[LedgerId] = []
         for bucket in range(bucket_of(highest) + 1):
             deleted = recorded.get(bucket, NONE_DELETED)
@@ -179,7 +179,7 @@ class Salvage:
 
 
 def _only_birth(found: Found) -> bytes:
-    """The one that the holders have, b"" where none knows it."""
+    """Return the one birth that the holders have, b"" if none knows it."""
     births = sorted(set(found.births.values()))
     if len(births) <= 1:
         return b"".join(births)

@@ -99,10 +99,8 @@ def _proven(ledger_id: LedgerId, digest: Digest, packet: bytes | None, stored: b
 async def read_last_confirmed(
     services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, scope: TaskScope
 ) -> EntryId:
-    """The last confirmed entry by a covering set of the last ensemble, never below F - 1 (8.2 row 18).
-
-    A closed ledger needs no bookie. ReadFailed when the answers cover too little.
-    """
+    """Return the last entry confirmed by a covering set of the last ensemble, never below F - 1 (8.2 row 18). A closed
+    ledger needs no bookie. Raises ReadFailed if too few bookies answer."""
     if metadata.closed:
         assert metadata.last_entry is not None
         return metadata.last_entry

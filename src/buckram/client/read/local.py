@@ -30,7 +30,7 @@ GROUP_BYTES = 1024 * 1024
 
 
 class _Ended(Exception):
-    """Reading from these files cannot go on; the caller asks the bookies."""
+    """Raised when reading from these files cannot go on; the caller asks the bookies."""
 
 
 class LocalReads:
@@ -48,7 +48,7 @@ class LocalReads:
     async def chunks(
         self, span: Span, bookies: Sequence[BookieId], opener: RangeOpener[T]
     ) -> AsyncGenerator[list[T], None]:
-        """Verified entries from the span's first on, in order, as far as that goes; `opener` checks them."""
+        """Yield verified entries from the span's first on, in order, as far as the files go; `opener` checks them."""
         first, last, bookie = span.first, span.last, self.neighbour(bookies)
         if bookie is None:
             return
@@ -72,7 +72,7 @@ class LocalReads:
             return
 
     def neighbour(self, bookies: Sequence[BookieId]) -> BookieId | None:
-        """The first of these bookies whose files may be on this machine."""
+        """Return the first of these bookies whose files may be on this machine, else None."""
         # Who hung up on a batch read would do so again, and other requests would go with the connection.
         remote, hung_up = self._services.remote_bookies, self._services.batch_unsupported
         return next((one for one in bookies if one not in remote and one not in hung_up), None)
@@ -167,7 +167,7 @@ class LocalReads:
 
 
 def _end_of(located: Located) -> EntryId:
-    """The entry behind the last one that is located."""
+    """Return the entry behind the last one that is located."""
     return located.extents[-1].first + located.extents[-1].entries
 
 

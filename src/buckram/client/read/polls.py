@@ -79,7 +79,7 @@ class LacPolls:
         self._wait_ms = max(1, int(services.config.long_poll_s * 1000))
         self._polls: list[_Poll] = []
         self._others: list[BookieId] | None = None
-        """The bookies to ask next. None: the order is not worked out yet, and it is all of them but the first."""
+        """Bookies to ask next; None before the order is worked out: then all of them but the first."""
         self._first: BookieId = ""
         self._metadata: LedgerMetadata | None = None
         self._above = NO_ENTRY
@@ -164,7 +164,7 @@ class LacPolls:
         return not self._polls and spent < self._services.config.long_poll_s / 2, self._unseen
 
     def stop(self) -> None:
-        """End all polls: nobody waits any more."""
+        """End all polls, because their caller waits no longer."""
         self._drop_polls()
         while self._ahead:
             self._ahead.pop().drop()

@@ -46,7 +46,7 @@ class RangeOpener(Protocol[T]):
 
 class OnBytes(Protocol):
     def __call__(self, entries: int, size: int, /) -> None:
-        """Take note that so many stored entries came, of `size` bytes together."""
+        """Take note that `entries` stored entries came, of `size` bytes together."""
         ...
 
 
@@ -200,7 +200,7 @@ class _OpenRequests(Generic[T]):
         return what.result()
 
     def forget(self) -> None:
-        """Cancel the requests that are still open: nobody waits for them any more."""
+        """Cancel the requests that are still open."""
         for asked in self._asked.values():
             asked.cancel()
         self._asked.clear()  # what was asked refers to this object

@@ -86,7 +86,7 @@ class Tail(NotCopied):
 
     @property
     def position(self) -> EntryId:
-        """The next entry to be delivered."""
+        """Return the next entry to be delivered."""
         return self._fetched[0].entry_id if self._fetched else self._cursor
 
     def __aiter__(self) -> Tail:
@@ -100,7 +100,7 @@ class Tail(NotCopied):
         return self._fetched.popleft()
 
     async def next_chunk(self) -> list[Entry]:
-        """The next entries, as many as came together; empty at the end of the ledger."""
+        """Return the next entries, as many as came together; empty at the end of the ledger."""
         if self._fetched:
             chunk = list(self._fetched)
             self._fetched.clear()
@@ -153,7 +153,7 @@ class Tail(NotCopied):
         return found
 
     def _keep(self, entry: Entry) -> None:
-        """Keep an entry for later: whatever becomes of the ledger, an entry of this id can have no other payload."""
+        """Keep an entry for later: an entry of this id can have no other payload, even if the ledger changes."""
         peeked, cursor = self._peeked, self._cursor
         if entry.entry_id < cursor:
             return
@@ -191,7 +191,7 @@ class Tail(NotCopied):
         return found
 
     async def _read(self, end: EntryId, changed: asyncio.Event) -> list[Entry]:
-        """The next chunk up to `end`; empty if it should be looked at again."""
+        """Return the next chunk up to `end`; empty if it should be looked at again."""
         loop = asyncio.get_running_loop()
         if self._chunks is None:
             self._chunks = self._stream_entries(self._cursor, end)

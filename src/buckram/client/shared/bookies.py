@@ -65,12 +65,12 @@ class BookieWatcher:
         # Last known registration of every bookie ever seen, so that a lost session does not cut live connections.
         self._known: dict[BookieId, BookieInfo] = {}
         self.topology = Topology()
-        """Where every bookie is that was ever seen: as metadata says, else as it says itself. Another value after
-        each change."""
+        """Place of every bookie that was ever seen: from metadata, else from its registration. Replaced after each
+        change."""
         self.convicted: frozenset[BookieId] = frozenset()
         """Bookies that lied (F21): no new ensemble has them, writers replace them, and others are read first."""
         self.slow: frozenset[BookieId] = frozenset()
-        """Bookies that say that their disks are slow: new ensembles avoid them, and others are read first."""
+        """Bookies that report slow disks: new ensembles avoid them, and others are read first."""
         self.free_bytes: dict[BookieId, int] = {}
         """Free disk space as bookies report it, where a placement has weights (`client/shared/weights.py`)."""
         self._began = 0.0
@@ -109,20 +109,20 @@ class BookieWatcher:
 
     @property
     def bookies(self) -> BookieSet:
-        """The last list that was read."""
+        """Return the last list that was read."""
         return self._bookies
 
     def info(self, bookie_id: BookieId) -> BookieInfo | None:
-        """The present registration, writable or read-only."""
+        """Return the present registration, writable or read-only; None without one."""
         return self._bookies.find(bookie_id)
 
     def incarnation(self, bookie_id: BookieId) -> str | None:
-        """The last incarnation seen of a bookie; None where it never gave one (Apache's do not)."""
+        """Return the last incarnation seen of a bookie; None if it never gave one (Apache's do not)."""
         known = self._known.get(bookie_id)
         return known.incarnation if known else None
 
     def last_info(self, bookie_id: BookieId) -> BookieInfo | None:
-        """The present registration, or the last one that was seen."""
+        """Return the present registration, or the last one that was seen."""
         return self._known.get(bookie_id)
 
     def nobody(self) -> NotEnoughBookies | None:
@@ -134,14 +134,14 @@ class BookieWatcher:
         return NotEnoughBookies(1, 0, f"no bookie of the cluster at {uri} is registered: {how_to_start(uri)}")
 
     def require_identity(self, required: bool) -> None:
-        """Use only bookies that say who they are; listeners are called as after a change of the list."""
+        """Use only bookies that identify themselves; listeners are called as after a change of the list."""
         if required != self.identity_required:
             self.identity_required = required
             self._notify(BookieChange())
 
     @property
     def readonly(self) -> tuple[BookieId, ...]:
-        """The registered bookies that take no new entries, sorted."""
+        """Return the registered bookies that take no new entries, sorted."""
         return tuple(sorted(self._bookies.readonly))
 
     def resolve(self, bookie_id: BookieId) -> BookieAddress | None:
@@ -185,7 +185,8 @@ class BookieWatcher:
         self._stale.set()
 
     def report_slow(self, bookie_id: BookieId, for_s: float | None = None) -> None:
-        """A hedged read beat it: read from others first, for a while or for `for_s`. No effect on placement."""
+        """Record that a hedged read beat the bookie: others are read first, for a while or for `for_s`. No effect on
+        placement."""
         self.recent.beaten(bookie_id, self._now(), for_s)
 
     def report_ok(self, bookie_id: BookieId) -> None:
@@ -196,8 +197,8 @@ class BookieWatcher:
         return self.recent.quarantined(bookie_id, self._now())
 
     def read_order(self, members: Sequence[BookieId]) -> Sequence[BookieId]:
-        """The members in the order in which to read from them: near ones first, of these the quick ones, else as given;
-        then those that were beaten, failed ones, unregistered ones.
+        """Return the members in the order in which to read from them: near ones first, of these the quick ones, else as
+        given; then those that were beaten, failed ones, unregistered ones.
 
         None is left out: order is about latency, never about correctness.
         """
@@ -227,7 +228,7 @@ class BookieWatcher:
         return self.topology.domain(bookie_id, level)
 
     def choose(self, quorum: Quorum, policy: PlacementPolicy | None = None) -> Chosen:
-        """An ensemble of writable bookies. NotEnoughBookies names what is missing."""
+        """Return an ensemble of writable bookies. Raises NotEnoughBookies, which names what is missing."""
         policy = policy or self.policy
         return choose_ensemble(self.candidates(), quorum, self._rng, topology=self.topology, policy=policy)
 
@@ -256,7 +257,8 @@ class BookieWatcher:
             raise  # what the first choice missed says more
 
     def _away(self, known: Collection[BookieId]) -> list[BookieId]:
-        """Bookies with a cookie that take no entries now: read-only ones, those that were seen lately, the others."""
+        """Return bookies with a cookie that take no entries now: read-only ones, those that were seen lately, the
+        others."""
         there = self._bookies
         away = sorted(b for b in known if b not in there.writable and b not in self.convicted)
         away.sort(key=lambda b: 0 if b in there.readonly else 1 if b in self._known else 2)
@@ -272,7 +274,7 @@ class BookieWatcher:
         policy: PlacementPolicy | None = None,
         only: Collection[BookieId] = (),
     ) -> dict[int, BookieId]:
-        """Replacements for failed positions (position -> failed bookie), for as many as possible: maybe none.
+        """Return replacements for failed positions (position -> failed bookie), for as many as possible: maybe none.
 
         A position that no longer holds the failed bookie is skipped. Never picks a member of `ensemble`,
         a failed bookie or one of `exclude`, and where `only` names some, no other than these.
@@ -312,7 +314,7 @@ class BookieWatcher:
         return shortages(self.candidates(), quorum, policy or self.policy, self.topology)
 
     def candidates(self) -> list[Candidate]:
-        """Bookies that may be chosen now."""
+        """Return the bookies that may be chosen now."""
         now = self._now()
         return [
             Candidate(

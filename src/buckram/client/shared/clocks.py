@@ -38,15 +38,15 @@ _ASKED = 5
 """Maximum number of bookies that are asked for the time; more would only cost more."""
 _ANSWERS_S = 2.0
 _STRAGGLERS_S = 0.2
-"""When most have told the time, the others get so long."""
+"""Time that stragglers get once most bookies have told the time, seconds."""
 EVERY_S, _AGAIN_S = 30.0, 1.0
 _WATCH_S = 30.0
-"""Our clock is looked at so often while it is in doubt: a time that nobody saw to hold is not believed."""
+"""Interval of looks at our clock while it is in doubt, seconds: a time is believed only if it was seen to hold."""
 _UNTOLD = "no bookie says what time it is"
 
 
 class Clocks:
-    """One per client; owned by it. Nothing is asked before somebody wants to know."""
+    """The time of one client. No bookie is asked before the time is first needed."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Clocks:
         self._runtime, self._bookies, self._identities = runtime, bookies, identities
         self._read_recorded = recorded
         self._recorded: tuple[int, int] | None = None
-        """The median of what bookies recorded, which the time is not before; None where any of them answered since."""
+        """Median of what bookies recorded, as a lower bound of the time; None once any of them has answered."""
         self._own = BelievedTime(int(believe_after_s * 1_000_000))
         self._up = up_reading(runtime.clock, self._loop_time)
         self.pool: BookiePool | None = None
@@ -81,7 +81,7 @@ class Clocks:
             self._watch.cancel()
 
     def on_identity(self, bookie: BookieId, identity: Identity) -> None:
-        """A bookie said who it is, and what time it is there."""
+        """Take the time of a bookie from its identity."""
         certain = not identity.features & DOUBTS_TIME if identity.features & JUDGES_TIME else None
         wall, guess = self._runtime.clock.wall_us(), bool(identity.features & GUESSES_TIME)
         self.known.observe(bookie, identity.wall_us, self._up(), wall, certain=certain, guess=guess)
@@ -89,7 +89,7 @@ class Clocks:
     # -- what time it is
 
     def now(self) -> int:
-        """Microseconds since 1970, to be written down. From another thread, too, once this was used on the loop: bulk
+        """Return microseconds since 1970, for stamps. Callable from another thread once it was used on the loop: bulk
         ledgers stamp the entries that they make of record batches there."""
         wall, up = self._runtime.clock.wall_us(), self._up()
         if self.known.jumped(wall, up):
@@ -122,7 +122,7 @@ class Clocks:
 
     @property
     def jumps(self) -> tuple[Jump, ...]:
-        """The jumps of our own clock that came to be believed."""
+        """Return the jumps of our own clock that came to be believed."""
         return self._own.jumps
 
     def ended(self, at_us: int) -> bool:
@@ -146,7 +146,7 @@ class Clocks:
         await self.ask()
 
     async def follow(self) -> None:
-        """Ask again and again, and at once when our clock was set. For ever."""
+        """Ask again and again, and at once when our clock was set, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(EVERY_S):
@@ -155,7 +155,7 @@ class Clocks:
             await self.ask()
 
     async def ask(self) -> int:
-        """Ask some bookies what time it is; how many said so."""
+        """Ask some bookies for the time; return how many gave it."""
         self.known.keep(self._bookies_with_clocks())
         began, self._asked_at = self._up(), self._loop_time()
         asked = self._chosen()
@@ -193,7 +193,7 @@ class Clocks:
         return self.known.reading(self._own.best(self._runtime.clock.wall_us(), up), up)
 
     def wrong(self) -> dict[BookieId, int]:
-        """Bookies whose clocks are far from those of the others, and by how much (microseconds)."""
+        """Return bookies whose clocks are far from those of the others, and by how much (microseconds)."""
         return self.known.wrong(self._runtime.clock.wall_us(), self._up())
 
     # -- inside -------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Clocks:
         return any(map(answers_introductions, (*there.writable.values(), *there.readonly.values())))
 
     def _bookies_with_clocks(self) -> dict[BookieId, None]:
-        """Registered bookies that tell the time."""
+        """Return the registered bookies that tell the time."""
         there = self._bookies.bookies
         found = {**there.writable, **there.readonly}
         return {bookie: None for bookie in sorted(found) if answers_introductions(found[bookie])}
@@ -235,14 +235,14 @@ class Clocks:
             self.on_identity(bookie, reply.identity)
 
     def _look_again(self) -> None:
-        """Look at our clock, and again in a while for as long as it is in doubt and nobody might ask for the time."""
+        """Look at our clock, and again after a while as long as it is in doubt."""
         self._own.observe(self._runtime.clock.wall_us(), self._up())
         self._watch = None
         if self._own.doubtful and not self._closed:
             self._watch = asyncio.get_running_loop().call_later(_WATCH_S, self._look_again)
 
     def _log_change(self) -> None:
-        """Say once that the time is in doubt, and once that it is not any more."""
+        """Log once that the time is in doubt, and once that the doubt is over."""
         why = self.moment().why
         if why and not self._said:
             _log.warning("the time is in doubt: %s; nothing is ended by its age", why)

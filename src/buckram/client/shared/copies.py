@@ -30,7 +30,7 @@ class Copies:
             self._answered.set()
 
     def complete(self) -> None:
-        """The ledger is sealed and will not be looked after any more: what is still on its way matters."""
+        """Expect the outstanding copies from now on: the ledger is sealed, and its sender is no longer looked after."""
         if self.unanswered:
             self._event()
             self._pending[self] = None

@@ -47,7 +47,7 @@ class LaggingLedgers:
         return ledger_id in self._ledgers
 
     def add(self, ledger_id: LedgerId, members: Collection[BookieId], copy_missing: CopyMissing) -> None:
-        """The oldest is forgotten where there are too many."""
+        """Add a ledger; the oldest is forgotten if there are too many."""
         if not members or self._scope.closed:
             return
         if len(self._ledgers) >= _MOST:
@@ -142,7 +142,8 @@ class LaggingMembers:
             self._scope.spawn(self._work(bookie), "fill in")
 
     async def settle(self, within_s: float, there: Collection[BookieId]) -> list[BookieId]:
-        """Nothing more is written: copy to those that are `there`, for so long; who may lack entries after that."""
+        """Copy to the members that are `there`, for `within_s`, after the last entry was written. Return those that may
+        lack entries after that."""
         copies = [self._scope.spawn(self._last(bookie), "fill in") for bookie in self.left if bookie in there]
         if copies:
             _, late = await asyncio.wait(copies, timeout=within_s)

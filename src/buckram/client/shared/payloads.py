@@ -12,7 +12,7 @@ from buckram.types import Buffer, EntryId, LedgerId
 
 
 def as_bytes(payload: Buffer) -> bytes:
-    """The payload, or a copy of it where the caller could change it before it is sent. InvalidArgument."""
+    """Return the payload, or a copy of it if the caller could change it before it is sent. Raises InvalidArgument."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     raise InvalidArgument(f"a payload must be bytes, bytearray or memoryview, not {type(payload).__name__}")

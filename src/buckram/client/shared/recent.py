@@ -21,7 +21,7 @@ class Recent:
         self.reads, self.batches, self.adds = Latencies(), Latencies(), Latencies()
 
     def failed(self, bookie: BookieId, now: float) -> None:
-        """Avoid it for a while where there is a choice."""
+        """Avoid a bookie for a while where there is a choice."""
         self._failed_until[bookie] = now + self._quarantine_s
 
     def beaten(self, bookie: BookieId, now: float, for_s: float | None) -> None:
@@ -61,11 +61,12 @@ class Recent:
         return self.reads.uneven or self.batches.uneven
 
     def quick_first(self, members: Sequence[BookieId], now: float) -> Sequence[BookieId]:
-        """The members, those last from which reads took long."""
+        """Return the members, with those last from which reads took long."""
         return quick_first(members, now, (self.reads, self.batches))
 
     def read_class(self, bookie: BookieId, now: float) -> int:
-        """0: nothing speaks against it, 1: it was beaten, 2: it failed."""
+        """Return 0 if nothing speaks against reading from a bookie, 1 if it was beaten by another lately, 2 if it
+        failed."""
         if self.quarantined(bookie, now):
             return 2
         until = self._slow_until.get(bookie)

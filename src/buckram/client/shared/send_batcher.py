@@ -87,8 +87,8 @@ class SendBatcher:
         self._senders.append(sender)
 
     def flush_now(self, sender: Sender) -> None:
-        """`sender`, who has asked, has all that it will have in this turn: it need not wait for the end, where other
-        callbacks come first. With other writers about it does: they share their sends."""
+        """Send the loads now if `sender` is the only writer, because it has all that it will have in this turn. With
+        other writers about they share the sends at the end of the turn."""
         if self._alone and not self._count and self._senders == [sender]:
             self._count = 1
             self._send()

@@ -33,7 +33,7 @@ def _anywhere() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Services(NotCopied):
-    """The parts of one client. `guard` is called before each use of them."""
+    """The parts of one client. `guard` is called before each use of the client."""
 
     runtime: Runtime
     config: ClientConfig
@@ -75,7 +75,8 @@ class Services(NotCopied):
             self.remote_bookies.pop(bookie, None)
 
     def adopt(self, handle: object, stop: StopHandle) -> None:
-        """`stop` is called when the client is closed, unless `forget` comes first. `guard` raises if it is already."""
+        """Have `stop` called when the client is closed, unless `forget` comes first. Raises as `guard` does if it is
+        closed already."""
         self.guard()
         self.handles[id(handle)] = stop
 

@@ -67,7 +67,7 @@ class SlowMembers:
             self._looking = False
 
     async def look(self) -> None:
-        """Judge what adds took lately, tell it, and let go of those that have been slow for too long."""
+        """Judge what adds took lately, report slow members, and let go of those that have been slow for too long."""
         now, adds, config = asyncio.get_running_loop().time(), self._bookies.recent.adds, self._config
         took = {bookie: adds.recent_s(bookie, now) for bookie in self._bookies.bookies.writable}
         self._slowness.look({bookie: seconds for bookie, seconds in took.items() if seconds is not None}, now)

@@ -117,7 +117,8 @@ class AppendRoom:
             self._take(item)
 
     def _next_explicit(self) -> _Waiting | None:
-        """The one that fills the first gap: without it nothing is acknowledged and room never comes."""
+        """Return the waiting append that fills the first gap: without it nothing is acknowledged and room never
+        comes."""
         wanted = self._window.reachable + 1
         return next((item for item in self.waiting if item.entry_id == wanted and not item.future.done()), None)
 
@@ -151,7 +152,7 @@ class AppendRoom:
         return True
 
     def _stop(self, item: _Waiting) -> int:
-        """Up to which payload there is room."""
+        """Return up to which payload there is room."""
         window, payloads = self._window, item.payloads
         if item.entry_id is not None and item.entry_id == window.reachable + 1:
             return 1

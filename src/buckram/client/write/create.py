@@ -39,7 +39,8 @@ ID_TRIES = 10
 async def choose_members(
     services: Services, quorum: Quorum, *, policy: PlacementPolicy | None = None, degraded: bool
 ) -> Chosen:
-    """An ensemble for a new ledger. NotEnoughBookies says what is missing and what can be done."""
+    """Return an ensemble for a new ledger. Raises NotEnoughBookies, which names what is missing and what can be
+    done."""
     if (policy or services.bookies.policy).weights:
         await services.weights.refresh(services)
     try:
@@ -75,7 +76,8 @@ def _cure(quorum: Quorum, error: NotEnoughBookies) -> str:
 
 
 def fitting(bookies: int, quorum: Quorum) -> Quorum:
-    """The largest ensemble like `quorum` that so many bookies can be: each of them a copy, acknowledged by most."""
+    """Return the largest ensemble for this number of bookies, at most the write quorum of `quorum`: each of them holds
+    a copy, acknowledged by most."""
     return Quorum.parse(max(1, min(bookies, quorum.write_quorum)))
 
 

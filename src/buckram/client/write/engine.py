@@ -147,22 +147,23 @@ class LedgerAppender:
 
     @property
     def last_confirmed(self) -> EntryId:
-        """The last entry that every reader may see; -1 before the first. Under deferred sync: the last forced one."""
+        """Return the last entry that every reader may see; -1 before the first. Under deferred sync: the last forced
+        one."""
         return self._window.lac
 
     @property
     def last_pushed(self) -> EntryId:
-        """The highest id given out, acknowledged or not."""
+        """Return the highest id given out, acknowledged or not."""
         return self._window.next_entry - 1
 
     @property
     def length(self) -> int:
-        """Payload bytes appended (acknowledged or not); of the whole ledger once closed."""
+        """Return the payload bytes appended (acknowledged or not); of the whole ledger once closed."""
         return self._window.length
 
     @property
     def pending_bytes(self) -> int:
-        """Payload bytes sent or about to be, and not yet acknowledged (counted by runs)."""
+        """Return the payload bytes sent or about to be, and not yet acknowledged (counted by runs)."""
         return self._window.pending_bytes
 
     @property
@@ -171,17 +172,18 @@ class LedgerAppender:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The metadata as this writer last saw or wrote it."""
+        """Return the metadata as this writer last saw or wrote it."""
         return self._cell.metadata
 
     @property
     def degraded(self) -> bool:
-        """Entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` says why."""
+        """Return whether entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` has the
+        reason."""
         return bool(self._change.degraded) and not self._window.closed
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """Where the present bookies fall short of the ledger's placement, in sentences."""
+        """Return where the present bookies fall short of the ledger's placement, in sentences."""
         window = self._window
         topology = self._services.bookies.topology
         return tuple(map(str, breaches(window.ensemble, window.quorum, self._policy, topology)))
@@ -197,7 +199,7 @@ class LedgerAppender:
 
     @property
     def closed(self) -> bool:
-        """No append is accepted any more: closed, or failed."""
+        """Return whether no append is accepted any more: closed, or failed."""
         return self._refusal is not None
 
     # -- appending ----------------------------------------------------------------------------------------
@@ -257,7 +259,7 @@ class LedgerAppender:
         return await future
 
     def publish_no_lac(self) -> None:
-        """An idle writer no longer publishes its last confirmed entry: its owner appends something instead."""
+        """Stop publishing the last confirmed entry when idle: the writer's owner appends something instead."""
         self._lac.close()
 
     async def flush(self) -> None:
@@ -270,7 +272,7 @@ class LedgerAppender:
             await future
 
     def check_loop(self) -> None:
-        """WrongEventLoop in another event loop than the client's."""
+        """Raise WrongEventLoop in another event loop than the client's."""
         self._services.check_loop()
 
     async def force(self) -> EntryId:
@@ -314,7 +316,8 @@ class LedgerAppender:
         await wait_closed(self._closing, f"ledger {self.ledger_id}")
 
     async def replicated(self) -> bool:
-        """After close: whether all bookies have confirmed what they must hold, not only those of each quorum."""
+        """Return, after close, whether all bookies have confirmed what they must hold, not only those of each
+        quorum."""
         copies = self._outbox.copies
         await copies.wait(self._services.net.request_timeout_s)
         behind = self._lagging_members.left and (not self._finished or self.ledger_id in self._services.lagging)
@@ -382,7 +385,7 @@ class LedgerAppender:
             self._on_closed = None
 
     def fail(self, error: BuckramError) -> None:
-        """The writer ends: everything pending fails with `error` (S8) and nothing is acknowledged any more (F11)."""
+        """End the writer: everything pending fails with `error` (S8) and nothing is acknowledged any more (F11)."""
         if not self._window.closed:
             self._end(error)
 
@@ -403,7 +406,8 @@ class LedgerAppender:
             self._refusal, self._plain_limit = error, -1
 
     def on_unusable(self, error: BaseException) -> None:
-        """A bug, or the client may not be used any more. Nothing may be acknowledged or sealed on unsound state."""
+        """End the writer after a bug, or when the client may not be used any more. Nothing may be acknowledged or
+        sealed on unsound state."""
         if not isinstance(error, BuckramError) or isinstance(error, InvariantViolation):
             error = WriteFailed(self.ledger_id, f"internal error, please report it: {error!r}")
             self._unsound = error
@@ -442,7 +446,7 @@ class LedgerAppender:
                 self._change.slot_failed(slot, error)
 
     def _over_quota(self, bookie_id: BookieId) -> None:
-        """The namespace may store nothing more: end, once the bookie has said how much that is."""
+        """End the writer because its namespace may store nothing more, once the bookie has told the figures."""
         if not self._asking_quota and not self._scope.closed:
             self._asking_quota = True
             self._scope.spawn(self._end_over_quota(bookie_id), "quota")
@@ -451,7 +455,7 @@ class LedgerAppender:
         self.fail(await used_up(self._services.pool, bookie_id, self.namespace))
 
     def on_head_moved(self) -> None:
-        """Entries were acknowledged: resolve their futures, and enqueue appends that waited for room."""
+        """Resolve the futures of acknowledged entries, and enqueue appends that waited for room."""
         head = self._window.pending_head
         self._completions.reached(head)
         self._lac.head_moved()

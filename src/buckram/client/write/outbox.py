@@ -39,7 +39,7 @@ class OutboxOwner(AckSink, Protocol):
         ...
 
     def on_writable(self) -> None:
-        """Backpressure is over: appends that wait can be sent."""
+        """Go on with waiting appends, because backpressure is over."""
         ...
 
 
@@ -121,7 +121,7 @@ class Outbox:
             self._batcher.flush_now(self)
 
     def resend(self, sends: Sequence[Send]) -> None:
-        """The ensemble changed or a position became absent: send these, and from now on to who is there now."""
+        """Send these again, and from now on to the present ensemble: it changed, or a position became absent."""
         self._retarget()
         self._put(sends)
         self._batcher.send_loads([self])
@@ -191,14 +191,15 @@ class Outbox:
             took(bookie, seconds, now)
 
     def probed(self, bookie: BookieId) -> None:
-        """The entry that is followed was acknowledged."""
+        """Record an acknowledgement of the followed entry."""
         now = self._loop.time()
         seconds = self.probe.acked(bookie, now)
         if seconds is not None:
             self._services.bookies.recent.adds.took(bookie, seconds, now)
 
     def marked_took(self) -> float:
-        """The marked entry is acknowledged: how long that took. The next one that is sent is marked then."""
+        """Return how long the marked entry took, which is acknowledged now. The next entry that is sent is marked
+        then."""
         self.marked = NO_ENTRY
         return self._loop.time() - self._marked_at
 

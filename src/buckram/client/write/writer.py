@@ -37,32 +37,34 @@ class Writer(NotBlocking):
 
     @property
     def last_confirmed(self) -> EntryId:
-        """The last entry that every reader may see; -1 before the first. Under deferred sync: the last forced one."""
+        """Return the last entry that every reader may see; -1 before the first. Under deferred sync: the last forced
+        one."""
         return self._engine.last_confirmed
 
     @property
     def last_pushed(self) -> EntryId:
-        """The highest entry id given out, acknowledged or not."""
+        """Return the highest entry id given out, acknowledged or not."""
         return self._engine.last_pushed
 
     @property
     def length(self) -> int:
-        """Payload bytes appended so far, acknowledged or not; those of the whole ledger once it is closed."""
+        """Return the payload bytes appended so far, acknowledged or not; those of the whole ledger once it is
+        closed."""
         return self._engine.length
 
     @property
     def pending_bytes(self) -> int:
-        """Payload bytes that are not yet acknowledged, counted by runs."""
+        """Return the payload bytes that are not yet acknowledged, counted by runs."""
         return self._engine.pending_bytes
 
     @property
     def pending_entries(self) -> int:
-        """The number of entries that are not yet acknowledged."""
+        """Return the number of entries that are not yet acknowledged."""
         return self._engine.pending_entries
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as this writer last saw or wrote it."""
+        """Return the ledger's metadata as this writer last saw or wrote it."""
         return self._engine.metadata
 
     @property
@@ -78,7 +80,8 @@ class Writer(NotBlocking):
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """One sentence for each rule of the ledger's placement that its bookies break; empty if they keep all."""
+        """Return one sentence for each rule of the ledger's placement that its bookies break; empty if they keep
+        all."""
         return self._engine.misplaced
 
     @property
