@@ -199,7 +199,7 @@ def _node(metadata: MetadataStore, bookie_id: BookieId) -> str:
     return f"{metadata.uri}, node cookies/{bookie_id}"
 
 
-# The witness key, which says whose an id is
+# The witness key, which names the incarnation that an id belongs to
 
 
 def witness_key(metadata: MetadataStore, bookie_id: BookieId) -> str:

@@ -77,7 +77,7 @@ class QuotasOfCreations:
         try:
             namespace = namespace_of_ledger(record_in(value).custom_metadata)
         except BuckramError:
-            return None  # whoever stores it says what is wrong with it
+            return None  # the store reports what is wrong with it
         quotas = self._known.quotas.get(namespace, NONE)
         full = self._known.full(namespace)
         if full is not None:

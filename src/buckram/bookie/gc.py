@@ -381,10 +381,8 @@ class Collector:
         return dead, absent
 
     async def _delete_absent(self, dead: array[int], deleted: array[int]) -> None:
-        """Delete ledgers that the listings lacked, each after one more question for its very record (F17).
-
-        Somebody may have made a ledger under the id since the listing; that one is left, and its time begins anew.
-        """
+        """Delete ledgers that the listings lacked, each after one more look for its very record (F17). If a ledger was
+        made under the id since the listing it is left, and its time begins anew."""
         for start in range(0, len(dead), DELETED_AT_ONCE):
             some = dead[start : start + DELETED_AT_ONCE]
             there = await asyncio.gather(*(self._is_there(one) for one in some))

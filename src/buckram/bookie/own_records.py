@@ -61,7 +61,7 @@ class OwnRecords:
         try:
             own = same_cookie(self._claimed.cookie, parse_cookie(cookie.value))
         except MalformedRecord:
-            own = True  # nobody can tell: `buckram cluster check` names it, and a start refuses it
+            own = True  # undecidable: `buckram cluster check` names it, and a start refuses it
         return cookie.version if own else None
 
     def versions(self, found: Found) -> tuple[CheckVersion, ...]:

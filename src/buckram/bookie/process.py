@@ -129,7 +129,7 @@ class Bookie:
 
     @property
     def state(self) -> str:
-        """One of starting, writable, readonly, unregistered (clients do not find the bookie) and failed."""
+        """Return the state: starting, writable, readonly, unregistered (clients do not find the bookie) or failed."""
         if self.failed.done():
             return "failed"
         if self._registration is None or self.store is None:
@@ -459,7 +459,7 @@ class Bookie:
     def put_out(self, why: str) -> None:
         """Serve nothing more, on any connection: the id belongs to another incarnation, or to none."""
         if self.store is None or self.failed.done():
-            return  # its start says so
+            return  # the start reports it
         log.error("the bookie stops: %s", why)
         self._fail(WrongCookie(why))
 

@@ -190,7 +190,7 @@ class Scrub:
         wanted = _meeting(spans, metadata, self._bookie_id)
         kind = metadata.digest_type
         if kind is None or kind is DigestType.DUMMY or (kind is DigestType.MAC and metadata.password is None):
-            return wanted  # nothing says which of them are good
+            return wanted  # they cannot be checked, so all count as bad
         digest = Digest(kind, metadata.password or b"")
         bad: list[Span] = []
         for first, end in wanted:

@@ -61,7 +61,7 @@ class Timekeeper:
         moment = self._believed.moment(self._clock.wall_us(), self._up())
         if moment.why or self._believed.believed_jumps == self._jumps_recorded:
             return moment
-        # Nobody ends anything by another time before it is known what was dated in the doubt about it.
+        # Nothing may end by the new time before it is recorded what was dated while the time was in doubt.
         self._wake.set()
         return replace(moment, why="another time is believed, and that is not recorded yet")
 

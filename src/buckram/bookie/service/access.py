@@ -119,7 +119,7 @@ class EntryAccess:
         if owner is None:
             return None
         if owner is ABSENT and not looked and needed & APPEND:
-            return None  # whoever writes it has made it since
+            return None  # the client that writes it must have made it since
         if self._judge is None or self.is_open(session):
             if owner is ABSENT:
                 return Right(READ | APPEND if needed & APPEND else READ, named, self.now() + _RECENT_S)
@@ -154,7 +154,7 @@ class EntryAccess:
         try:
             await self.owners.look(ledger_id)
         except NoSuchLedger:
-            code = Code.UNAUTHORIZED  # nobody's; that it does not exist is not for this bookie to say unasked
+            code = Code.UNAUTHORIZED  # without an owner; whether it exists is not shown to peers without rights
         except BuckramError as error:
             log.warning("ledger %d: its namespace is not known: %s", ledger_id, error)
             code = Code.TOO_MANY_REQUESTS

@@ -185,7 +185,7 @@ class Admission:
                 ledger_id, deadline = self._queued.pop(0)
                 try:
                     found = await self._decide(ledger_id, deadline)
-                except Exception as error:  # whoever waits is answered, and the next request looks again
+                except Exception as error:  # waiting requests get a reply, and the next one looks again
                     log.error("ledger %d: its metadata were not looked at: %r", ledger_id, error, exc_info=error)
                     found = Finding(Verdict.UNKNOWN)
                 self._conclude(ledger_id, found)

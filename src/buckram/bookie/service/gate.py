@@ -78,8 +78,8 @@ class ChangeGate:
         """Number of keys that may still be created below each parent before they are counted anew."""
 
     async def judged(self, ops: Sequence[KeyOp]) -> tuple[list[KeyOp], Found]:
-        """Return the change with what belongs to it, and what some of its keys hold now. AccessRefused, or what the
-        store would say of it."""
+        """Return the change with the operations that have to go with it, and what some of its keys hold now. Raises
+        AccessRefused, or the error that the store would raise for the change."""
         if len(ops) == 1 and isinstance(ops[0], SetValue) and (plain := self._plain(ops[0].key)):
             _check_size(ops[0], plain[0])
             await self._judge.check(ops[0].key, KeyUse.SET, ops[0].value)
@@ -204,7 +204,7 @@ class ChangeGate:
             if why and present.version != op.version:  # An honest client has not seen what it is now.
                 raise VersionConflict(op.key, op.version)
         elif uid:
-            # Where the head is there and stays, it is said that the stream exists.
+            # If the head is there and stays, the error is that the stream exists.
             taken = before.get(f"{self._places.data}/{uid}") is not None
             good = not taken if present is None else op.key not in deleted
             why = creation_refusal(head_in(op.key, op.value)) if good else _OTHERS
@@ -304,8 +304,8 @@ class ChangeGate:
             return ""
 
     async def _say_conflicts(self, ops: Sequence[KeyOp]) -> None:
-        """Raise what the store would say of versions that have changed: an honest client looks again then, and a ledger
-        that was there when it looked may be gone."""
+        """Raise the error that the store would raise for versions that have changed: an honest client looks again then,
+        and a ledger that was there when it looked may be gone."""
         made = [op.key for op in ops if isinstance(op, Create)]
         there = [op for op in ops if isinstance(op, SetValue | Delete | CheckVersion) and op.key not in made]
         if there:
@@ -325,8 +325,9 @@ class ChangeGate:
         return self._judge.refused(naming[0].key, USES[type(naming[0])], why)
 
     async def _check_shares(self, ops: Sequence[KeyOp], trial: KeyRules) -> list[CheckVersion]:
-        """Keys by which streams hold ledgers say the stream's name, and the ledger's own stream has one before another
-        one gets one: otherwise the last of the others to let go would delete its ledger. Returns conditions."""
+        """Check keys by which streams hold ledgers: they carry the stream's name, and the ledger's own stream has one
+        before another stream gets one; otherwise the last of the others to let go would delete its ledger. Returns
+        conditions."""
         made = [op for op in ops if isinstance(op, Create | SetValue) and self._places.is_share(op.key)]
         if not made:
             return []

@@ -31,7 +31,7 @@ class GivingWay:
 
     @property
     def active(self) -> bool:
-        """Return whether usage is being measured, which takes the adds of all tenants."""
+        """Return whether usage is being measured; the adds of all tenants have to be looked at then."""
         return self._timer is not None
 
     def begin(self) -> None:

@@ -170,7 +170,7 @@ class KeySession:
     async def _get(self, request: KeyRequest) -> KeyValue:
         key, rules = request.key, self._rules
         self._judge.refuse_secrets(key)
-        # A ledger's record says itself whose it is; what was known of the id may be of another ledger.
+        # A ledger's record names its owner; what was known of the id may be of another ledger.
         why = "" if rules is None or rules.is_ledger(key) else rules.refusal(key, KeyUse.READ)
         if (why is not None and why != "") or (why is None and key.startswith(f"{self._store.own}/")):
             await self._judge.check(key, KeyUse.READ)
@@ -285,8 +285,8 @@ class KeySession:
         return [one for one in found if one is not None]
 
     async def _check_purpose(self, op: KeyOp, present: KeyValue | None) -> None:
-        """Raise AccessRefused for the deletion of a stream that takes a machine, a database or all objects along,
-        unless the head says that it is deleted for that, and for a head that makes another thing of a stream."""
+        """Raise AccessRefused for a head that makes another thing of a stream, and for the deletion of a stream that
+        takes a machine, a database or all objects along, unless the head names that as the reason."""
         heads = self._heads
         if not op.key.startswith(heads):
             return
@@ -297,7 +297,7 @@ class KeySession:
             before = head_in(op.key, (present or await self._keys.get(op.key)).value)
             after = head_in(op.key, op.value) if isinstance(op, SetValue) else None
         except (NoSuchKey, MalformedRecord):
-            return  # The store says so, or there is nothing to be read in it.
+            return  # The store reports it, or the head cannot be read.
         if why := change_refusal(op.key.removeprefix(heads), before, after):
             raise self._judge.refused(op.key, USES[type(op)], why)
 

@@ -135,7 +135,7 @@ class LedgerRequests:
         except (KeyExists, LedgerIdUsed):
             raise
         except BaseException:
-            if limited:  # It may have been made, so whoever repeats it looks for that.
+            if limited:  # It may have been made, so a repetition has to look for it.
                 self._given[number] = None if tried else fresh
             raise
         if self._noting is not None:

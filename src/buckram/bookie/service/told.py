@@ -35,7 +35,7 @@ async def check_told(judge: Judge, store: TreeStore, op: Create | SetValue) -> N
         ledger, bookie = found
         await _check_bookie(judge, store, op, use, bookie)
         key = await store.ledger_key(ledger)
-        await judge.check(key, KeyUse.SET, (await store.keys.get(key)).value)  # only who writes or recovers it knows
+        await judge.check(key, KeyUse.SET, (await store.keys.get(key)).value)  # only its writers and recoverers know
         return
     bookie, _, client = op.key.removeprefix(f"{store.own}/{DEGRADED}/").rpartition("@")
     if not bookie or not client:

@@ -193,7 +193,8 @@ class Lookup:
         self._fetcher.fetch(fetches, results, lambda: done(results))
 
     def _find(self, ledger: LedgerId, entry: EntryId, last: EntryId, most: int = MAX_RUNS) -> RunsFound | None:
-        """Return None only if the entry is certainly absent. Raises StoreError if that cannot be said."""
+        """Find the run of an entry. Return None only if the entry is certainly absent. Raises StoreError if that is
+        unknown."""
         record = self._table.find(ledger)
         if record is None:
             if self._losses.limbo:

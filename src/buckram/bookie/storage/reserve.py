@@ -81,7 +81,7 @@ class Reserve:
         return False
 
     def make(self) -> None:
-        """Allocate the file again as far as there is room, and leave some room for whoever writes next."""
+        """Allocate the file again as far as there is room, and leave some room for the next writers."""
         with self._busy:
             self._make(self._piece)
 

@@ -128,7 +128,7 @@ class ReplicaAuditor:
                 if not isinstance(reply, BookieError):
                     self._troubled.pop(bookie, None)
                 return reply
-            # Not by request: for a bookie that is away for good nobody waits thousands of times.
+            # One limit for all requests: a bookie that is away for good must not cost a wait for each of thousands.
             if loop.time() - self._troubled.setdefault(bookie, loop.time()) >= self._within_s:
                 return reply
             await asyncio.sleep(delays.take())

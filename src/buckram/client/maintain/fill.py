@@ -1,5 +1,5 @@
-"""Filling in what members that were away or late lack while a writer runs: repair's copying, without a change of
-metadata.
+"""The filling of gaps: what a writer's members that were away or late lack is copied to them as repair copies, without
+a change of metadata.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ Shapes = dict[tuple[Quorum, str], PlacementPolicy]
 async def judged(
     services: Services, shapes: Shapes | None = None
 ) -> AsyncIterator[tuple[LedgerId, Misplaced | MalformedRecord | None]]:
-    """Every ledger, ascending: None where it meets its policy, the error where nobody can read its record.
+    """Yield every ledger, ascending, with its breaches: None if it meets its policy, the error if its record cannot be
+    read.
 
     `shapes` takes up all that ledgers have. Errors of the metadata store raise.
     """

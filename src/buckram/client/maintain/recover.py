@@ -100,10 +100,8 @@ async def recover_ledger(
 async def _close(
     services: Services, cell: MetadataCell, ledger_id: LedgerId, digest: Digest, key: bytes, notes: BehindNotes
 ) -> list[BookieId]:
-    """Try until somebody has closed it. What was found under one record closes that one only (F22).
-
-    Gives the members that may lack entries; that is noted before the record says that it is closed.
-    """
+    """Try until the ledger is closed. What was found under one record closes that one only (F22). Return the members
+    that may lack entries; that is noted before the record is CLOSED."""
     for _ in range(_ATTEMPTS):
         # R1. IN_RECOVERY needs no write: several recoveries may run side by side.
         begun = await cell.update(_begin, within_s=_WITHIN_S)
@@ -255,7 +253,7 @@ class _Attempt:
         spread = self._services.bookies.ack_rules(self._policy, self._metadata.write_quorum)
         back = WriteBack(self._ledger_id, self._metadata, start, spread)
         for position, bookie in enumerate(back.ensemble):
-            # Nobody can say whether copies there would be spread enough, and it gets none: it is to be replaced.
+            # Its domain is unknown, so copies there may not be spread enough: it gets none and is to be replaced.
             if self._services.bookies.info(bookie) is None and any(rule.domain(bookie) is None for rule in spread):
                 back.add_failed(Position(position), bookie)
         sink = _Sink(

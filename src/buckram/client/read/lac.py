@@ -113,7 +113,7 @@ async def read_last_confirmed(
 async def read_last_stored(
     services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, scope: TaskScope
 ) -> Entry | None:
-    """The last entry that a covering set of the last ensemble has, acknowledged or not; None if it has none.
+    """Return the last entry that a covering set of the last ensemble has, acknowledged or not; None if it has none.
 
     Every entry that was acknowledged before this was asked, and is in the last fragment, has at most its id: the
     covering set meets every quorum that acknowledged one. ReadFailed when the answers cover too little.

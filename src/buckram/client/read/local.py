@@ -73,7 +73,7 @@ class LocalReads:
 
     def neighbour(self, bookies: Sequence[BookieId]) -> BookieId | None:
         """Return the first of these bookies whose files may be on this machine, else None."""
-        # Who hung up on a batch read would do so again, and other requests would go with the connection.
+        # A bookie that hung up on a batch read would do so again, and other requests would go with the connection.
         remote, hung_up = self._services.remote_bookies, self._services.batch_unsupported
         return next((one for one in bookies if one not in remote and one not in hung_up), None)
 
@@ -110,7 +110,7 @@ class LocalReads:
             reply = await ask(self._services.pool, bookie, request)
         except HandleClosed:
             return None
-        # Who has nothing in files, or does not know the question, answers with an entry.
+        # A bookie that has nothing in files, or does not know the request, answers with an entry.
         if not isinstance(reply, LocatedReply) or reply.code is not Code.OK or reply.located.extents[0].first != first:
             return None
         return reply.located

@@ -264,7 +264,7 @@ class LacPolls:
             poll.answer = self._judge(poll, reply)
             if poll.answer is None and not self._scope.closed:
                 self._follow_up(poll, self._sealed(poll, reply))
-        except Exception as bug:  # whatever it is, the consumer hears of it
+        except Exception as bug:  # any bug is raised in the consumer
             poll.bug = bug
         if poll.settled:
             self._wake()

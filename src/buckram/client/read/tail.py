@@ -163,8 +163,9 @@ class Tail(NotCopied):
             peeked[entry.entry_id] = entry
 
     async def _catch_up(self, metadata: LedgerMetadata, end: EntryId) -> list[Entry]:
-        """A few entries that no poll brought along, by one question to the bookie that told of them, with what it has
-        beyond `end`: a tail that reads only what is confirmed is behind again when it has read it. Empty: not so."""
+        """Return a few entries that no poll brought along, by one request to the bookie that proved the LAC, with what
+        it has beyond `end`: a tail that reads only what is confirmed is behind again when it has read it. Empty if that
+        does not apply."""
         bookie, first, reads = self._polls.proved_by, self._cursor, self._reads
         if (
             bookie is None
@@ -229,7 +230,7 @@ class Tail(NotCopied):
         elif not changed.is_set():
             refused, unseen = self._polls.no_bookie_waited()
             if refused:
-                # Nobody waited for us (fenced, unknown there, unreachable): come back later, not at once.
+                # No bookie took the long poll (fenced, unknown there, unreachable): come back later, not at once.
                 if unseen and asyncio.get_running_loop().time() < self._unseen_until:
                     self._pause_s = _UNSEEN_PAUSE_S
                 await self._pause(changed)

@@ -83,7 +83,7 @@ class BookieWatcher:
         self._listeners: dict[int, OnChange] = {}
         self._next_listener = 0
         self.identity_required = False
-        """True if the cluster requires bookies that can prove their identity; others are not used then."""
+        """True if the cluster requires bookies to identify themselves; others are not used then."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("bookies")
         self._read_lock = asyncio.Lock()
@@ -254,7 +254,7 @@ class BookieWatcher:
                 return choose_with_absent(
                     self.candidates(), self._away(known), quorum, self._rng, topology=self.topology, policy=policy
                 )
-            raise  # what the first choice missed says more
+            raise  # the error of the first choice is more precise
 
     def _away(self, known: Collection[BookieId]) -> list[BookieId]:
         """Return bookies with a cookie that take no entries now: read-only ones, those that were seen lately, the

@@ -35,7 +35,7 @@ from buckram.types import BookieId
 
 _log = logging.getLogger("buckram.client")
 _ASKED = 5
-"""Maximum number of bookies that are asked for the time; more would only cost more."""
+"""Maximum number of bookies that are asked for the time; a higher one would only add cost."""
 _ANSWERS_S = 2.0
 _STRAGGLERS_S = 0.2
 """Time that stragglers get once most bookies have told the time, seconds."""
@@ -56,7 +56,7 @@ class Clocks:
         recorded: Callable[[], Awaitable[Mapping[BookieId, Recorded]]],
         believe_after_s: float = 3600.0,
     ) -> None:
-        """`recorded` reads what bookies recorded, for when none of them answers."""
+        """Create the clocks; `recorded` reads what bookies recorded, for when none of them answers."""
         self._runtime, self._bookies, self._identities = runtime, bookies, identities
         self._read_recorded = recorded
         self._recorded: tuple[int, int] | None = None
@@ -235,7 +235,8 @@ class Clocks:
             self.on_identity(bookie, reply.identity)
 
     def _look_again(self) -> None:
-        """Look at our clock, and again after a while as long as it is in doubt."""
+        """Look at our clock, and again after a while as long as it is in doubt: the time may not be asked for
+        meanwhile."""
         self._own.observe(self._runtime.clock.wall_us(), self._up())
         self._watch = None
         if self._own.doubtful and not self._closed:

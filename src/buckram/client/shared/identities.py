@@ -37,7 +37,8 @@ class Identities:
         self._store, self._bookies, self.past = store, bookies, past
         self.cluster = ""
         self.clocks: IdentityListener | None = None
-        """Learns what time it is at each bookie that answers; the client sets it before the first connection."""
+        """Clocks that receive the time of each bookie that answers; the client sets them before the first
+        connection."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("identities")
 

@@ -52,7 +52,8 @@ class Past:
             self._heard = epoch
 
     async def check(self) -> None:
-        """Check the store if there is news of a later epoch; costs nothing otherwise. Raises MetadataError."""
+        """Check the store if its history changed or a later epoch was heard of; costs nothing otherwise. Raises
+        MetadataError."""
         if not self._stale and self._heard <= self.history.epoch:
             return
         async with self._lock:

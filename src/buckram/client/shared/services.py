@@ -22,7 +22,7 @@ from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
 
 Guard = Callable[[], None]
-"""Raises HandleClosed or ForkedClient when the client may not be used (any more)."""
+"""Check that the client may be used. Raises HandleClosed or ForkedClient if not."""
 StopHandle = Callable[[], Awaitable[None]]
 """Stops a handle whose client is closed first."""
 

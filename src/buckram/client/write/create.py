@@ -102,10 +102,10 @@ async def register(services: Services, wanted: LedgerId | None, record: LedgerMe
 
 
 async def check_side(services: Services, ledger_id: LedgerId, made: Versioned) -> None:
-    """ReplicationRefused, and the ledger is deleted again, where the side of its namespace was replaced.
+    """Raise ReplicationRefused, and delete the ledger again, if the side of its namespace was replaced.
 
-    For ledgers that say which namespace they belong to, after they were made: whoever fences a side later finds the
-    ledger, and whoever did so before is found here. Nothing was written into it yet.
+    Call it after the ledger was made, for ledgers that name their namespace: whoever fences a side later finds the
+    ledger, and a fence from before is found here. Nothing was written into the ledger yet.
     """
     custom, store = made.metadata.custom_metadata, services.store
     if LEDGER_NAMESPACE not in custom or owner_of(custom) is not None:

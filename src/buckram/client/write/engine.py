@@ -337,7 +337,7 @@ class LedgerAppender:
         await close_on_exit(lambda wait: self.close(wait=wait), self._dispose, error, f"ledger {self.ledger_id}")
 
     async def _close(self, wait: bool) -> BuckramError | None:
-        """Runs once at a time; returns the error, because every caller of close gets it."""
+        """Close once at a time; return the error, because every caller of close gets it."""
         window, error = self._window, None
         try:
             if wait:

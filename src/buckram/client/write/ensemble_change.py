@@ -1,13 +1,14 @@
 """The change of a writer's ensemble when a bookie fails: another bookie in its place, or fewer copies for a while (2.6
 to 2.9).
 
-The window (core/ledgers/append) says what is acknowledged, the cell what durable metadata records, the watcher whom to
-take. This module is the order of events between them. Fencing and other ends of a writer are the writer's business.
+The window (core/ledgers/append) holds what is acknowledged, the cell what durable metadata records, the watcher which
+bookies to take. This module is the order of events between them. Fencing and other ends of a writer are the writer's
+business.
 
-Degraded: no replacement exists (or the metadata store is away), but every write set still has Qa recorded members.
-Then the ensemble stays, the failed position is not written to, and entries are acknowledged by Qa of the others. It
-is tried again when the list of bookies changes and now and then: another bookie, or the failed one if it answers
-again as the same incarnation. It counts for nothing that it did not acknowledge after its return.
+Degraded: no replacement exists (or the metadata store is away), but every write set still has Qa recorded members. Then
+the ensemble stays, the failed position is not written to, and entries are acknowledged by Qa of the others. It is tried
+again when the list of bookies changes and now and then: another bookie, or the failed one if it answers again as the
+same incarnation. A returned bookie counts only for entries that it acknowledges after its return.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class Outbox:
 
 
 def _rows(ids: list[EntryId]) -> list[_Row]:
-    """Rows of consecutive ids, in call order."""
+    """Return rows of consecutive ids, in call order."""
     rows: list[_Row] = []
     start = 0
     for i in range(1, len(ids) + 1):
