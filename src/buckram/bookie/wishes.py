@@ -44,7 +44,8 @@ class Wishes:
 
     @property
     def readonly(self) -> bool:
-        """Return whether an operator wants no new entries here."""
+        """Return whether the bookie shall take no new entries: an operator asked for that, or has it leave, or took it
+        out."""
         return self._wish.readonly or self._wish.leave or self.out
 
     @property

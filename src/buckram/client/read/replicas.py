@@ -175,7 +175,8 @@ class _OpenRequests(Generic[T]):
         self._wake()
 
     async def answers(self, timeout_s: float | None) -> list[tuple[BookieId, Answer[T]]]:
-        """Return the answers that came, in the order of asking; none if none came within the time."""
+        """Return the answers that came, in the order of asking; empty if none came within `timeout_s` (None: no
+        limit)."""
         if not self._replies and not self._cancelled:
             loop = asyncio.get_running_loop()
             self._woken = loop.create_future()

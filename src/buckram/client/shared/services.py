@@ -28,7 +28,7 @@ StopHandle = Callable[[], Awaitable[None]]
 
 
 def _anywhere() -> None:
-    """Allow any place of use: the guard of a client that is used where it was made."""
+    """Accept any event loop: the check of a client that is used where it was made."""
 
 
 @dataclass(frozen=True, slots=True)
