@@ -30,9 +30,10 @@ from buckram.types import BookieId
 log = logging.getLogger("buckram.bookie")
 ROUND_S = 2.0
 LOOK_S = 60.0
-"""While the cluster does not count, whether it does by now is looked at so often, whatever watches say."""
+"""Longest interval, seconds, between two looks at whether the cluster counts, while it does not: watches are not relied
+on alone."""
 SILENT_ROUNDS = 4
-"""A bookie whose usage has not changed for so many rounds asks for nothing any more."""
+"""Number of rounds without a change of its usage after which another bookie no longer counts as asking for anything."""
 _SHARE_OF_TIME = 20
 _UNLIMITED = 2**63
 _RATES = (
@@ -43,7 +44,8 @@ _RATES = (
 
 
 class Held(Protocol):
-    """What holds requests back (`bookie/service/turnstile.py`)."""
+    """The turnstile as seen by the accounting: the tenants whose requests it holds back
+    (`bookie/service/turnstile.py`)."""
 
     tenants: dict[str, Tenant]
 
@@ -51,7 +53,8 @@ class Held(Protocol):
 
 
 class Accounting:
-    """`switch` is told whether the bookie is to look at namespaces. `always`: also while the cluster does not count."""
+    """The accounting of one bookie. `switch` is called with whether the bookie is to look at namespaces. `always`: it
+    is to do so also while the cluster does not count."""
 
     def __init__(
         self,
@@ -78,14 +81,15 @@ class Accounting:
         self._before: dict[str, Tally] = {}
         self._before_at = self._loop.time()
         self._last_round: dict[BookieId, tuple[int, int]] = {}
-        """Of other bookies: the number that they published, and our round in which it was new."""
+        """For each other bookie: the round number that it published last, and our round in which that was new."""
         self._recount_at = float("-inf")
         self._recounting: asyncio.Task[None] | None = None
         self._counts_round = 0
         self.counts_begun = 0
-        """How often this bookie began to count everything."""
+        """Number of full recounts that this bookie has begun since its start."""
         self.own_count = (-1, 0)
-        """The round that it published last, and which one of these counts that was."""
+        """The round of counts for all namespaces that this bookie published last, and the value of `counts_begun` when
+        that recount began; (-1, 0) before the first."""
         self._counted = False
 
     @property
@@ -93,7 +97,7 @@ class Accounting:
         return self._on
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Follow the quotas until cancelled."""
         self._switch(self._always)
         try:
             while True:
@@ -115,7 +119,7 @@ class Accounting:
             await self._scope.close()
 
     async def round(self) -> None:
-        """Publish, read what the others say, and set limits. MetadataError."""
+        """Publish this bookie's usage, read what the other bookies published, and set limits. Raises MetadataError."""
         self.rounds += 1
         self._recount_soon()
         mine = self._count()
@@ -159,7 +163,7 @@ class Accounting:
         self._recount_at = self._loop.time() + max(ROUND_S / 2, _SHARE_OF_TIME * took)
 
     def _counts_for_all(self) -> bool:
-        """One bookie counts what the records say: the first of those that publish."""
+        """Return whether this bookie counts the records for all: it is the first by id of those that still publish."""
         alive = [one for one in self.published.bookies if not self._is_silent(one)]
         return self._bookie_id <= min([*alive, self._bookie_id])
 
@@ -168,7 +172,7 @@ class Accounting:
         return bookie != self._bookie_id and self.rounds - since > SILENT_ROUNDS
 
     def _count(self) -> dict[str, Usage]:
-        """What each namespace uses here."""
+        """Return the usage of each namespace on this bookie since the last call."""
         now = self._loop.time()
         elapsed = now - self._before_at
         tenants = self._turnstile.tenants
@@ -212,7 +216,7 @@ class Accounting:
     # -- what others ask
 
     def full(self, namespace: str) -> QuotaExceeded | None:
-        """The error for a namespace that may store nothing more."""
+        """Return the error for a namespace that may store nothing more, else None."""
         limit = self.quotas.get(namespace, NONE).stored_bytes if self._on else None
         if limit is None:
             return None
@@ -220,7 +224,8 @@ class Accounting:
         return QuotaExceeded(namespace, "stored_bytes", limit - left, limit) if left <= 0 else None
 
     def used_up(self, allowed: Callable[[str], bool]) -> dict[str, int]:
-        """NAMESPACE/QUOTA/used and NAMESPACE/QUOTA/limit of what is used up, of namespaces that are `allowed`."""
+        """Return NAMESPACE/QUOTA/used and NAMESPACE/QUOTA/limit of each used-up quota, for namespaces that are
+        `allowed`."""
         found: dict[str, int] = {}
         for namespace in self.quotas if self._on else ():
             error = self.full(namespace) if allowed(namespace) else None

@@ -81,7 +81,7 @@ class ApacheMetrics:
         self._windows: dict[str, Window] = {}
 
     def render(self, now: Figures, total_bytes: int, clock: float) -> bytes:
-        """`total_bytes`: the size of the device; `clock`: seconds of a clock that does not go back."""
+        """Return the page. `total_bytes`: size of the device; `clock`: seconds of a clock that does not go back."""
         values, buckets = self._values()
         for name, (bounds, counts) in buckets.items():
             self._windows.setdefault(name, Window(bounds)).feed(clock, counts)
@@ -96,7 +96,7 @@ class ApacheMetrics:
         return ("\n".join(lines) + "\n").encode()
 
     def _values(self) -> tuple[dict[str, float], dict[str, tuple[list[float], list[float]]]]:
-        """Our samples without labels, and the buckets of our histograms."""
+        """Return our samples without labels, and the buckets of our histograms."""
         values: dict[str, float] = {}
         buckets: dict[str, tuple[list[float], list[float]]] = {}
         for family in self._registry.collect():
@@ -153,7 +153,7 @@ class ApacheMetrics:
 
 
 def _batches(values: Mapping[str, float]) -> Iterable[str]:
-    """What one write with its sync holds: sums and counts, without quantiles."""
+    """Return the metrics of one journal write with its sync: sums and counts, without quantiles."""
     count = values.get("buckram_store_commits_total", 0.0)
     for name, ours in (("ENTRIES", "buckram_bookie_added_entries"), ("BYTES", "buckram_store_log_bytes")):
         full = f"bookie_journal_JOURNAL_FORCE_WRITE_BATCH_{name}"

@@ -1,4 +1,4 @@
-"""What a bookie notes for the audit trail, until somebody writes it down: bounded lists in memory.
+"""The queue of a bookie's audit events until the writer of the trail takes them: bounded lists in memory.
 
 Noting never waits. An event gets its place in the chain (`core/tenants/audit_chain.py`) when it is noted, so nothing
 that has a place is dropped: when there are too many deeds the next ones are only counted, and how many that were is an
@@ -33,7 +33,7 @@ class _Waiting(NamedTuple):
     event: AuditEvent
     kind: str
     key: str
-    """Of the note that it was; "" for what this bookie saw itself."""
+    """Key of the note of another process that the event was read from; "" for what this bookie noted itself."""
 
 
 class AuditLog:
@@ -71,7 +71,7 @@ class AuditLog:
         return self._links.chain
 
     def copy_to(self, copy: Callable[[AuditEvent], None]) -> None:
-        """Have each event copied, also those that the trail has no room for; first what waits already."""
+        """Pass each event to a callback, first those that wait already; also events that the trail has no room for."""
         self._copy = copy
         for waiting in self._waiting:
             copy(waiting.event)
@@ -171,11 +171,11 @@ class AuditLog:
         await self._some.wait()
 
     def batch(self, most: int) -> Sequence[AuditEvent]:
-        """The oldest events. They stay until they are `written`."""
+        """Return the oldest events, at most `most`. They stay in the queue until `written`."""
         return [waiting.event for waiting in islice(self._waiting, most)]
 
     def written(self, events: Sequence[AuditEvent]) -> None:
-        """These are in the trail."""
+        """Remove events from the queue once the trail holds them; the keys of their notes go into `written_notes`."""
         for event in events:
             if self._waiting and self._waiting[0].event is event:
                 _, kind, key = self._waiting.popleft()
@@ -188,10 +188,10 @@ class AuditLog:
 
     @property
     def written_notes(self) -> Collection[str]:
-        """The keys of notes that are in the trail, and that may be removed."""
+        """Return the keys of notes that are in the trail and may be removed."""
         return list(self._written_notes)
 
     def dropped_note(self, key: str) -> None:
-        """The note is gone."""
+        """Forget a note that has been removed from the metadata store."""
         self._written_notes.discard(key)
         self._taken.discard(key)

@@ -1,4 +1,4 @@
-"""What runs beside a bookie's event loop: a thread with a loop of its own, and its way to ask the bookie.
+"""A second thread with its own event loop beside the bookie's, and its way to call into the bookie.
 
 HTTP is served there, so that a page that takes long, or a metadata store that does, never delays an add.
 """
@@ -96,7 +96,7 @@ class Beside:
 
 @asynccontextmanager
 async def beside(name: str, serving: Serving, environment: Mapping[str, str]) -> AsyncIterator[Any]:
-    """`async with beside(...) as found:` runs `serving` in a thread meanwhile."""
+    """Run `serving` in a thread for as long as the context lasts: `async with beside(...) as found:`."""
     thread = Beside(name, serving, environment)
     try:
         yield await thread.start()

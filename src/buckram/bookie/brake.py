@@ -24,7 +24,8 @@ from buckram.types import BookieId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 AT_LEAST, SHARE = 1000, 0.2
-"""Without confirmation so many ledgers may vanish between two listings, or that share of a bookie's."""
+"""Number of ledgers, or share of a bookie's ledgers if that is more, that may vanish between two listings without
+confirmation."""
 
 
 class Brake:
@@ -46,7 +47,7 @@ class Brake:
         """The `above`: ledgers of the last `released` whose ids the store never gave."""
 
     async def trusted(self) -> bool:
-        """Whether the listing of the store counts, because it did not go back. Raises MetadataError."""
+        """Return whether the listing of the store can be relied on: it did not go back. Raises MetadataError."""
         return await self._witness.confirm()
 
     def unambiguous(self, ledgers: array[int]) -> array[int]:

@@ -38,7 +38,7 @@ class CollectRequests:
         self._asked.set()
 
     async def run(self) -> None:
-        """Wait for requests for ever."""
+        """Handle requests until cancelled."""
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -66,7 +66,8 @@ class CollectRequests:
             await asyncio.sleep(delays.take())
 
     async def _put(self, value: bytes) -> None:
-        """The answer lives as long as the session; one of an earlier session makes room for it."""
+        """Write the reply as a session key, so that it lives as long as the session; a reply of an earlier session is
+        replaced."""
         keys = self._metadata.keys
         try:
             found = await keys.get(self._key)

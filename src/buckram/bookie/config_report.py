@@ -1,4 +1,4 @@
-"""What `buckram bookie config` prints: each value in force and where it came from. Text and plain rows, no I/O."""
+"""Rows and text of `buckram bookie config`: each value in force and where it came from. No I/O."""
 
 from __future__ import annotations
 

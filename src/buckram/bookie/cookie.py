@@ -199,7 +199,7 @@ def _node(metadata: MetadataStore, bookie_id: BookieId) -> str:
     return f"{metadata.uri}, node cookies/{bookie_id}"
 
 
-# The witness key, which says whose an id is
+# The witness key, which names the incarnation that an id belongs to
 
 
 def witness_key(metadata: MetadataStore, bookie_id: BookieId) -> str:
@@ -207,7 +207,7 @@ def witness_key(metadata: MetadataStore, bookie_id: BookieId) -> str:
 
 
 async def read_witness(metadata: MetadataStore, bookie_id: BookieId) -> Confirmed | None:
-    """Return what the witness key of an id says; None without one. Raises MalformedRecord or MetadataUnavailable."""
+    """Return the witness key of an id; None without one. Raises MalformedRecord or MetadataUnavailable."""
     key = witness_key(metadata, bookie_id)
     try:
         found = await metadata.keys.get(key)

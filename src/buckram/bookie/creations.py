@@ -24,15 +24,15 @@ from buckram.types import Create, KeyOp
 
 
 class Known(Protocol):
-    """What is known of quotas and use (`bookie/accounting.py`)."""
+    """Quotas, usage and recounts as the accounting knows them (`bookie/accounting.py`)."""
 
     quotas: Mapping[str, Quotas]
     published: Published
 
     counts_begun: int
-    """How often this bookie began to count everything."""
+    """Number of full recounts that this bookie has begun since its start."""
     own_count: tuple[int, int]
-    """The round that it published last, and which one of these counts that was."""
+    """The round of counts that this bookie published last, and the value of `counts_begun` when that recount began."""
 
     @property
     def on(self) -> bool: ...
@@ -49,15 +49,16 @@ class QuotasOfCreations:
         """Ledgers that were created through this bookie and that the last count may lack: by namespace, and by how many
         counts this bookie had begun then."""
         self._making: Counter[str] = Counter()
-        """Those that are being created."""
+        """Number of ledgers that are being created right now, by namespace."""
         self._round = -1
         self._heads = f"{metadata.own}/streams/heads/"
         self._turns: dict[str, asyncio.Lock] = {}
-        """Of namespaces whose streams have a quota: the turn to create some."""
+        """Locks by namespace, for namespaces with a quota of streams: one creation of streams at a time."""
 
     @asynccontextmanager
     async def ledger(self, value: bytes) -> AsyncIterator[None]:
-        """Around the creation of a ledger with this record. QuotaExceeded."""
+        """Hold the creation of a ledger with this record to its namespace's quota; enter before, leave after. Raises
+        QuotaExceeded."""
         namespace = self._limited(value)
         if namespace is None:
             yield
@@ -70,13 +71,13 @@ class QuotasOfCreations:
             self._making[namespace] -= 1
 
     def _limited(self, value: bytes) -> str | None:
-        """The namespace of a ledger that counts; None where there is no quota of ledgers. QuotaExceeded."""
+        """Return the namespace of a ledger that a quota of ledgers applies to, else None. Raises QuotaExceeded."""
         if not self._known.on or not self._known.quotas:
             return None
         try:
             namespace = namespace_of_ledger(record_in(value).custom_metadata)
         except BuckramError:
-            return None  # whoever stores it says what is wrong with it
+            return None  # the store reports what is wrong with it
         quotas = self._known.quotas.get(namespace, NONE)
         full = self._known.full(namespace)
         if full is not None:
@@ -91,7 +92,8 @@ class QuotasOfCreations:
         return namespace
 
     def _forget_counted(self) -> None:
-        """Of a new count by this bookie it is known when it began: what was created since is not in it."""
+        """Forget creations that the newest published count includes. If this bookie made that count it knows when the
+        count began, and keeps what was created since; otherwise it forgets all."""
         published = self._known.published.counts_round
         if self._round == published:
             return
@@ -105,8 +107,9 @@ class QuotasOfCreations:
                 del created[since]
 
     def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[Sequence[KeyOp]] | None:
-        """Around a change that creates streams whose number is limited; None for any other. It gives what belongs to
-        the change then: where that is not as it was any more, others were created meanwhile, and it is done again."""
+        """Return a context for a change that creates streams in namespaces with a quota of streams or databases, else
+        None. The context yields operations to add to the change: they fail if another bookie created streams meanwhile,
+        and then the change is tried again."""
         made: dict[str, list[Create]] = {}
         for op in ops if self._known.on else ():
             if not isinstance(op, Create) or not op.key.startswith(self._heads):
@@ -119,7 +122,7 @@ class QuotasOfCreations:
 
     @asynccontextmanager
     async def _in_turn(self, made: Mapping[str, Sequence[Create]]) -> AsyncIterator[Sequence[KeyOp]]:
-        """QuotaExceeded, MetadataError."""
+        """Create streams one after the other in each namespace. Raises QuotaExceeded and MetadataError."""
         also: list[KeyOp] = []
         async with AsyncExitStack() as turns:
             for namespace in sorted(made):

@@ -1,4 +1,4 @@
-"""What a bookie remembers of the deletions that it followed, and how far ids were given: the files DELETED.<number>.
+"""The bookie's own record of the deletions that it followed and of the ids that were given: the files DELETED.<number>.
 
 After a restore of metadata the store knows neither. The newest file is replaced as a whole, before what it names is
 deleted; a full one is followed by another, and beyond `MOST_FILES` the oldest goes: that is the oldest deletions, which
@@ -22,10 +22,10 @@ from buckram.types import LedgerId
 log = logging.getLogger("buckram.bookie")
 PREFIX = "DELETED."
 FILE_BYTES = 64 * 1024
-"""From there on a file is full."""
+"""Size of one file from which on the next record goes into a new file, bytes."""
 MOST_FILES = 64
 AHEAD = 1024
-"""So far beyond the ids that were given the note of them is, so that it is written seldom."""
+"""Number of ids by which the recorded bound runs ahead of the ids that were given, so that it is rarely written."""
 
 
 class DeletionMemory:
@@ -39,7 +39,7 @@ class DeletionMemory:
 
     @property
     def next_id(self) -> LedgerId:
-        """No id from this one on was given when the store was asked last; it may be too high by `AHEAD`."""
+        """Return a bound that no id had reached when the store was asked last; it may be too high by `AHEAD`."""
         return self._next_id
 
     def load(self) -> None:

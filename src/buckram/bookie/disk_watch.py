@@ -22,12 +22,13 @@ from buckram.types import BookieId
 
 log = logging.getLogger("buckram.bookie")
 WINDOW_S = 10.0
-"""Seconds of one window; windows without a sync say nothing."""
+"""Length of one window, seconds; windows without a sync are not judged."""
 FILE = "probe"
-"""Written now and then while the disk is slow and nobody writes, to see whether it is well again."""
+"""File that is written now and then while the disk is slow and there are no other writes, to notice when it is well
+again."""
 _PROBE = bytes(4096)
 _STEP = 1.5
-"""What is told to others is rounded up to powers of this, so that it changes rarely."""
+"""Base of the published sync time, which is rounded up to a power of this so that it rarely changes."""
 
 
 class DiskWatch:
@@ -46,7 +47,7 @@ class DiskWatch:
         self._floor_s = slow_sync_ms / 1000
         self.state = SlowDisk(self._floor_s)
         self.mean_s = 0.0
-        """Of the last window with syncs."""
+        """Mean time of a sync in the last window that had any, seconds."""
         self._slow_note = Note(metadata, slow_key(metadata, bookie_id))
         self._speed_note = Note(metadata, speed_key(metadata, bookie_id))
         self._seen = store.syncs
@@ -102,7 +103,8 @@ class DiskWatch:
         return seconds / count if count else None
 
     def _matters(self, mean_s: float) -> bool:
-        """Whether other bookies have to be asked: only what may be slow, or is, has to be compared."""
+        """Return whether to compare with other bookies: only if this disk is taken for slow, or its mean reaches the
+        floor."""
         return self.state.slow or mean_s >= self._floor_s
 
     async def _probe(self) -> float | None:
@@ -132,7 +134,7 @@ class DiskWatch:
             log.warning("bookie %s: the disk is no longer slow", self._bookie_id)
 
     async def _tell_speed(self, mean_s: float) -> None:
-        """Tell others, as a number that does not change while nothing of note happens."""
+        """Publish the mean time of a sync, rounded so that it does not change while nothing of note happens."""
         least_us = self._floor_s * 1e6 / 4
         steps = max(0, math.ceil(math.log(max(mean_s * 1e6, least_us) / least_us, _STEP)))
         told_us = round(least_us * _STEP**steps)
@@ -149,5 +151,5 @@ class DiskWatch:
             self._slow_told = False
 
     def _session_lost(self) -> None:
-        """The keys are gone: the next look writes them again."""
+        """Have the next look write the keys again: they are gone with the session."""
         self._told_us, self._slow_told = 0, False

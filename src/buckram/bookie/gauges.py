@@ -1,4 +1,4 @@
-"""Gauges of a bookie that are computed only when somebody reads the metrics."""
+"""Gauges of a bookie that are computed only when the metrics are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Measured(Protocol):
 
 
 class Figures(NamedTuple):
-    """A bookie at one moment, beyond what its counters say."""
+    """Figures of a bookie at one moment that are not in its counters."""
 
     state: str
     bookie_id: BookieId
@@ -87,7 +87,7 @@ class Gauges:
         self._queued = stats.gauge("buckram_bookie_queued_reads", "reads that wait for their turn")
 
     def show(self, now: Figures) -> None:
-        """Set all of them; in any thread."""
+        """Set all gauges; callable in any thread."""
         for state, gauge in self._states.items():
             gauge.set(state == now.state)
         self._files.set(now.log_files)

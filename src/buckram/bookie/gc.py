@@ -38,9 +38,9 @@ DELETED_AT_ONCE = 8
 """Deletions per slice of work: each reads the index of every file and writes a state frame to the log."""
 ASKED_AT_ONCE = 64
 DEAD_SHARES = (0.1, 0.3, 0.6, 1.0, 1.25)
-"""Of [store] compaction_threshold. After deletions that are recorded, files go of which less than the first of these is
-alive: next to nothing is rewritten for it, and what dies soon is not copied before. The others follow while too much is
-dead."""
+"""Live shares below which files are rewritten, as multiples of [store] compaction_threshold, one after the other. After
+recorded deletions the first is used: files that are nearly all dead cost next to nothing, and entries that die soon are
+not copied before. The others follow while too much of the store is dead."""
 MOST_DEAD = 0.5
 """Too much is dead when it is more than this share of what lives, and a log file."""
 _LONGEST_PAUSE_S = 30.0
@@ -84,7 +84,8 @@ class _Absent:
         return zip(self.ids, self.since, self.vanished, strict=True)
 
     def vanished_with(self, ledger_id: LedgerId) -> int:
-        """With how many others the ledger vanished between two listings, itself included; 0: it is not absent."""
+        """Return with how many others the ledger vanished between two listings, itself included; 0 if it is not
+        absent."""
         at = bisect_left(self.ids, ledger_id)
         return self.vanished[at] if ledger_id in self else 0
 
@@ -103,7 +104,7 @@ def _report(dead: array[int]) -> None:
 
 
 def is_foreign(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
-    """Whether a ledger is CLOSED and no fragment names the bookie.
+    """Return whether a ledger is CLOSED and no fragment names the bookie.
 
     It is never true for an open or recovering ledger (F17): a recovery may have written entries here for an ensemble
     that is not in metadata yet.
@@ -139,11 +140,11 @@ class Collector:
         self._absent = _Absent()
         self._recorded = RecordedDeletions(metadata)
         self._contradicted: frozenset[LedgerId] = frozenset()
-        """Those that have a record although their deletion is recorded: they are kept."""
+        """Ledgers that have a record although their deletion is recorded: they are kept."""
         self._held: frozenset[LedgerId] = frozenset()
-        """Those of the absent ones that were absent for long enough, and that the brake keeps."""
+        """Ledgers without metadata that were absent long enough to be deleted, but that the brake keeps."""
         self._to_go: frozenset[LedgerId] = frozenset()
-        """Those of the absent ones whose deletion is recorded."""
+        """Ledgers without metadata whose deletion is recorded in the metadata store."""
         self._moved: dict[LedgerId, _Moved] = {}
         self._examined_up_to: LedgerId = -1
         self._trusted = True
@@ -157,12 +158,12 @@ class Collector:
         self.compacting = False
         self.compactions = 0
         self.ledgers = 0
-        """Those with data here, as the newest round found them."""
+        """Number of ledgers with data here, as of the newest round."""
         self._ended: float | None = None
         self._looked_s = 0.0
-        """How long the newest look at the recorded deletions took."""
+        """Duration of the newest look at the recorded deletions, seconds."""
         self.last: Collected | None = None
-        """What the newest collection found and did; None: there was none yet."""
+        """Result of the newest collection; None before the first."""
 
     async def follow(self) -> None:
         """Delete what is recorded as deleted, again and again until cancelled.
@@ -190,7 +191,7 @@ class Collector:
                 log.warning("collection postponed: %s", error)
 
     async def collect(self, *, whole: bool = False) -> Collected:
-        """One round and a compaction. Returns what they freed and what is kept, with the reasons.
+        """Do one round and a compaction. Returns what they freed and what is kept, with the reasons.
 
         `whole`: look at the record of every ledger here for copies that moved, not only at the next ones.
 
@@ -230,7 +231,7 @@ class Collector:
         return freed
 
     async def _compact(self, threshold: float | None = None) -> int:
-        """Rewrite files that are mostly dead, unless that is suspended. The bytes that it freed.
+        """Rewrite files that are mostly dead, unless that is suspended. Return the bytes that it freed.
 
         `threshold`: only those of which less than this share is alive.
         """
@@ -246,7 +247,7 @@ class Collector:
         return freed
 
     def ended_ago_s(self) -> float | None:
-        """How long ago the newest compaction ended; None: there was none."""
+        """Return the seconds since the newest compaction ended; None before the first."""
         return None if self._ended is None else asyncio.get_running_loop().time() - self._ended
 
     async def _kept(self) -> tuple[Kept, ...]:
@@ -262,10 +263,10 @@ class Collector:
         )
 
     async def recorded_round(self) -> array[int]:
-        """Delete the ledgers here whose deletion is recorded, and return them. MetadataError, StoreError.
+        """Delete the ledgers here whose deletion is recorded, and return them. Raises MetadataError and StoreError.
 
-        Each is asked for once more: one that has a record all the same is kept, because nobody can tell which of the
-        two is right.
+        Each is looked up once more: one that has a record all the same is kept, because nothing shows which of the two
+        is right.
         """
         deleted: array[int] = array("q")
         if self._brake is not None and not await self._brake.trusted():
@@ -360,9 +361,7 @@ class Collector:
         self, missing: array[int], began: float, recorded: frozenset[LedgerId]
     ) -> tuple[array[int], _Absent]:
         """Return the ledgers that were absent for `collection_age_s`, and the others with the time of first absence.
-
-        The `recorded` ones do not count as vanished: somebody decided that.
-        """
+        The `recorded` ones do not count as vanished: their deletion was intended."""
         ended, age = asyncio.get_running_loop().time(), self._config.collection_age_s
         known, slices = self._absent, Slices(COMPARED_AT_ONCE)
         dead: array[int] = array("q")
@@ -382,10 +381,8 @@ class Collector:
         return dead, absent
 
     async def _delete_absent(self, dead: array[int], deleted: array[int]) -> None:
-        """Delete ledgers that the listings lacked, each after one more question for its very record (F17).
-
-        Somebody may have made a ledger under the id since the listing; that one is left, and its time begins anew.
-        """
+        """Delete ledgers that the listings lacked, each after one more look for its very record (F17). If a ledger was
+        made under the id since the listing it is left, and its time begins anew."""
         for start in range(0, len(dead), DELETED_AT_ONCE):
             some = dead[start : start + DELETED_AT_ONCE]
             there = await asyncio.gather(*(self._is_there(one) for one in some))

@@ -23,19 +23,19 @@ class Waiting(NamedTuple):
     absent: frozenset[LedgerId]
     """Metadata lacks them."""
     moved: frozenset[LedgerId]
-    """They are closed, and metadata places them on others only."""
+    """Closed ledgers that metadata places on other bookies only."""
     unknown: frozenset[LedgerId]
-    """Those of the absent ones with ids that the store never gave."""
+    """Ledgers of `absent` whose ids the store never gave."""
     held: frozenset[LedgerId]
-    """Those of the absent ones that were absent for long enough, and that the brake keeps."""
+    """Ledgers of `absent` that were absent long enough to be deleted, but that the brake keeps."""
     trusted: bool
-    """Whether the listing of the metadata store counts."""
+    """False if the metadata store went back, so that its listing is not relied on."""
     recorded: frozenset[LedgerId] = frozenset()
-    """Those of the absent ones whose deletion is recorded: the next look at the records lets them go."""
+    """Ledgers of `absent` whose deletion is recorded: the next look at the records deletes them."""
 
 
 def sum_of(kept: Iterable[Kept]) -> int:
-    """The bytes of all of them, as far as they were counted."""
+    """Return the bytes of all of them; what was not counted adds nothing."""
     return sum(one.bytes or 0 for one in kept)
 
 
@@ -67,7 +67,8 @@ class Account:
         return found
 
     async def kept(self, waiting: Waiting) -> tuple[Kept, ...]:
-        """Everything that nobody needs and that is here, with the reasons; the largest first. StoreError, OSError."""
+        """Return the kinds of dead data that are kept here, with the reasons, the largest first. Raises StoreError and
+        OSError."""
         kinds = dict.fromkeys(waiting.moved, Keeps.MOVED)
         kinds |= dict.fromkeys(waiting.absent, Keeps.SECOND_LOOK)
         kinds |= dict.fromkeys(waiting.held, Keeps.BRAKE)

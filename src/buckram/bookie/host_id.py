@@ -17,11 +17,11 @@ from buckram.errors import ConfigError, InvalidArgument
 from buckram.runtime.net.clock import BOOT_ID
 
 _DIGITS = 12
-"""So many of its hexadecimal digits tell a million hosts apart, and people can read them."""
+"""Number of hexadecimal digits of the boot id that are kept: enough to tell a million hosts apart, yet readable."""
 
 
 def running_host(boot_id: Path = BOOT_ID) -> str:
-    """The id of the running kernel; where there is none, the machine's name; empty where that says nothing."""
+    """Return the id of the running kernel; without one the machine's name; empty if that is no usable name."""
     try:
         text = boot_id.read_text("ascii").strip().replace("-", "")
     except (OSError, UnicodeDecodeError):
@@ -33,14 +33,15 @@ def running_host(boot_id: Path = BOOT_ID) -> str:
 
 
 def place_properties(location: str, host_id: str) -> dict[str, str]:
-    """What a bookie registers of its place by its settings. ConfigError for a location or a host that is none."""
+    """Return the registration properties for a location and a host id; empty ones are left out. Raises ConfigError if
+    one is malformed."""
     parse_location("[bookie] location", location)
     found = {LOCATION_PROPERTY: location} if location else {}
     return found | ({HOST_PROPERTY: check_host_id(host_id, location)} if host_id else {})
 
 
 def check_host_id(host_id: str, location: str) -> str:
-    """Return the setting. ConfigError where it is no name, or where the bookie's location says something else."""
+    """Return the host id. Raises ConfigError if it is no name, or if the bookie's location names another host."""
     if not _is_name(host_id):
         raise ConfigError(
             f"[bookie] host_id {host_id[:80]!r}: needs a name without spaces, slashes and =, of at most 200 characters"

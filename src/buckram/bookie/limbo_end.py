@@ -30,7 +30,7 @@ from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId, LedgerMetadata, Led
 log = logging.getLogger("buckram.bookie")
 _PAGE = 1000
 _KEPT = 100_000
-"""So many ledgers that are not proved are remembered; with more of them each look is at all ledgers."""
+"""Maximum number of unproved ledgers that are remembered; with more of them every look goes through all ledgers."""
 _SLICE = 16
 _OPEN = "it can still grow, and its writer may have been told of entries that are lost here"
 
@@ -55,9 +55,9 @@ class LimboEnd:
         self._marks, self._rng = marks, rng
         self._loss = 0
         self._open: dict[LedgerId, str] = {}
-        """Ledgers that are not proved since this loss, and why: at most _KEPT of them."""
+        """Ledgers that are not proved since this loss, each with the reason: at most _KEPT of them."""
         self._unproved = -1
-        """How many there are; -1: not all ledgers were looked at."""
+        """Number of ledgers that are not proved; -1 before all of them were looked at."""
         self._waits = ""
 
     def troubles(self) -> list[Trouble]:
@@ -78,7 +78,7 @@ class LimboEnd:
         return [Trouble("limbo", why, action)]
 
     async def run(self) -> None:
-        """Look again and again while the store is in limbo."""
+        """Look again and again while the store is in limbo; cancel it to end it."""
         delays = Delays(LIMBO, self._rng)
         before = -1
         while True:
@@ -139,8 +139,8 @@ class LimboEnd:
         return True
 
     async def _look_again(self, loss: int) -> None:
-        """At those that were not proved before. What the listing after the loss did not have is younger than the loss,
-        and what is complete once stays so unless there is another loss."""
+        """Check the ledgers again that were not proved before. Others need no check: a ledger that the first listing
+        lacked is younger than the loss, and a complete one stays complete unless there is another loss."""
         for ledger in list(self._open):
             self._check(loss)
             why = await self._why_not(ledger)
@@ -153,7 +153,8 @@ class LimboEnd:
         await self._marks.mark(self._open)
 
     async def _look_at_all(self, loss: int) -> None:
-        """At every ledger that the metadata store lists. A listing that fails never looks like the end of it."""
+        """Check every ledger that the metadata store lists. A failed listing raises and never looks like the end of the
+        list."""
         await self._metadata.instance_id()  # a store that lost the cluster would list nothing
         found: dict[LedgerId, str] = {}
         count, after = 0, -1
@@ -176,7 +177,7 @@ class LimboEnd:
             raise _Interrupted
 
     async def _why_not(self, ledger: LedgerId) -> str:
-        """Why a "no" about this ledger could be wrong; empty: it could not."""
+        """Return why a "no" about this ledger could be wrong; empty if it could not."""
         try:
             metadata = (await self._metadata.read_ledger(ledger)).metadata
         except NoSuchLedger:
@@ -202,7 +203,7 @@ class LimboEnd:
         return covers(iter(held), places_of(metadata, self._bookie_id, MAX_LEDGER_ID))
 
     async def _fence(self, loss: int) -> None:
-        """Fence what may have been fenced before the loss, durably: all that is not open any more."""
+        """Fence every ledger that is not open any more, durably, because it may have been fenced before the loss."""
         for number, ledger in enumerate(await self._store.live_ledger_ids()):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)

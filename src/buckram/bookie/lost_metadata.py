@@ -53,7 +53,8 @@ def _message(uri: str, there: str, owned: list[_Owned], advice: str) -> str:
 
 
 def _owner(directory: Path) -> _Owned | None:
-    """Whose data a directory has; None where that is not known, of which the bookie itself says more."""
+    """Return the owner of a directory by its cookie; None if there is no readable cookie, or one without an instance
+    id."""
     try:
         with (directory / COOKIE_FILE).open("rb") as file:
             cookie = parse_cookie(file.read(LARGEST_COOKIE))

@@ -14,7 +14,7 @@ from buckram.seams import Clock, MetadataStore
 from buckram.types import BookieId, LedgerId
 
 REMARK_S = 600.0
-"""A ledger that still lacks entries is marked again after so long."""
+"""Time after which a ledger that still lacks entries is marked again, seconds."""
 
 
 class Marks:
@@ -36,5 +36,5 @@ class Marks:
             self._made_at[ledger] = now
 
     def keep(self, ledgers: Collection[LedgerId]) -> None:
-        """Forget all others: they lack nothing any more."""
+        """Forget all other ledgers: they lack nothing any more."""
         self._made_at = {ledger: at for ledger, at in self._made_at.items() if ledger in ledgers}

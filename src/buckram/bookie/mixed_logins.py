@@ -1,5 +1,6 @@
-"""Whether a bookie that asks who its clients are stands beside one that asks nobody: then the former protects nothing,
-because most of what it has the latter has as well. Such a cluster is refused at the start, unless a setting allows it.
+"""The check for bookies of one cluster with and without logins. A bookie without logins gives away most of what one
+with logins protects, because it holds copies of the same entries. Such a cluster is refused at the start, unless a
+setting allows it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from buckram.types import BookieId, BookieInfo
 
 
 def check_others(own: BookieId, properties: Mapping[str, str], others: Iterable[BookieInfo]) -> None:
-    """ConfigError where another registered bookie asks and this one does not, or the other way round."""
+    """Raise ConfigError if another registered bookie asks for logins and this one does not, or the other way round."""
     asks = LOGIN_PROPERTY in properties
     different = [one.bookie_id for one in others if one.bookie_id != own and (LOGIN_PROPERTY in one.properties) != asks]
     if not different:

@@ -18,7 +18,8 @@ from buckram.types import CheckVersion, History, KeyValue
 
 
 class Found(NamedTuple):
-    """What the store holds. `cookie`: the version of this bookie's cookie; None if it has none, or another one's."""
+    """The store's records about this bookie. `cookie`: version of this bookie's cookie; None if there is none, or the
+    one there is another bookie's."""
 
     history: History
     witness: Confirmed | None
@@ -60,7 +61,7 @@ class OwnRecords:
         try:
             own = same_cookie(self._claimed.cookie, parse_cookie(cookie.value))
         except MalformedRecord:
-            own = True  # nobody can tell: `buckram cluster check` names it, and a start refuses it
+            own = True  # undecidable: `buckram cluster check` names it, and a start refuses it
         return cookie.version if own else None
 
     def versions(self, found: Found) -> tuple[CheckVersion, ...]:

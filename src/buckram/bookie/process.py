@@ -129,7 +129,7 @@ class Bookie:
 
     @property
     def state(self) -> str:
-        """One of starting, writable, readonly, unregistered (clients do not find the bookie) and failed."""
+        """Return the state: starting, writable, readonly, unregistered (clients do not find the bookie) or failed."""
         if self.failed.done():
             return "failed"
         if self._registration is None or self.store is None:
@@ -219,7 +219,7 @@ class Bookie:
         )
 
     def _registered(self, store: Store) -> dict[str, str]:
-        """The properties of the registration. ConfigError for a location or a host that is none."""
+        """Return the properties of the registration. Raises ConfigError for a malformed location or host."""
         properties = self._properties | _told_of(store)
         if self._config.admission != "known":
             properties[ADMISSION_PROPERTY] = self._config.admission
@@ -235,7 +235,7 @@ class Bookie:
             check_others(info.bookie_id, info.properties, [one for _, one in known.everybody()])
 
     async def _begin_guard(self) -> None:
-        """Know keys, revocations and grants before anybody can knock."""
+        """Read keys, revocations and grants before the first connection is accepted."""
         if self._door is not None and self._door.logins:
             guard = Guard(
                 self._metadata,
@@ -297,17 +297,17 @@ class Bookie:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Return whether the bookie was told to stop."""
         return self._stopped
 
     def principal_of(self, token: bytes) -> Principal:
-        """Whose token it is. Raises TokenRefused, also before the bookie knows any keys."""
+        """Return the principal of a token. Raises TokenRefused, also before the bookie knows any keys."""
         if self._guard is None:
             raise TokenRefused("this bookie knows no tokens now")
         return self._guard.verify(token).principal
 
     def page_refused(self, principal: Principal, path: str, why: str) -> None:
-        """Note for the audit trail that a page over HTTP was refused to somebody."""
+        """Note for the audit trail that a page over HTTP was refused."""
         if self._events is not None:
             self._events.refuse_page(principal, path, why)
 
@@ -333,7 +333,7 @@ class Bookie:
         return [trouble for one in watching for trouble in one.troubles()]
 
     def report(self) -> bytes:
-        """Return what this bookie says of itself to operators, encoded (`core/cluster/bookie_report.py`)."""
+        """Return the report about this bookie for operators, encoded (`core/cluster/bookie_report.py`)."""
         doubt = self.time.moment().why
         return report_of(self, self._runtime.clock, self._store_config, self._door, self._guard, doubt).encode()
 
@@ -345,7 +345,7 @@ class Bookie:
         return self.accounting.used_up(lambda name: guard is None or guard.may_know(session, name))
 
     def identity(self) -> Identity:
-        """Return what this bookie says of itself to clients that introduce themselves, once it serves."""
+        """Return the identity for clients that introduce themselves. Call it once the bookie serves."""
         assert self.info is not None
         assert self.store is not None
         wall_us, time_features = self.time.told()
@@ -457,9 +457,9 @@ class Bookie:
         self._space_changed()
 
     def put_out(self, why: str) -> None:
-        """Serve nothing more, on no connection: another incarnation has the id, or nobody."""
+        """Serve nothing more, on any connection: the id belongs to another incarnation, or to none."""
         if self.store is None or self.failed.done():
-            return  # its start says so
+            return  # the start reports it
         log.error("the bookie stops: %s", why)
         self._fail(WrongCookie(why))
 
@@ -484,7 +484,8 @@ class Bookie:
             self._registration.set_readonly(self._shown_readonly(self.store))
 
     def _shown_readonly(self, store: Store) -> bool:
-        """In a maintenance it takes what its ledgers get, but no new ensemble shall find it."""
+        """Return whether the bookie is registered as read-only. In a maintenance it takes entries of its ledgers, but
+        no new ensemble shall find it."""
         return not store.is_writable or (self.wishes is not None and self.wishes.resting)
 
     def _store_failed(self, error: BaseException) -> None:
@@ -512,6 +513,7 @@ class Bookie:
 
 
 def _told_of(store: Store) -> dict[str, str]:
-    """What every registration says: who this is, and since which start."""
+    """Return the properties of every registration: the incarnation, the session (incarnation and number of the start),
+    and that the bookie answers introductions."""
     session = f"{store.incarnation}.{store.starts}"
     return {INCARNATION_PROPERTY: store.incarnation, SESSION_PROPERTY: session, IDENTITY_PROPERTY: IDENTITY}

@@ -20,14 +20,14 @@ class Window:
         self._counts: tuple[float, ...] = nothing
 
     def feed(self, now: float, cumulative: Sequence[float]) -> None:
-        """Take how many observations each bucket and those below it have now; `now` in seconds of any clock."""
+        """Take the number of observations in each bucket and those below it; `now` in seconds of any clock."""
         if self._newer_at is None or now - self._newer_at >= WINDOW_S:
             self._older = self._newer if self._newer_at is not None else (0.0,) * len(self._bounds)
             self._newer, self._newer_at = tuple(cumulative), now
         self._counts = tuple(have - had for have, had in zip(cumulative, self._older, strict=True))
 
     def quantile(self, part: float) -> float:
-        """The value below which this part of the window's observations lies; NaN if there were none."""
+        """Return the value below which this part of the window's observations lies; NaN if there were none."""
         total = self._counts[-1]
         if total <= 0:
             return math.nan

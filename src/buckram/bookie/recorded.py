@@ -23,7 +23,7 @@ _SLICE = 2000
 
 
 class _Bucket:
-    """What a bucket held when it was read; `changed` from then on, as the store tells."""
+    """The deletions of one bucket as last read; `changed` becomes true when the store reports a later change."""
 
     __slots__ = ("changed", "deleted")
 
@@ -45,9 +45,9 @@ class RecordedDeletions:
         """Buckets that were read from the store."""
 
     async def among(self, ledgers: array[LedgerId], *, anew: bool = False) -> array[LedgerId]:
-        """Return those of these ledgers, which ascend, whose deletion is recorded.
+        """Return those of these ledgers, which ascend, whose deletion is recorded. Raises MetadataError.
 
-        `anew`: whatever is known, look again; the answer is then as new as the call. Raises MetadataError.
+        `anew`: read the records again, so that the answer is as new as the call.
         """
         found: array[LedgerId] = array("q")
         groups = [(bucket, array("q", some)) for bucket, some in groupby(ledgers, bucket_of)]

@@ -23,9 +23,9 @@ from buckram.types import LedgerId, LedgerMetadata
 
 _PAGE = 1000
 APPLICATION = "application"
-"""Under this name Apache's clients, and others, say in a ledger's custom metadata what they are."""
+"""Key of a ledger's custom metadata in which Apache's clients, and others, name their application."""
 MOST_APPLICATIONS, OTHER_APPLICATIONS = 20, "(others)"
-"""Of a namespace by their names, and what all others are together."""
+"""Maximum number of applications that are counted by name in one namespace, and the name for the sum of the others."""
 _BULK = b"bulk "
 
 
@@ -37,8 +37,8 @@ class _Counting:
     applications: dict[str, int] = field(default_factory=dict)
 
     def done(self) -> Counts:
-        """With the largest applications by their names: ledgers say these themselves, and what is counted is one key of
-        all namespaces."""
+        """Return the counts, with only the largest applications by name: names come from the ledgers, and all counts
+        share one key."""
         by = sorted(self.applications.items(), key=lambda one: -one[1])
         named = dict(by[:MOST_APPLICATIONS])
         if rest := by[MOST_APPLICATIONS:]:
@@ -89,7 +89,8 @@ def _count_ledger(counting: _Counting, metadata: LedgerMetadata) -> None:
 
 
 def application_of(custom_metadata: Mapping[str, bytes]) -> str:
-    """Who made a ledger: what it says itself, or the application of a stream's bulk step; "" where nothing says so."""
+    """Return the application that made a ledger: from its custom metadata, or of a stream's bulk step; "" if neither
+    names one."""
     said = custom_metadata.get(APPLICATION)
     if said is not None:
         return said.decode(errors="replace")[:100]
@@ -107,7 +108,7 @@ async def _count_streams(metadata: MetadataStore, found: dict[str, _Counting]) -
 
 
 async def streams_in(metadata: MetadataStore, namespace: str) -> tuple[int, int]:
-    """How many streams a namespace has, and how many of them are logs of databases. MetadataError."""
+    """Return the number of streams of a namespace, and how many of them are logs of databases. Raises MetadataError."""
     folder = f"{metadata.own}/streams/heads/{namespace}"
     streams = databases = 0
     async for name, value in all_children(metadata.keys, folder):
@@ -117,7 +118,7 @@ async def streams_in(metadata: MetadataStore, namespace: str) -> tuple[int, int]
 
 
 def is_database(key: str, value: bytes) -> bool:
-    """Whether a stream's head is that of a database's log."""
+    """Return whether a stream's head is that of a database's log."""
     try:
         head = decode_head(key, value)
     except BuckramError:

@@ -22,9 +22,10 @@ from buckram.types import BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 HEARTBEAT_S, HUNG_S = 1.0, 2.0
-"""A process that is so much later than its heartbeat has hung: writers may have gone on without it."""
+"""Interval of the heartbeat, and the delay of one from which on the process counts as hung, seconds: writers may have
+gone on without it."""
 WITHIN_S = 40.0
-"""How long a start waits for the store, or for the session of a killed predecessor to end (Apache: 10-40 s)."""
+"""Time a start waits for the store, or for the session of a killed predecessor to end, seconds (Apache: 10-40 s)."""
 UNREGISTER_S = 5.0
 
 
@@ -49,7 +50,7 @@ class Registration:
         self._handover, self._trust = handover, trust
         self._withdrawn = False
         self._breaks = 0
-        """How often this process was not there for a while, as others saw it."""
+        """Number of interruptions (lost sessions, hangs, withdrawals): each gives the registration a new session."""
         self._scope = TaskScope("registration")
         self._changed = asyncio.Event()
         self._readonly = False
@@ -127,7 +128,7 @@ class Registration:
             self.registered = True
 
     def _told(self) -> BookieInfo:
-        """What is registered: the session is another one after each break."""
+        """Return the properties to register: the session gets another number after each interruption."""
         started = self._info.properties.get(SESSION_PROPERTY)
         if started is None:
             return self._info

@@ -1,4 +1,4 @@
-"""Gathers what a bookie says of itself to operators. Not here: the record (`core/cluster/bookie_report.py`)."""
+"""The gathering of a bookie's report for operators. Not here: the record (`core/cluster/bookie_report.py`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reporting(Protocol):
 
 
 def release() -> str:
-    """The version of this program; "unknown" where it is not installed."""
+    """Return the version of this program; "unknown" if it is not installed."""
     try:
         return version("buckram")
     except PackageNotFoundError:
@@ -42,7 +42,7 @@ def release() -> str:
 def report_of(
     bookie: Reporting, clock: Clock, config: StoreConfig, door: Door | None, guard: Guard | None, time_doubt: str
 ) -> BookieReport:
-    """The bookie as it is now. `time_doubt`: why it is in doubt of the time."""
+    """Return the report about the bookie as it is now. `time_doubt`: why it is in doubt of the time."""
     collector, service, store = bookie.collector, bookie.service, bookie.store
     refusal = bookie.witness.refusal if bookie.witness is not None else Refusal()
     certificate, ends_s = door.certificate if door is not None else ("", 0)

@@ -46,25 +46,26 @@ DISK_VARIABLE = "BUCKRAM_DISK"
 NO_TLS, NO_AUTH, NO_TELEMETRY = TlsConfig(), AuthConfig(), TelemetryConfig()
 SWITCH_S = 0.0005
 GAUGES_S = 2.0
-"""How long the sender of metrics waits for the bookie's loop."""
+"""Time the sender of metrics waits for the bookie's loop, seconds."""
 
 
 class ReadyHook(Protocol):
     """Called once, when the bookie is registered and serves."""
 
     def __call__(self, info: BookieInfo, http: str, /) -> None:
-        """`http`: HOST:PORT where the pages of --http are served; empty: they are not."""
+        """Return a context with the handler of pages."""
         ...
 
 
 class AdminPages(Protocol):
-    """What --http serves beyond the status pages; it stands above this package (`serve/admin/serving.py`)."""
+    """Maker of the pages that --http serves beyond the status pages; it lives above this package
+    (`serve/admin/serving.py`)."""
 
     def __call__(self, site: Site, /) -> AbstractAsyncContextManager[Handler]: ...
 
 
 class Site(NamedTuple):
-    """What the pages of a bookie are made from, in the thread that serves them."""
+    """The bookie, its status pages and its settings: what pages are made from, in the thread that serves them."""
 
     bookie: OtherLoop[Bookie]
     status: StatusPages
@@ -73,7 +74,7 @@ class Site(NamedTuple):
     settings: Mapping[str, Any]
     """The sections of the configuration that are in force, by name."""
     guarded: bool
-    """Whether peers have to log in."""
+    """True if the bookie uses TLS or asks its peers for logins."""
 
 
 class StopBookie(Protocol):
@@ -173,7 +174,8 @@ async def serve_bookie(
 
 
 def _telemetry(config: TelemetryConfig, instance: str) -> Telemetry | None:
-    """What sends traces and metrics of a bookie; None where nobody wants them. ConfigError without the extra."""
+    """Return the sender of traces and metrics of a bookie; None without an endpoint. Raises ConfigError without the
+    extra."""
     if not config.endpoint:
         return None
     from buckram.runtime.telemetry.telemetry import Telemetry
@@ -182,7 +184,7 @@ def _telemetry(config: TelemetryConfig, instance: str) -> Telemetry | None:
 
 
 def _refresher(bookie: Bookie, stats: PrometheusStats) -> Callable[[], None]:
-    """Brings the gauges of a bookie up to date, from another thread."""
+    """Return a function that brings the gauges of a bookie up to date, from another thread."""
     loop, gauges = asyncio.get_running_loop(), Gauges(stats)
 
     async def look() -> Figures:
@@ -199,7 +201,8 @@ def _refresher(bookie: Bookie, stats: PrometheusStats) -> Callable[[], None]:
 async def _served(
     site: Site, config: BookieConfig, admin: AdminPages | None, environment: Mapping[str, str]
 ) -> AsyncIterator[str]:
-    """Serve the pages in a thread of their own meanwhile; HOST:PORT of those of --http."""
+    """Serve the pages in a thread of their own for as long as the context lasts. Yields HOST:PORT of those of
+    --http."""
 
     async def serving(started: Callable[[Any], None]) -> None:
         network = TcpNetwork()
@@ -241,11 +244,9 @@ async def _start_in(directory: str, bookie: Bookie, metadata: MetadataStore) -> 
 
 
 def open_disk(directory: str, mode: str, layer: str = "") -> Disk:
-    """The production disk, or for tests the layer that BUCKRAM_DISK names:
-
-    `withhold:SEED` loses or tears unsynced writes when the process is killed, `withhold-nosync:SEED` never syncs;
-    `faults:FILE` fails as the file says.
-    """
+    """Return the production disk, or for tests the layer that BUCKRAM_DISK names: `withhold:SEED` loses or tears
+    unsynced writes when the process is killed, `withhold-nosync:SEED` never syncs; `faults:FILE` fails as the file
+    says."""
     if not layer:
         return LocalDisk(directory, mode)
     kind, _, seed = layer.partition(":")

@@ -35,9 +35,9 @@ from buckram.types import BookieId, DigestType, LedgerId, LedgerMetadata
 
 log = logging.getLogger("buckram.bookie")
 FILE = "scrub"
-"""Where the check goes on after a restart: a line of JSON."""
+"""Name of the file with the place where the check goes on after a restart: a line of JSON."""
 LOOK_S = 10.0
-"""So often it is seen whether bad entries are healed."""
+"""Seconds between two looks at whether bad entries are healed."""
 _SAVE_S = 60.0
 _SAVE_BYTES = 64 << 20
 _READ_ENTRIES, _READ_BYTES = 500, 1 << 20
@@ -150,7 +150,7 @@ class Scrub:
         return piece.last
 
     def _follow_clean(self, after: Position, *, bad: bool) -> None:
-        """When a file was good from begin to end, what was known to be bad in it was a passing trouble of the disk."""
+        """Forget bad entries of a file that was good from begin to end: they were a passing trouble of the disk."""
         if bad:
             self._clean_from = -1
         elif self._at.offset == 0 and after.offset > 0:
@@ -190,7 +190,7 @@ class Scrub:
         wanted = _meeting(spans, metadata, self._bookie_id)
         kind = metadata.digest_type
         if kind is None or kind is DigestType.DUMMY or (kind is DigestType.MAC and metadata.password is None):
-            return wanted  # nothing says which of them are good
+            return wanted  # they cannot be checked, so all count as bad
         digest = Digest(kind, metadata.password or b"")
         bad: list[Span] = []
         for first, end in wanted:

@@ -1,6 +1,6 @@
-"""Which directories of this machine a bookie copies entries from: those of bookies of its own cluster, and no others.
+"""The directories of this machine that a bookie copies entries from: only those of bookies of its own cluster.
 
-Whoever asks for a copy names a bookie and its directory. The directory counts only if its cookie is the one that the
+A request for a copy names a bookie and its directory. The directory is used only if its cookie is the one that the
 metadata store has for that bookie. Not here: copying (`bookie/service/pulls.py`).
 """
 
@@ -16,7 +16,7 @@ from buckram.seams import FileRange, LocalDirectory, LocalFiles, MetadataStore
 from buckram.types import BookieId
 
 KNOWN_S = 30.0
-"""For so long a directory counts without a look at the cookies."""
+"""Time a directory stays accepted without another look at the cookies, seconds."""
 _MOST, _COOKIE_BYTES = 64, 4096
 
 

@@ -19,7 +19,7 @@ from buckram.runtime.net.stats import CONTENT_TYPE, PrometheusStats
 NAMES = ("buckram", "apache", "both")
 SERVED = ("/metrics", "/health", "/ready", "/heartbeat", "/version")
 PROBES = ("/health", "/ready", "/heartbeat")
-"""Anybody may ask these, also where clients log in."""
+"""Pages that need no token, also where clients log in."""
 MONITOR = "monitor"
 """The role of a token that may read metrics, and nothing else by itself."""
 
@@ -36,8 +36,8 @@ class StatusPages:
         *,
         tokens: bool = False,
     ) -> None:
-        """`names`: under which names metrics are shown to those who do not say, one of NAMES. `tokens`: whether whoever
-        asks for more than PROBES has to show one."""
+        """Serve metrics under `names`, one of NAMES, to readers who do not choose. `tokens`: pages beyond PROBES need a
+        token."""
         self._bookie, self._stats, self._tokens = bookie, stats, tokens
         self._facts = _facts()
         stats.gauge("buckram_build_info", "Always 1; the labels say what runs.", **self._facts).set(1)
@@ -45,7 +45,7 @@ class StatusPages:
         self._apache = ApacheMetrics(stats.registry, directory)
 
     async def __call__(self, request: Request) -> Answer:
-        """404 for other pages, 405 for other methods."""
+        """Return a page; 404 for other pages, 405 for other methods."""
         path = "/metrics" if request.path == "/" else request.path
         if path not in SERVED:
             return text_answer(f"only these are served: {', '.join(SERVED)}\n", 404)
@@ -68,7 +68,7 @@ class StatusPages:
         return text_answer(f"{state}\n", 200 if good else 503)
 
     async def _refused(self, request: Request) -> tuple[Principal, Answer | None]:
-        """Who asks, and the answer to whoever may not read metrics; None for whoever may."""
+        """Return who asks, and the error reply if that principal may not read metrics, else None."""
         token = bearer_of(request)
         how = f"an administrator's, or one of `buckram token create --role {MONITOR}`"
         if not token:
@@ -83,7 +83,8 @@ class StatusPages:
         return principal, text_answer(f"{principal} may not read metrics: the token has to be {how}\n", 403)
 
     async def metrics(self, request: Request) -> Answer:
-        """The text that Prometheus reads. The bookie's loop only looks at figures; the text is made in this thread."""
+        """Return the text that Prometheus reads. The bookie's loop only looks at figures; the text is made in this
+        thread."""
         names = request.query.get("names", self._names)
         if names not in NAMES:
             return text_answer(f"names = {names[:40]!r}: must be one of {', '.join(NAMES)}\n", 400)
@@ -95,13 +96,13 @@ class StatusPages:
 
 
 def bearer_of(request: Request) -> str:
-    """The token of a request; empty for one without."""
+    """Return the token of a request; empty for one without."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _measured(bookie: Bookie) -> tuple[Figures, int]:
-    """Figures, and the size of the device; 0 where it cannot be asked now."""
+    """Return the figures, and the size of the device; 0 if it cannot be read now."""
     bookie.server.refresh_gauges()
     try:
         size = bookie.disk_space().total_bytes

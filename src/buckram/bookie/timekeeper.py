@@ -1,4 +1,4 @@
-"""What a bookie believes the time to be: it compares its clock with its own past and with what bookies recorded.
+"""The time as a bookie believes it: its clock, compared with its own past and with what other bookies recorded.
 
 A bookie that is certain records the time in metadata once a minute. One that starts finds there what it and the others
 believed last; while it is in doubt it looks for what others record, and for the word of an operator. Not here: the
@@ -33,7 +33,7 @@ from buckram.types import BookieId
 
 log = logging.getLogger("buckram.bookie")
 LOOK_S = 15.0
-"""The clock is looked at so often; and metadata while the time is in doubt."""
+"""Interval of looks at the clock, and, while the time is in doubt, at metadata, seconds."""
 
 
 class Timekeeper:
@@ -48,7 +48,7 @@ class Timekeeper:
         self._recorded_at: int | None = None
         """The monotonic time of our last record."""
         self._seen: dict[BookieId, int] = {}
-        """What others had recorded at the last look."""
+        """Times that the other bookies had recorded at the last look, microseconds."""
         self._accepted = 0
         self._said = ""
         self._doubt_gauge = stats.gauge("buckram_bookie_time_in_doubt", "1 while the bookie does not know the time")
@@ -61,15 +61,15 @@ class Timekeeper:
         moment = self._believed.moment(self._clock.wall_us(), self._up())
         if moment.why or self._believed.believed_jumps == self._jumps_recorded:
             return moment
-        # Nobody ends anything by another time before it is known what was dated in the doubt about it.
+        # Nothing may end by the new time before it is recorded what was dated while the time was in doubt.
         self._wake.set()
         return replace(moment, why="another time is believed, and that is not recorded yet")
 
     async def ensure(self) -> None:
-        """Nothing: `prepare` compared the clock, and `run` goes on to."""
+        """Do nothing: `prepare` compared the clock, and `run` goes on to compare it."""
 
     def told(self) -> tuple[int, int]:
-        """Return the time that clients are told, and the features that say how certain it is."""
+        """Return the time for clients, and the features that tell how certain it is."""
         moment = self.moment()
         doubt = (DOUBTS_TIME if moment.why else 0) | (GUESSES_TIME if self._believed.guesses else 0)
         return moment.best, JUDGES_TIME | doubt
@@ -94,7 +94,7 @@ class Timekeeper:
         self._say()
 
     async def run(self) -> None:
-        """Look at the clock, and record the time, for ever."""
+        """Look at the clock, and record the time, until cancelled."""
         while True:
             try:
                 await self.look()
@@ -133,12 +133,12 @@ class Timekeeper:
                 log.warning("bookie %s: an operator accepted that it is %s", self._bookie, shown(accepted))
 
     async def _others(self, times: Mapping[BookieId, Recorded]) -> dict[BookieId, int]:
-        """What other bookies recorded that are registered now."""
+        """Return the recorded times of the other bookies that are registered now, microseconds."""
         registered = {one.bookie_id for _, one in (await self._metadata.bookies()).everybody()}
         return {name: time.time_us for name, time in times.items() if name in registered and name != self._bookie}
 
     def _compare(self, others: dict[BookieId, int]) -> None:
-        """Take the word of the others, if most of them live and are certain of the time."""
+        """Adopt the time of the other bookies, if most of them live and are certain of it."""
         wall, up = self._clock.wall_us(), self._up()
         alive, self._seen = advanced(others, self._seen), others
         if agreeing(others, wall):

@@ -8,7 +8,7 @@ from buckram.types import CheckVersion, LedgerId
 
 
 class Trust(Protocol):
-    """Whether the metadata store still holds what it once confirmed."""
+    """A judge of whether the metadata store still holds what it once confirmed."""
 
     async def confirm(self) -> bool:
         """Return whether the store is trusted and this bookie a member, by a look that begins after this call. Raises

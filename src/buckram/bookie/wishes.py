@@ -21,7 +21,7 @@ from buckram.types import BookieId
 
 log = logging.getLogger("buckram.bookie")
 LOOK_S = 60.0
-"""The key is read so often, whatever watches say."""
+"""Interval at which the key is read whether or not a watch fires, seconds."""
 
 
 class Wishes:
@@ -39,16 +39,18 @@ class Wishes:
         self._changed = asyncio.Event()
         self._shown = (False, False, False)
         self.out = False
-        """It was forgotten. That stays so until the process ends, whatever becomes of the key."""
+        """True once an operator took the bookie out of the cluster; it stays true until the process ends, also if the
+        key goes."""
 
     @property
     def readonly(self) -> bool:
-        """An operator wants no new entries here."""
+        """Return whether the bookie shall take no new entries: an operator asked for that, or has it leave, or took it
+        out."""
         return self._wish.readonly or self._wish.leave or self.out
 
     @property
     def resting(self) -> bool:
-        """No new ensemble shall get this bookie; those that have it go on."""
+        """Return whether the bookie rests: no new ensemble shall get it, but those that have it go on."""
         return bool(self._countdown.resting(asyncio.get_running_loop().time()))
 
     async def prepare(self) -> None:
@@ -56,7 +58,7 @@ class Wishes:
         await self._look()
 
     async def run(self) -> None:
-        """Follow for ever. What was read last stays in force while the store is away."""
+        """Follow the key until cancelled. What was read last stays in force while the store is away."""
         delays = Delays(STORE_WATCH)
         while True:
             self._changed.clear()

@@ -61,7 +61,8 @@ from buckram.types import CheckVersion, History, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 LOOK_S = 2.0
-"""How long a store that went back may go unnoticed where nothing needs it, and how far behind a key may be."""
+"""Interval of looks at the store, seconds: the longest that a store that went back goes unnoticed without other
+requests, and that this bookie's key lags behind its log."""
 FAREWELL_S = 5.0
 MOST_ADMITTED = 1000
 
@@ -77,14 +78,15 @@ NO_CONTACT = Contact("", -1)
 
 
 class Refusal(NamedTuple):
-    """Why a change was not made: the key is denied to this bookie, or the store takes no changes. Empty: it was."""
+    """The reason why a change was not made: the key is denied to this bookie, or the store takes no changes. Both are
+    empty if it was made."""
 
     denied: str = ""
     unwritten: str = ""
 
 
 class WitnessedBookie(WriteReserve, Protocol):
-    """What the witness records of its bookie, and what it reports to it (`bookie/process.py`)."""
+    """A bookie as its witness sees it: what is recorded of it, and what is reported to it (`bookie/process.py`)."""
 
     def log_claim(self) -> Claim:
         """Return how far the log is durable; NO_CLAIM before the store is open."""
@@ -100,11 +102,11 @@ class WitnessedBookie(WriteReserve, Protocol):
         ...
 
     def trust_changed(self) -> None:
-        """Called after `Witness.suspect` changed."""
+        """Handle a change of `Witness.suspect`."""
         ...
 
     def put_out(self, why: str) -> None:
-        """Called once, when the bookie finds that it is no member of the cluster any more (`Witness.out`)."""
+        """Stop the bookie, which is no member of the cluster any more (`Witness.out`). Called once."""
         ...
 
 
@@ -140,15 +142,16 @@ class Witness:
         self.history = History()
         """The history that the store had at the last look."""
         self.suspect = ""
-        """Why the store is not trusted; "" while it is."""
+        """Reason why the metadata store is not trusted; "" while it is."""
         self.out = ""
-        """Why this bookie is no member any more, which stays so; "" while it is one."""
+        """Reason why this bookie is no member of the cluster any more, which is final; "" while it is one."""
         self.refusal = Refusal()
-        """Why its key could not be written at the last attempt, although the store answered."""
+        """Reason why the bookie's key could not be written at the last attempt although the store answered; empty if it
+        was."""
         self._returning = False
-        """Its cookie lacks in restored metadata that nobody accepted yet."""
+        """True while the bookie's cookie is lacking in restored metadata that no operator has accepted yet."""
         self._told = -1
-        """The version of the history's key from which on this bookie told what it saw deleted."""
+        """Version of the history's key since which this bookie has told the store what it saw deleted."""
         self._unchanged: tuple[CheckVersion, ...] = ()
         self._suspect_gauge = stats.gauge(
             "buckram_bookie_suspect", "1 while the metadata store is behind what this bookie knows of it"
@@ -156,7 +159,7 @@ class Witness:
 
     @property
     def memory(self) -> Memory:
-        """What the bookie remembers of the store; some of it may not be in the file yet."""
+        """Return what the bookie remembers of the store; some of it may not be in the file yet."""
         return self._memory.value
 
     @property
@@ -165,7 +168,7 @@ class Witness:
 
     @property
     def reviewed(self) -> bool:
-        """Whether nobody restored this history, or an operator has confirmed a collection since."""
+        """Return whether this history was never restored, or an operator confirmed a collection since the restore."""
         return self.memory.reviewed == self.memory.history.restore
 
     # Beginning and end

@@ -1,4 +1,4 @@
-"""What a bookie remembers of its metadata store, and the file WITNESS that keeps it over restarts.
+"""The memory of a bookie about its metadata store, and the file WITNESS that keeps it over restarts.
 
 Not here: what is concluded from it (`bookie/witness.py`); the format of the record (`core/cluster/history.py`).
 """

@@ -111,7 +111,8 @@ def connecting(
 
 
 def secured_world(world: Runtime, uri: str, tls: TlsConfig | None = None, token: str = "") -> Runtime:
-    """The world as who connects to this metadata sees it: with the TLS and the token that hold there. ConfigError."""
+    """Return the world for connections to this metadata: with the TLS and the token that apply there. Raises
+    ConfigError."""
     secured = tls
     if uri.lower().startswith("buckram+tls:"):  # Bookies are spoken to through TLS as well, and no token goes in clear.
         secured = replace(tls or tls_of_environment(os.environ), mode="required")
@@ -119,7 +120,8 @@ def secured_world(world: Runtime, uri: str, tls: TlsConfig | None = None, token:
 
 
 def _telemetry(config: TelemetryConfig, world: Runtime) -> Telemetry | None:
-    """What sends traces and metrics of a client; None where nobody wants them. ConfigError without the extra `otel`."""
+    """Return the sender of traces and metrics of a client; None without an endpoint. Raises ConfigError without the
+    extra."""
     if not config.endpoint:
         return None
     from buckram.runtime.telemetry.telemetry import Telemetry
@@ -452,7 +454,7 @@ class LedgerClient(NotBlocking):
             self._check_loop()
 
     def _check_loop(self) -> None:
-        """WrongEventLoop in another loop than the one of `connect`, whose connections do not work in this one."""
+        """Raise WrongEventLoop in another loop than the one of `connect`, whose connections do not work in this one."""
         loop: asyncio.AbstractEventLoop | None = self._loop
         running: asyncio.AbstractEventLoop | None = asyncio._get_running_loop()
         if loop is not None and loop is not running and (running is not None or loop.is_closed()):

@@ -36,7 +36,7 @@ log = logging.getLogger("buckram.bookie")
 READ, APPEND = 1, 2
 _MOST_LEDGERS = 100_000
 _RECENT_S = 1.0
-"""For so long metadata's answer counts where nothing here confirms which ledger the id means."""
+"""Time that metadata's answer stays valid where nothing here confirms which ledger the id means, seconds."""
 
 
 def bits(permissions: Iterable[str]) -> int:
@@ -45,7 +45,7 @@ def bits(permissions: Iterable[str]) -> int:
 
 
 _BITS = {number: 0 if effect is None else bits(NEEDS[effect]) for number, effect in OF_OPERATIONS.items()}
-"""What each operation needs on its ledger; 0 for one that is about none."""
+"""Permission bits that each operation needs on its ledger; 0 for an operation that is about no ledger."""
 _FENCING = bits(NEEDS[FENCING])
 
 
@@ -54,7 +54,7 @@ class Judge(Protocol):
 
     @property
     def version(self) -> int:
-        """Another one whenever grants changed."""
+        """Return a value that changes whenever grants change."""
         ...
 
     def rights(self, session: Session, name: str) -> int: ...
@@ -93,12 +93,12 @@ class EntryAccess:
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("access")
         self.on_refused: OnRefused | None = None
-        """Hears of each request that grants refuse."""
+        """Callback for each request that grants refuse."""
         self._unread: dict[LedgerId, None] = {}
-        """Ledgers that count for nobody because metadata could not be read; it is asked again."""
+        """Ledgers that count for no namespace because metadata could not be read; it is read again."""
 
     def guard(self, session: Session) -> None:
-        """From now on every request of the connection comes here first."""
+        """Route every later request of the connection through a gate that checks rights."""
         gate = Gate(self, session)
         session.add_run, session.handle_item = gate.add, gate.item
 
@@ -109,14 +109,17 @@ class EntryAccess:
         return self._loop.time()
 
     def right(self, session: Session, ledger_id: LedgerId, named: bytes, needed: int, *, looked: bool) -> Right | None:
-        """What a connection may do with the ledger that it means. None: metadata has to be asked, because the namespace
-        is not known, or what is known refuses what is `needed`, or may be about another ledger that had this id.
-        `named`: the birth that the client named, b"" for none. `looked`: metadata was asked just now."""
+        """Return the rights of a connection on the ledger that it means, or None if metadata has to be asked first:
+        because the namespace is not known, or because what is known refuses what is `needed`, or may be about another
+        ledger that had this id.
+
+        `named`: the birth that the client named, b"" for none. `looked`: metadata was asked just now.
+        """
         owner = self.owners.get(ledger_id)
         if owner is None:
             return None
         if owner is ABSENT and not looked and needed & APPEND:
-            return None  # whoever writes it has made it since
+            return None  # the client that writes it must have made it since
         if self._judge is None or self.is_open(session):
             if owner is ABSENT:
                 return Right(READ | APPEND if needed & APPEND else READ, named, self.now() + _RECENT_S)
@@ -134,11 +137,12 @@ class EntryAccess:
 
     @property
     def version(self) -> int:
-        """Another one whenever grants changed."""
+        """Return a value that changes whenever grants change."""
         return 0 if self._judge is None else self._judge.version
 
     def is_open(self, session: Session) -> bool:
-        """Whether nothing that comes on a connection is ever refused."""
+        """Return whether nothing that comes on a connection is ever refused: no grants are in force, or it is an
+        administrator's."""
         return self._judge is None or session.principal.admin
 
     def find_out(self, ledger_id: LedgerId, then: Callable[[Code], None], *, is_open: bool) -> None:
@@ -150,7 +154,7 @@ class EntryAccess:
         try:
             await self.owners.look(ledger_id)
         except NoSuchLedger:
-            code = Code.UNAUTHORIZED  # nobody's; that it does not exist is not for this bookie to say unasked
+            code = Code.UNAUTHORIZED  # without an owner; whether it exists is not shown to peers without rights
         except BuckramError as error:
             log.warning("ledger %d: its namespace is not known: %s", ledger_id, error)
             code = Code.TOO_MANY_REQUESTS
@@ -163,7 +167,7 @@ class EntryAccess:
         then(code)
 
     def _ask_again(self, ledger_id: LedgerId) -> None:
-        """Have metadata asked later whose ledger this is; one task asks for all of them."""
+        """Read later from metadata whose ledger this is; one task reads for all such ledgers."""
         if not self._unread:
             self._scope.keep(self._ask_for_unread, "unread owners")
         if len(self._unread) < _MOST_LEDGERS:
@@ -203,7 +207,7 @@ class Gate:
         """Births that this gate, and not the client, had the connection mean."""
         self._version = access.version
         self._waiting: list[tuple[Item, float]] = []
-        """What waits for a look at metadata, and since when."""
+        """Requests that wait for a look at metadata, each with its time of arrival."""
         self._held = 0
 
     def add(self, session: Session, run: AddRun) -> None:
@@ -238,7 +242,7 @@ class Gate:
             self._refuse(item, Code.UNAUTHORIZED)
 
     def _counts(self, ledger_id: LedgerId, known: Right) -> bool:
-        """Whether grants, and the ledger that the connection means, are still what they were."""
+        """Return whether known rights still hold: the grants and the ledger that the connection means are unchanged."""
         return (
             self._version == self._access.version
             and self._session.named.get(ledger_id, b"") == known.birth
@@ -246,7 +250,7 @@ class Gate:
         )
 
     def _is_named_behind(self, item: Item) -> bool:
-        """Whether the birth of its ledger was named by a packet that still waits."""
+        """Return whether a packet that still waits names the birth of this item's ledger."""
         needed = _needed(item)
         return any(isinstance(one, Named) and needed and one.ledger_id == needed[0] for one, _ in self._waiting)
 
@@ -285,7 +289,8 @@ class Gate:
         self._waiting.append((item, self._access.now()))
 
     def _go_on(self, ledger_id: LedgerId, code: Code) -> None:
-        """Metadata was asked: whatever waits is decided in its order, until something else has to wait."""
+        """Decide the waiting requests in their order after a look at metadata, until one has to wait for another
+        look."""
         waiting, self._waiting = self._waiting, []
         self._session.release(self._held)
         self._held = 0
@@ -319,7 +324,7 @@ class Gate:
 
 
 def _needed(item: Item) -> tuple[LedgerId, int] | None:
-    """Ledger and permission that an item needs; None for one that is about no ledger."""
+    """Return the ledger and the permission that an item needs; None if it is about no ledger."""
     if isinstance(item, AddRun):
         return item.ledger_id, _BITS[OP_ADD]
     if not isinstance(item, Incoming) or (needed := _BITS[item.context.operation]) == 0:
@@ -331,13 +336,13 @@ def _needed(item: Item) -> tuple[LedgerId, int] | None:
 
 
 def ledger_of(item: Item) -> LedgerId | None:
-    """The ledger that an item is about; None for one that is about none."""
+    """Return the ledger that an item is about; None if it is about none."""
     needed = _needed(item)
     return None if needed is None else needed[0]
 
 
 def action_of(item: Item) -> str:
-    """What the audit trail calls a request about entries."""
+    """Return the name of a request about entries in the audit trail: "fence", "append" or "read"."""
     needed = _needed(item)
     if isinstance(item, Incoming) and isinstance(item.request, Read | BatchRead) and item.request.fence:
         return "fence"
@@ -345,7 +350,7 @@ def action_of(item: Item) -> str:
 
 
 def is_urgent(item: Item) -> bool:
-    """Fences, recovery and whatever else is of high priority: nothing may hold it up."""
+    """Return whether an item is a fence, a recovery or of high priority: nothing may hold it up."""
     if isinstance(item, AddRun):
         return bool(item.flags & (RECOVERY_ADD | HIGH_PRIORITY))
     request = item.request if isinstance(item, Incoming) else None
@@ -363,7 +368,7 @@ def _after(item: Item, waited_s: float) -> Item:
 
 
 def _without_places(item: Item) -> Item:
-    """Where entries are in files is for those who may read all of these files."""
+    """Return the item without the wish for the entries' places in files: only administrators may read these files."""
     if isinstance(item, Incoming) and isinstance(item.request, BatchRead) and item.request.located:
         return item._replace(request=replace(item.request, located=False))
     return item

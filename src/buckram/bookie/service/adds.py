@@ -32,7 +32,8 @@ _UNDECIDED = tuple(_CODES)
 
 
 def _goes_on(record: LedgerRecord | None) -> bool:
-    """Whether the record alone decides, without metadata: the ledger was admitted before, or it is fenced."""
+    """Return whether the record alone decides, without metadata: the ledger was admitted before, or it is fenced or
+    deleted."""
     return record is not None and (record.fenced or record.tombstone or (record.admitted and not record.limbo))
 
 
@@ -55,10 +56,10 @@ class AddPath:
         self._added_bytes = stats.counter("buckram_bookie_added_bytes_total", "bytes of those, as framed on the wire")
         self._seconds = stats.histogram("buckram_bookie_add_seconds", "from arrival to acknowledgement, per loop turn")
         self.entries = self.bytes = 0
-        """What was acknowledged since the start."""
+        """Entries and bytes that were acknowledged since the start."""
         self._refused = stats.counter("buckram_bookie_refused_adds_total", "entries answered with an error")
         self.on_refused: OnRefused | None = None
-        """Hears of runs whose key is wrong."""
+        """Callback for each run whose key is wrong."""
 
     def add(self, session: Session, run: AddRun) -> None:
         """Insert a run, refuse it, or let it wait for admission."""
@@ -206,7 +207,7 @@ class AddPath:
         return None
 
     def _in_doubt(self, session: Session, run: AddRun, record: LedgerRecord | None, name: bytes | None) -> bool:
-        """Whether only metadata shows if the run is of the ledger that is stored here.
+        """Return whether only metadata shows if the run is of the ledger that is stored here.
 
         Recovery adds are in doubt only if they are certainly of another ledger.
         """

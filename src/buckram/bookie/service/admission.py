@@ -51,7 +51,7 @@ PROOF_S = 2.0
 """Seconds that a fence, a recovery add or a LAC waits for metadata to confirm its key. Its sender waits as long, and an
 unreachable metadata store must not prevent a recovery."""
 LOOKS, BETWEEN_LOOKS_S = 2, 0.1
-"""How many reads must find a ledger absent, and the seconds between two reads."""
+"""Number of reads that must find a ledger absent, and the seconds between two of them."""
 
 
 class Verdict(enum.Enum):
@@ -61,7 +61,7 @@ class Verdict(enum.Enum):
     """Its record is unreadable, or the metadata store answered with an error."""
     WRONG_KEY = 4
     CLOSED = 5
-    """It may not grow any more, but entries up to its last one are stored."""
+    """The ledger may not grow any more, but entries up to its last one are stored."""
     LATER = 6
     """The metadata store did not answer in time; nothing has changed."""
     OTHER = 7
@@ -77,9 +77,8 @@ class VerdictCallback(Protocol):
 
 
 class Finding(NamedTuple):
-    """What metadata says of an id: the verdict on its ledger, the master key if metadata has the password, the last
-    entry of a ledger that is CLOSED, and the birth (b"" if unknown or if there is no ledger).
-    """
+    """The state of a ledger id in metadata: the verdict on its ledger, the master key if metadata has the password, the
+    last entry of a ledger that is CLOSED, and the birth (b"" if unknown or if there is no ledger)."""
 
     verdict: Verdict
     key: bytes | None = None
@@ -112,7 +111,7 @@ class Waiting:
 
 
 def needs_proof(record: LedgerRecord | None, key: bytes) -> bool:
-    """Whether only metadata shows if the key is the ledger's."""
+    """Return whether only metadata shows if the key is the ledger's."""
     return record is None or (not record.proven and record.master_key != key)
 
 
@@ -170,7 +169,7 @@ class Admission:
             one.done(Verdict.LATER, NO_ENTRY)
 
     def vouched(self, ledger_id: LedgerId) -> bool:
-        """Whether this process has seen the ledger open in metadata; a store in limbo may have lost a fence."""
+        """Return whether this process has seen the ledger open in metadata; a store in limbo may have lost a fence."""
         return ledger_id in self._vouched
 
     async def close(self) -> None:
@@ -186,7 +185,7 @@ class Admission:
                 ledger_id, deadline = self._queued.pop(0)
                 try:
                     found = await self._decide(ledger_id, deadline)
-                except Exception as error:  # whoever waits is answered, and the next request looks again
+                except Exception as error:  # waiting requests get a reply, and the next one looks again
                     log.error("ledger %d: its metadata were not looked at: %r", ledger_id, error, exc_info=error)
                     found = Finding(Verdict.UNKNOWN)
                 self._conclude(ledger_id, found)
@@ -268,7 +267,7 @@ class Admission:
             self._store.prove(ledger_id)
 
     def _contradicts(self, record: LedgerRecord, birth: bytes) -> bool:
-        """Whether the stored ledger and the one of this birth show that the metadata store went back."""
+        """Return whether the stored ledger and the one of this birth show that the metadata store went back."""
         if record.tombstone or not record.proven or not (is_certain(record.birth) and is_certain(birth)):
             return False  # a birth that was never checked is no evidence against the store
         return self._trust.contradicted(record.ledger_id, record.birth)

@@ -32,7 +32,7 @@ class BatchCallback(Protocol):
 
 
 class OnServed(Protocol):
-    """Hears which ledger's readers got how many bytes."""
+    """Callback for bytes that readers of a ledger got."""
 
     def __call__(self, ledger_id: LedgerId, size: int, /) -> None: ...
 

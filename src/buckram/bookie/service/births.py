@@ -40,5 +40,6 @@ class Births:
 
 
 def is_other(record: LedgerRecord | None, birth: bytes | None) -> bool:
-    """Whether the stored data certainly belongs to another ledger than the one of this birth (None: none named)."""
+    """Return whether the stored data certainly belongs to another ledger than the one of this birth (None: none
+    named)."""
     return bool(birth) and record is not None and record.birth != birth and record.birth != NO_BIRTH

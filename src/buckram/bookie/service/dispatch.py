@@ -65,7 +65,8 @@ LARGEST_LAC_PACKET = _LAC_PACKET.size + 20
 
 
 class ServedBookie(Protocol):
-    """What requests are answered about the bookie itself, and what it learns from them (`bookie/process.py`)."""
+    """A bookie as the dispatcher sees it: the facts it answers requests with, and what it learns from them
+    (`bookie/process.py`)."""
 
     def disk_space(self) -> Space:
         """Return the space of the data directory's device. Raises OSError."""
@@ -80,7 +81,7 @@ class ServedBookie(Protocol):
         ...
 
     def report(self) -> bytes:
-        """Return what the bookie says of itself to operators, encoded."""
+        """Return the report about the bookie for operators, encoded."""
         ...
 
     def used_up(self, session: Session) -> Mapping[str, int]:
@@ -88,7 +89,7 @@ class ServedBookie(Protocol):
         ...
 
     def identity(self) -> Identity:
-        """Return what this bookie says of itself to clients that introduce themselves."""
+        """Return the identity of the bookie for clients that introduce themselves."""
         ...
 
     def client_introduced(self, introduction: Introduction, principal: Principal) -> None:
@@ -114,7 +115,7 @@ class Dispatcher:
         self._admission, self._bookie, self._pulls = admission, bookie, pulls
         self._max_body = max_frame_bytes - 128
         self.on_refused: OnRefused | None = None
-        """Hears of explicit LACs whose key is wrong."""
+        """Callback for explicit LACs whose key is wrong."""
 
     def request(self, session: Session, context: ReplyContext, request: Request) -> None:
         if isinstance(request, Read):
@@ -170,7 +171,7 @@ class Dispatcher:
         verdict: Verdict,
         last: EntryId,
     ) -> None:
-        """Continue after metadata was asked for the key. Without an answer, keep the LAC under the request's key."""
+        """Continue after the look at metadata for the key. Without an answer, keep the LAC under the request's key."""
         session.requests_held -= REQUEST_COST + len(request.body)
         if verdict is Verdict.WRONG_KEY:
             self._refuse_lac(session, context, request, Code.UNAUTHORIZED)

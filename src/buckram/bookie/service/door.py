@@ -1,4 +1,5 @@
-"""What a connection has to pass before its requests count: TLS and a login, within a time and a number of bytes.
+"""The door of a bookie: the TLS handshake and login that a connection must complete before its requests are handled,
+within a time and a number of bytes.
 
 A bookie without security has no door. Not here: TLS (`runtime/net/tls.py`), logins (`bookie/service/login.py`), how
 many may wait for theirs (`bookie/service/unknown.py`), what is known of those that have passed
@@ -32,7 +33,7 @@ from buckram.runtime.net.tls import Inner, TlsLink
 from buckram.runtime.net.tls_files import TlsFiles, check_key_file
 
 BEGIN_S = 0.5
-"""So long a login that was begun in clear waits for START_TLS, which Apache's client sends beside it."""
+"""Time a login that was begun in clear waits for START_TLS, which Apache's client sends beside it, seconds."""
 LOGINS = ("token", "certificate", "sasl")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -89,11 +90,11 @@ class Door:
 
     @property
     def certificate(self) -> tuple[str, int]:
-        """The file of the bookie's certificate, and when it ends (seconds since 1970; 0: not known)."""
+        """Return the file of the bookie's certificate, and when it expires (seconds since 1970; 0 if unknown)."""
         return ("", 0) if self._files is None else (self._files.certificate, self._files.ends_s())
 
     def protocol(self, max_frame_bytes: int) -> tuple[ServerProtocol, Hallway]:
-        """The wire's end of a new connection, and its way in."""
+        """Return the wire protocol of a new connection and its hallway, where it logs in."""
         hallway = Hallway(self)
         providers: list[AuthProvider] = []
         if "token" in self.logins and self.guard is not None:
@@ -109,7 +110,8 @@ class Door:
         return protocol, hallway
 
     def before(self, session: Session, hallway: Hallway) -> asyncio.Protocol:
-        """What stands between the transport and the session."""
+        """Return the protocol between the transport and the session: TLS if the bookie has it, else the session
+        itself."""
         hallway.session = session
         if self._files is None:
             return session
@@ -126,9 +128,11 @@ class Door:
         return "" if session.protocol.authenticated else self.unknown.admit(session)
 
     def _local(self, session: Session) -> None:
-        """The kernel says whose process is behind a Unix socket. That counts until a login begins, for who gives none.
+        """Let the bookie's own user in through a Unix socket, as an administrator if that is allowed; remember the user
+        of any other peer. The kernel gives the user; it holds for a peer until it begins a login.
 
-        Its own user could read the bookie's memory anyway."""
+        The bookie's own user could read its memory anyway.
+        """
         user = _user_of(session.transport)
         if user == os.getuid() and self._unix_admin:
             session.protocol.logged_in()
@@ -139,7 +143,7 @@ class Door:
     def passed(
         self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
     ) -> None:
-        """A login succeeded."""
+        """Let a peer in whose login succeeded."""
         self.unknown.forget(session)
         session.principal = principal
         if self.guard is not None:
@@ -148,7 +152,7 @@ class Door:
             self.entries.guard(session)
 
     def begun(self, session: Session) -> None:
-        """A login was begun in clear, and TLS has not been asked for yet."""
+        """Wait for START_TLS after a login was begun in clear."""
         asyncio.get_running_loop().call_later(BEGIN_S, self._answer_begun, session)
 
     def _answer_begun(self, session: Session) -> None:
@@ -158,12 +162,12 @@ class Door:
             session.handle_item(session, item)
 
     def waits(self, session: Session, payload: bytes) -> None:
-        """A login needs a key that its issuer may have published since: it goes on when that was looked at."""
+        """Have a login wait for a key that its issuer may have published since; it goes on after that look."""
         if self.guard is not None:
             self.guard.meet(payload, lambda: None if session.ended else session.take(session.protocol.answer_login()))
 
     def begin_tls(self, session: Session, data: bytes) -> None:
-        """After the answer to START_TLS. `data`: the first bytes of TLS."""
+        """Begin TLS after the answer to START_TLS. `data`: the first bytes of TLS."""
         link = session.transport
         assert isinstance(link, TlsLink)
         assert self._files is not None
@@ -187,7 +191,7 @@ class Door:
 
 
 def _passwords(name: str) -> Mapping[str, str]:
-    """USER:PASSWORD lines of a file. ConfigError."""
+    """Return the passwords by user from a file of USER:PASSWORD lines. Raises ConfigError."""
     if not name:
         raise ConfigError("[auth] logins: sasl needs the file sasl_users, with a USER:PASSWORD line for each user")
     check_key_file(name)
@@ -203,7 +207,7 @@ def _passwords(name: str) -> Mapping[str, str]:
 
 
 def _user_of(transport: asyncio.BaseTransport) -> int:
-    """The user id of the process behind a Unix socket; -1 where the kernel does not say."""
+    """Return the user id of the process behind a Unix socket; -1 if the kernel does not tell."""
     near = transport.get_extra_info("socket")
     try:
         with socket.socket(fileno=os.dup(near.fileno())) as copy:

@@ -37,7 +37,7 @@ class FencedReads(Protocol):
 
 
 class OnFenced(Protocol):
-    """Hears who fenced which ledger."""
+    """Callback for a ledger that was fenced, with the session that did it."""
 
     def __call__(self, session: Session, ledger_id: LedgerId, /) -> None: ...
 
@@ -48,9 +48,9 @@ class FencePath:
     def __init__(self, store: Store, admission: Admission, polls: LongPolls, reads: FencedReads) -> None:
         self._store, self._admission, self._polls, self._reads = store, admission, polls, reads
         self.on_fenced: OnFenced | None = None
-        """Hears of each ledger that is fenced now and was not."""
+        """Callback for each ledger that becomes fenced."""
         self.on_refused: OnRefused | None = None
-        """Hears of each request whose key is wrong."""
+        """Callback for each request whose key is wrong."""
 
     def arrive(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
         """Take a fencing read: fence at once, or after a look at metadata where only that tells whose key is right."""

@@ -1,4 +1,4 @@
-"""What a change may do whose principal is held to grants, beyond the right to use each of its keys.
+"""The gate for changes by principals that are held to grants: what they may do beyond the right to use each key.
 
 Servers act with all rights on what tenants write: they read and delete what a head names. So a change is judged as a
 whole: what it names (`core/security/naming.py`), which uid a new stream takes, what stays in a ledger's record, and how
@@ -75,11 +75,11 @@ class ChangeGate:
         self._places = Places(store().root, store().own, rules.is_ledger)
         self._known_plain: dict[str, tuple[Bound | None]] = {}
         self._room: dict[str, int] = {}
-        """How many keys may still be created below a parent before they are counted anew."""
+        """Number of keys that may still be created below each parent before they are counted anew."""
 
     async def judged(self, ops: Sequence[KeyOp]) -> tuple[list[KeyOp], Found]:
-        """Return the change with what belongs to it, and what some of its keys hold now. AccessRefused, or what the
-        store would say of it."""
+        """Return the change with the operations that have to go with it, and what some of its keys hold now. Raises
+        AccessRefused, or the error that the store would raise for the change."""
         if len(ops) == 1 and isinstance(ops[0], SetValue) and (plain := self._plain(ops[0].key)):
             _check_size(ops[0], plain[0])
             await self._judge.check(ops[0].key, KeyUse.SET, ops[0].value)
@@ -128,8 +128,8 @@ class ChangeGate:
         return self._rules.refusal(op.key, KeyUse.SET, op.value) == ""
 
     def _plain(self, key: str) -> tuple[Bound | None] | None:
-        """What a key may be that names no ledger and is none: a cursor, or what goes with a session; None for others.
-        Such keys are set again and again."""
+        """Return the bound of a key that names no ledger and is none, such as a cursor or a session's key; None for
+        other keys. Remembered, because such keys are set again and again."""
         if (known := self._known_plain.get(key)) is not None:
             return known
         places = self._places
@@ -142,12 +142,13 @@ class ChangeGate:
         return found
 
     def _new_heads(self, ops: Sequence[KeyOp]) -> list[tuple[int, str]]:
-        """Where in a change new streams begin, and the uid of each."""
+        """Return where in a change new streams begin, with the uid of each."""
         heads = [(at, op) for at, op in enumerate(ops) if isinstance(op, Create) and self._places.head_of(op.key)]
         return [(at, uid) for at, op in heads if (uid := uid_in(op.key, op.value))]
 
     def _with_data_keys(self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]]) -> list[KeyOp]:
-        """With the key that each new stream's data are below, behind its head: whoever creates it first has the uid."""
+        """Return the change with the data key of each new stream behind its head: the first to create that key has the
+        uid."""
         found = list(ops)
         made = {op.key for op in ops if isinstance(op, Create)} if heads else ()
         for at, uid in reversed(heads):
@@ -158,7 +159,8 @@ class ChangeGate:
     def _check_forms(
         self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]], bounds: Mapping[str, Bound | None]
     ) -> None:
-        """Bounds of each key, and what no honest change does: the same key made and deleted, two streams of one uid."""
+        """Check the bound of each key, and refuse what no honest change does: to make and delete one key, or two
+        streams of one uid."""
         deleted = {op.key for op in ops if isinstance(op, Delete)}
         for op in ops:
             bound = bounds[op.key]
@@ -179,8 +181,8 @@ class ChangeGate:
                 raise self._judge.refused(f"{self._places.data}/{uid}", KeyUse.CREATE, "two new streams have this uid")
 
     def _check_one(self, op: KeyOp, before: Found, deleted: set[str]) -> None:
-        """A stream's uid says whose its data are: it never changes, and nobody may give a stream that of another. Nor
-        does what makes a ledger this one change."""
+        """Check one operation on a head or a record: a stream's uid and a ledger's owner never change, and no stream
+        may take the uid of another."""
         if isinstance(op, Create) and self._rules.is_ledger(op.key):
             raise self._judge.refused(op.key, KeyUse.CREATE, "a ledger is created under an id that the cluster gave")
         if isinstance(op, SetValue) and self._rules.is_ledger(op.key):
@@ -202,7 +204,7 @@ class ChangeGate:
             if why and present.version != op.version:  # An honest client has not seen what it is now.
                 raise VersionConflict(op.key, op.version)
         elif uid:
-            # Where the head is there and stays, it is said that the stream exists.
+            # If the head is there and stays, the error is that the stream exists.
             taken = before.get(f"{self._places.data}/{uid}") is not None
             good = not taken if present is None else op.key not in deleted
             why = creation_refusal(head_in(op.key, op.value)) if good else _OTHERS
@@ -212,7 +214,7 @@ class ChangeGate:
     # What does
 
     async def _before(self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]]) -> Found:
-        """What the keys hold now that the change is judged by."""
+        """Return the present values of the keys that the change is judged by."""
         wanted = [*touched(self._places, ops), *(f"{self._places.data}/{uid}" for _, uid in heads)]
         wanted += [op.key for op in ops if isinstance(op, SetValue | Delete) and self._rules.is_ledger(op.key)]
         found = await self._look(wanted)
@@ -246,7 +248,7 @@ class ChangeGate:
             return None
 
     async def _check_data(self, ops: Sequence[KeyOp], trial: KeyRules) -> None:
-        """The key below which a stream's data are says that its uid is taken, so it stays as long as the stream."""
+        """Check that the key which says that a stream's uid is taken stays as long as the stream."""
         deleted = {op.key for op in ops if isinstance(op, Delete)}
         for key in deleted:
             uid = self._places.uid(key)
@@ -259,7 +261,7 @@ class ChangeGate:
                 raise self._judge.refused(key, KeyUse.DELETE, f"stream {name} is there")
 
     async def _check_names(self, ops: Sequence[KeyOp], before: Found, trial: KeyRules) -> None:
-        """What heads, pages, exports, intents and marks name anew has to be the stream's own."""
+        """Check that what heads, pages, exports, intents and marks newly name is the stream's own."""
         values = {key: found.value for key, found in before.items() if found is not None}
         try:
             named = newly_named(self._places, ops, values)
@@ -283,7 +285,7 @@ class ChangeGate:
                 raise await self._not_allowed(ops, name, left, claims)
 
     async def _not_own(self, name: str | None, uid: str, claims: Claims, created: set[str]) -> list[LedgerId]:
-        """Of the ledgers that a stream names anew: those that are not made for it, and that it does not hold."""
+        """Return those ledgers newly named by a stream that were not made for it, and that it does not hold."""
         # An id that this connection was given is nobody else's, and no ledger is there before its intent.
         intents = {ledger for ledger in claims.intents if not self._has_unused(ledger)}
         places = {ledger: await self._place(ledger) for ledger in claims.rows | intents | claims.marks}
@@ -295,15 +297,15 @@ class ChangeGate:
         return [one for one in rest if shares.get(one) not in created and kept.get(shares.get(one, "")) is None]
 
     async def _place(self, ledger: LedgerId) -> str:
-        """The key of its record; "" for what cannot be an id."""
+        """Return the key of a ledger's record; "" if the number cannot be an id."""
         try:
             return await self._store().ledgers.key(ledger)
         except InvalidArgument:
             return ""
 
     async def _say_conflicts(self, ops: Sequence[KeyOp]) -> None:
-        """Raise what the store would say of versions that have changed: an honest client looks again then, and a ledger
-        that was there when it looked may be gone."""
+        """Raise the error that the store would raise for versions that have changed: an honest client looks again then,
+        and a ledger that was there when it looked may be gone."""
         made = [op.key for op in ops if isinstance(op, Create)]
         there = [op for op in ops if isinstance(op, SetValue | Delete | CheckVersion) and op.key not in made]
         if there:
@@ -323,8 +325,9 @@ class ChangeGate:
         return self._judge.refused(naming[0].key, USES[type(naming[0])], why)
 
     async def _check_shares(self, ops: Sequence[KeyOp], trial: KeyRules) -> list[CheckVersion]:
-        """Keys by which streams hold ledgers say the stream's name, and the ledger's own stream has one before another
-        one gets one: otherwise the last of the others to let go would delete its ledger. Returns conditions."""
+        """Check keys by which streams hold ledgers: they carry the stream's name, and the ledger's own stream has one
+        before another stream gets one; otherwise the last of the others to let go would delete its ledger. Returns
+        conditions."""
         made = [op for op in ops if isinstance(op, Create | SetValue) and self._places.is_share(op.key)]
         if not made:
             return []
@@ -349,7 +352,8 @@ class ChangeGate:
         return [CheckVersion(key, version) for key, version in versions.items() if key not in changed]
 
     async def _check_room(self, ops: Sequence[KeyOp], bounds: Mapping[str, Bound | None]) -> None:
-        """Keys of a kind beside each other are counted once, and then those that are created; now and then again."""
+        """Check that there is room for new keys of a bounded kind: siblings are counted once, then those that are
+        created; now and then again."""
         bounded: dict[str, Bound] = {}
         parents: Counter[str] = Counter()
         for op in ops:
@@ -382,7 +386,7 @@ class ChangeGate:
 
 
 def _begins_deletion(places: Places, op: KeyOp, before: Found) -> bool:
-    """Whether an operation has the stream deleted whose head it sets."""
+    """Return whether an operation sets a stream's head so that the deletion of the stream begins."""
     present = before.get(op.key) if isinstance(op, SetValue) and places.head_of(op.key) else None
     if present is None or not isinstance(op, SetValue):
         return False
@@ -390,7 +394,7 @@ def _begins_deletion(places: Places, op: KeyOp, before: Found) -> bool:
 
 
 def _check_size(op: Create | SetValue, bound: Bound | None) -> None:
-    """ValueTooLarge."""
+    """Raise ValueTooLarge if a value is beyond the bound of its key."""
     if bound is not None and len(op.value) > bound.most_bytes:
         raise ValueTooLarge(f"{op.key} ({bound.what})", len(op.value), bound.most_bytes)
 
@@ -407,7 +411,8 @@ def _owner(record: KeyValue) -> tuple[str, str] | None:
 
 
 def _is_made_for(record: KeyValue | None, name: str | None, uid: str) -> bool:
-    """By its owner mark: of this full name and of this uid, since either could be another stream's by now."""
+    """Return whether a ledger was made for a stream, by its owner mark: the full name and the uid have to match, since
+    either could be another stream's by now."""
     return record is not None and name is not None and _owner(record) == (name, uid)
 
 

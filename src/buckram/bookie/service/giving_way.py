@@ -13,11 +13,11 @@ from buckram.bookie.service.tenant import Tenant
 from buckram.core.tenants.headroom import TICK_S, Headroom
 
 LINE_S = 2.0
-"""What waits moves at least so fast that the last of it has its turn within this time: clients give adds up."""
+"""Longest wait in a paced line, seconds: pacing never makes a line slower than that, because clients give adds up."""
 
 
 class GivingWay:
-    """Looks at what tenants use while they compete. `contended`: whether they do."""
+    """Paces the larger tenants while tenants compete. `contended` returns whether they do."""
 
     def __init__(self, tenants: Mapping[str, Tenant], contended: Callable[[], bool]) -> None:
         self._tenants, self._contended = tenants, contended
@@ -31,11 +31,11 @@ class GivingWay:
 
     @property
     def active(self) -> bool:
-        """Whether adds of all tenants are looked at."""
+        """Return whether usage is being measured; the adds of all tenants have to be looked at then."""
         return self._timer is not None
 
     def begin(self) -> None:
-        """They compete now."""
+        """Begin to measure usage, because tenants compete now. Idempotent."""
         if self._timer is None:
             self._before = {tenant: tenant.bytes_used for tenant in self._tenants.values()}
             self._rest()
@@ -46,7 +46,7 @@ class GivingWay:
         self._timer = self._loop.call_later(TICK_S, self._look)
 
     def durable(self, tenants: Iterable[Tenant], took_s: float) -> None:
-        """Adds of these tenants took so long from their arrival on."""
+        """Record the time that adds of these tenants took from their arrival until they were durable."""
         longest = self._timer is not None and (self._took_s is None or took_s > self._took_s)
         if longest and any(map(self._headroom.is_small, tenants)):
             self._took_s = took_s

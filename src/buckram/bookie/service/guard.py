@@ -1,4 +1,4 @@
-"""What a bookie knows of security: keys, revocations and grants, followed in the metadata store, and who is connected.
+"""The security state of a bookie: keys, revocations and grants, followed in the metadata store, and who is connected.
 
 When a token expires, or a token or certificate is revoked, its connections end within seconds. While the store cannot
 be read, what was known goes on to count. Not here: connections before they are known (`bookie/service/door.py`).
@@ -26,7 +26,7 @@ from buckram.seams import MetadataStore
 
 SWEEP_S = 1.0
 MOST_EXPIRED = 20
-"""Subjects with expired tokens that are remembered, to be told to operators."""
+"""Maximum number of subjects with expired tokens that are remembered for operators."""
 
 
 @dataclass(slots=True)
@@ -63,11 +63,12 @@ class Guard:
 
     @property
     def version(self) -> int:
-        """Another one whenever grants changed."""
+        """Return a value that changes whenever grants change."""
         return self._security.version
 
     async def start(self) -> None:
-        """Read once, so that nobody is judged by nothing, and follow from then on. MetadataError."""
+        """Read keys, revocations and grants once before anything is judged, and follow them from then on. Raises
+        MetadataError."""
         await self._security.start()
         self._scope.keep(self._sweep, "sweep")
 
@@ -89,7 +90,7 @@ class Guard:
                     session.abort(f"{one.principal}: {why}")
 
     def verify(self, text: bytes) -> Token:
-        """Raises TokenRefused."""
+        """Return what a token says. Raises TokenRefused."""
         try:
             return self._security.verify(text)
         except TokenExpired as error:
@@ -111,7 +112,7 @@ class Guard:
             del self._expired[next(iter(self._expired))]
 
     def expired_tokens(self) -> tuple[ExpiredToken, ...]:
-        """Whose tokens were shown after they had expired, the newest last."""
+        """Return the subjects of tokens that were shown after they had expired, the newest last."""
         return tuple(ExpiredToken(subject, seen_s) for subject, seen_s in self._expired.items())
 
     def why_withdrawn(self, certificate: int) -> str:
@@ -121,29 +122,31 @@ class Guard:
     def entered(
         self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
     ) -> None:
-        """A peer is known from now on. `certificate`: the serial number of the one by which it is."""
+        """Register a connection whose peer is known now. `certificate`: serial number of the certificate it is known
+        by."""
         session.principal = principal
         self._connected[session] = _Connected(principal, token, certificate)
 
     def rules(self, principal: Principal) -> KeyRules | None:
-        """As KeyAccess."""
+        """Return the principal's rules for keys, see KeyAccess; None if it may use all of them."""
         if not self.authorises or principal.admin:
             return None
         return NamespaceRules(self._places, lambda: self.state.acl, principal, self._known)
 
     def rights(self, session: Session, name: str) -> int:
-        """READ and APPEND of a connection on the ledgers of a stream, or on those of a namespace that are no
-        stream's."""
+        """Return READ and APPEND as a connection has them on the ledgers of a stream, or on those of a namespace
+        without one."""
         if not self.authorises or session.principal.admin:
             return READ | APPEND
         return bits(allowed_on_entries(name, self.state.acl.allowed(session.principal, name)))
 
     def may_know(self, session: Session, namespace: str) -> bool:
-        """Whether a connection may be told about a namespace as a whole, such as its quotas."""
+        """Return whether a connection may be told about a namespace as a whole, such as its quotas."""
         return not self.authorises or bool(self.state.acl.within(session.principal, namespace))
 
 
 def _is_ledger(store: MetadataStore, key: str) -> bool:
-    """Whether a key is a ledger's record. Where these are is known for certain from the first use of a cluster on."""
+    """Return whether a key is a ledger's record. Where these are is known for certain from the first use of a cluster
+    on."""
     layout = getattr(store, "layout", None)
     return layout is not None and layout.ledger_of(key) is not None

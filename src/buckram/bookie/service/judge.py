@@ -1,4 +1,4 @@
-"""Whether the peer of a connection may do something to a key; what has to be known for that is read first.
+"""The judge of single keys: may the peer of a connection do this to that key? Reads first what the answer depends on.
 
 Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/gate.py`); noting refusals
 for the audit trail, which `bookie/service/key_session.py` does for all of them.
@@ -18,7 +18,7 @@ from buckram.metadata.layout import SECURITY
 from buckram.metadata.store import TreeStore
 
 _BETWEEN_SCANS_S = 1.0
-"""Between two readings of all heads for the stream of a key that is not known."""
+"""Least time between two scans of all heads for the stream of an unknown key, seconds."""
 
 
 class Judge:
@@ -45,7 +45,8 @@ class Judge:
             raise self.refused(key, use, why or UNSEEN)
 
     def refused(self, key: str, use: KeyUse, why: str) -> AccessRefused:
-        """Return the error that says so. What the peer is told has no place in the store; the audit trail has it."""
+        """Return the error for a refused request. Its message for the peer does not name the key; `place` has it for
+        the audit trail."""
         found = f"{self._session.principal} may not {use.value} it: {why}"
         return _placed(AccessRefused(self._called(key), found, advice=""), key)
 
@@ -58,7 +59,8 @@ class Judge:
         return Places(store.root, store.own, lambda _: False).called(key)
 
     def refuse_secrets(self, key: str) -> None:
-        """Whoever has the signing key is everybody: administrators, too, see these keys in the store itself only."""
+        """Refuse keys of the cluster's security, also to administrators: with the signing key one can pose as anybody,
+        so these keys are seen in the store itself only."""
         if self.is_secret(key):
             why = "keys, revocations and grants are read and written in the store itself only"
             raise _placed(AccessRefused("the cluster's security", why, advice=""), key)
@@ -68,7 +70,8 @@ class Judge:
         return key.startswith(secrets) and key[len(secrets) : len(secrets) + 1] in ("", "/")
 
     async def find_out(self, rules: KeyRules, key: str) -> None:
-        """Read what says which namespace a key belongs to: a ledger's record, or the heads of streams. NoSuchKey."""
+        """Read which namespace a key belongs to, from a ledger's record or from the heads of streams. Raises
+        NoSuchKey."""
         keys, streams = self._store().keys, f"{self._store().own}/streams"
         ledger = key.rpartition("/")[0]
         if rules.is_ledger(ledger):  # a stream holds it: whose both are matters

@@ -33,7 +33,7 @@ from buckram.seams import KeyStore, Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 
 _TURNS = 100
-"""So often others may create streams of the namespace first."""
+"""Maximum number of attempts to create streams while others create streams of the namespace first."""
 MAX_WATCHES = 20_000
 """Keys that one connection may watch."""
 
@@ -42,13 +42,13 @@ class Creations(LedgerQuota, Protocol):
     """Holds what is created to quotas (`bookie/creations.py`). Raises QuotaExceeded on entering."""
 
     def keys(self, ops: Sequence[KeyOp]) -> AbstractAsyncContextManager[Sequence[KeyOp]] | None:
-        """Around a change that creates streams whose number is limited, with what belongs to it then; None for any
-        other."""
+        """Return a context for a change that creates streams whose number is limited, else None. It yields operations
+        to add to the change."""
         ...
 
 
 class Shared(Protocol):
-    """What all connections of a bookie share (`bookie/service/metadata.py:SharedStore`)."""
+    """State that all connections of a bookie share (`bookie/service/metadata.py:SharedStore`)."""
 
     @property
     def store(self) -> TreeStore: ...
@@ -74,7 +74,7 @@ class KeySession:
     ) -> None:
         self.heard, self.in_work, self.timeout_s = 0.0, 0, timeout_s
         self.places: dict[tuple[Kind, str], Notify] = {}
-        """What the client waits for."""
+        """Watches that the client waits for."""
         self._session, self._shared, self._open_store = session, shared, open_store
         self._rules, self._room = access.rules(session.principal), room
         self._own: TreeStore | None = None
@@ -90,13 +90,13 @@ class KeySession:
         self._closed = False
 
     def prompt_for(self, request: KeyRequest) -> PromptKeys | None:
-        """Where a read finds its answer without waiting; None: `carry_out` gives it. A read does
-        not pass what the client asked for before it."""
+        """Return keys that a read can be answered from without waiting; None if `carry_out` has to. A read does not
+        overtake earlier requests of the client."""
         refused = request.watch or self.in_work or self._closed or self._judge.is_secret(request.key)
         return None if refused else self._prompt
 
     def may_see(self, key: str, found: KeyValue) -> bool:
-        """Whether the client may have what was read for it; False: `carry_out` decides, and says why."""
+        """Return whether the client may have what was read for it; if not, `carry_out` decides and gives the reason."""
         rules = self._rules
         if rules is None:
             return True
@@ -106,7 +106,8 @@ class KeySession:
         return True
 
     def prompt_for_change(self, ops: Sequence[KeyOp]) -> PromptKeys | None:
-        """Where a change is begun that needs no look at what is there; None: `carry_out` does it."""
+        """Return keys that a change can be begun on at once; None if it needs a look at what is there: then `carry_out`
+        does it."""
         if self._closed or self._prompt is None:
             return None
         if self._gate is not None:
@@ -116,8 +117,8 @@ class KeySession:
         return None if any(map(self._needs_a_look, ops)) else self._prompt
 
     def _needs_a_look(self, op: KeyOp) -> bool:
-        """Whether a change is a secret's, a first session key, a new stream, which quotas and uids are about, or the
-        deletion of a ledger or a stream."""
+        """Return whether a change needs a look first: at a secret, a first session key, a new stream (for quotas and
+        uids), or the deletion of a ledger or a stream."""
         first = isinstance(op, Create) and op.ephemeral and self._own is None
         removes = isinstance(op, Delete) and self._store.layout.ledger_of(op.key) is not None
         return first or removes or self._makes_stream(op) or self._deletes_stream(op) or self._judge.is_secret(op.key)
@@ -126,8 +127,8 @@ class KeySession:
         return isinstance(op, Create) and op.key.startswith(self._heads)
 
     def _deletes_stream(self, op: KeyOp) -> bool:
-        """Whether a change may begin or complete a deletion; every head that this software writes says that it does
-        not."""
+        """Return whether a change may begin or complete the deletion of a stream. Every head that this software writes
+        says whether it is being deleted."""
         marks = isinstance(op, SetValue) and b'"deleting":false' not in op.value
         return (marks or isinstance(op, Delete)) and op.key.startswith(self._heads)
 
@@ -169,7 +170,7 @@ class KeySession:
     async def _get(self, request: KeyRequest) -> KeyValue:
         key, rules = request.key, self._rules
         self._judge.refuse_secrets(key)
-        # A ledger's record says itself whose it is; what was known of the id may be of another ledger.
+        # A ledger's record names its owner; what was known of the id may be of another ledger.
         why = "" if rules is None or rules.is_ledger(key) else rules.refusal(key, KeyUse.READ)
         if (why is not None and why != "") or (why is None and key.startswith(f"{self._store.own}/")):
             await self._judge.check(key, KeyUse.READ)
@@ -186,8 +187,8 @@ class KeySession:
         return self._seen(found)
 
     async def _children(self, request: KeyRequest, watch: Notify | None) -> list[str]:
-        """Names below a key, and of namespaces and streams those that the principal may read; empty only when there are
-        no more."""
+        """Return names below a key; of namespaces and streams those that the principal may read; empty only when there
+        are no more."""
         rules, after = self._rules, request.after
         while True:
             names = await self._keys.children(request.key, after=after, limit=request.limit, watch=watch)
@@ -199,12 +200,12 @@ class KeySession:
             after, watch = names[-1], None
 
     def _lists_names(self, key: str) -> bool:
-        """Whether the names right below a key are those of namespaces or streams."""
+        """Return whether the names right below a key are those of namespaces or streams."""
         places = Places(self._store.root, self._store.own, lambda _: False)
         return key.startswith(f"{places.heads}/") or key in places.listed
 
     async def _values(self, request: KeyRequest) -> list[tuple[str, KeyValue]]:
-        """Those that the principal may read; empty only when there are no more."""
+        """Return the children that the principal may read, with their values; empty only when there are no more."""
         rules, after = self._rules, request.after
         while True:
             found = await self._keys.children_with_values(request.key, after=after, limit=request.limit)
@@ -278,13 +279,14 @@ class KeySession:
                 return None
 
     def _removed(self, ops: Sequence[KeyOp]) -> list[LedgerId]:
-        """The ledgers whose records go: that is recorded with it, whatever release the client is of."""
+        """Return the ledgers whose records a change deletes: their deletion is recorded along with it, for clients of
+        any release."""
         found = [self._store.layout.ledger_of(op.key) for op in ops if isinstance(op, Delete)]
         return [one for one in found if one is not None]
 
     async def _check_purpose(self, op: KeyOp, present: KeyValue | None) -> None:
-        """Raise AccessRefused for the deletion of a stream that takes a machine, a database or all objects along,
-        unless the head says that it is deleted for that, and for a head that makes another thing of a stream."""
+        """Raise AccessRefused for a head that makes another thing of a stream, and for the deletion of a stream that
+        takes a machine, a database or all objects along, unless the head names that as the reason."""
         heads = self._heads
         if not op.key.startswith(heads):
             return
@@ -295,7 +297,7 @@ class KeySession:
             before = head_in(op.key, (present or await self._keys.get(op.key)).value)
             after = head_in(op.key, op.value) if isinstance(op, SetValue) else None
         except (NoSuchKey, MalformedRecord):
-            return  # The store says so, or there is nothing to be read in it.
+            return  # The store reports it, or the head cannot be read.
         if why := change_refusal(op.key.removeprefix(heads), before, after):
             raise self._judge.refused(op.key, USES[type(op)], why)
 
@@ -311,11 +313,11 @@ class KeySession:
         return self._store.keys
 
     def _seen(self, found: KeyValue) -> KeyValue:
-        """As the client sees it: what the shared session owns is not the client's."""
+        """Return a value as the client sees it: what the shared session owns is not the client's own."""
         return replace(found, owned=False) if found.owned and self._own is None else found
 
     def _fitting(self, found: list[tuple[str, KeyValue]]) -> list[tuple[str, KeyValue]]:
-        """What has room in a frame, at least one; a page may be shorter than asked for."""
+        """Return the leading children that fit in a frame, at least one; a page may be shorter than asked for."""
         room = self._room
         for at, (name, value) in enumerate(found):
             room -= len(name.encode()) + len(value.value) + 16
@@ -336,7 +338,7 @@ class KeySession:
         return notify
 
     def changed(self, place: tuple[Kind, str]) -> None:
-        """Tell the client; it is told once."""
+        """Tell the client of a change; a watch fires once."""
         if self.places.pop(place, None) is not None:
             self._session.send(encode_event(Event(*place)))
 
@@ -361,7 +363,7 @@ class KeySession:
         self._session.send(encode_event(Event(Kind.SESSION_LOST, "")))
 
     async def close(self) -> None:
-        """End the session: its keys go, and nobody is told of anything any more. Idempotent."""
+        """End the session: its keys are deleted, and no watch fires any more. Idempotent."""
         self._closed = True
         self._shared.forget(self)
         self.places.clear()

@@ -33,18 +33,18 @@ OF_IDS = {
     Kind.RECORDS: KeyUse.LIST,
     Kind.STRAYS: KeyUse.LIST,
 }
-"""What requests do with all ids, which are kept at the root of all ledgers."""
+"""Use of the root of all ledgers that each request about ids or lists of ledgers counts as."""
 OF_NOBODY = (Kind.LEDGER_KEY, Kind.MANAGER_NAME)
-"""What everybody may ask who has logged in: how ledgers are kept, not which there are."""
+"""Requests that every principal may make: how ledgers are kept, not which there are."""
 _MAX_GIVEN = 100_000
-"""Ids that a connection was given and has not used; with more of them the oldest ones go."""
+"""Maximum number of unused ids of a connection that are remembered; beyond it the oldest ones are forgotten."""
 
 
 class LedgerQuota(Protocol):
     """Holds ledgers to quotas (`bookie/creations.py`)."""
 
     def ledger(self, value: bytes) -> AbstractAsyncContextManager[None]:
-        """Around the creation of a ledger with this record. QuotaExceeded."""
+        """Hold the creation of a ledger with this record to its namespace's quota. Raises QuotaExceeded."""
         ...
 
 
@@ -67,10 +67,11 @@ class LedgerRequests:
         """Ids that this connection was given and has not used: what holds unless the metadata were restored since, or
         None once it tried to."""
         self._namespaces: dict[str, None] = {}
-        """Those that were there when a ledger was made in them."""
+        """Namespaces that were found to exist when a ledger was made in them."""
 
     def has_unused(self, ledger: LedgerId) -> bool:
-        """Whether the connection was given this id and never tried to make a ledger with it; so there is none."""
+        """Return whether the connection was given this id and never tried to make a ledger with it; so there is
+        none."""
         return self._given.get(ledger) is not None
 
     async def carry_out(self, request: KeyRequest) -> KeyReply:
@@ -134,7 +135,7 @@ class LedgerRequests:
         except (KeyExists, LedgerIdUsed):
             raise
         except BaseException:
-            if limited:  # It may have been made, so whoever repeats it looks for that.
+            if limited:  # It may have been made, so a repetition has to look for it.
                 self._given[number] = None if tried else fresh
             raise
         if self._noting is not None:
@@ -142,7 +143,8 @@ class LedgerRequests:
         return version
 
     async def _check_namespace(self, store: TreeStore, key: str, value: bytes) -> None:
-        """What is used is counted by namespaces. A grant may be for all that fit a pattern, and these have no end."""
+        """Check that the namespace of a new ledger exists, because usage is counted by namespace. A grant may be for
+        all names that fit a pattern, which would have no end."""
         name = namespace_of_ledger(parse(value).custom_metadata)
         if name in self._namespaces or name == DEFAULT_NAMESPACE:
             return

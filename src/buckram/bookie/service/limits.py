@@ -37,15 +37,15 @@ class Member(Protocol):
         ...
 
     def unfinished(self) -> int:
-        """The part of `held` that is an incomplete frame: it is released only by reading on."""
+        """Return the part of `held` that is an incomplete frame: only reading on releases it."""
         ...
 
     def in_work(self) -> int:
-        """The part of `held` that waits for this bookie, and not for the peer to take answers."""
+        """Return the part of `held` that waits for this bookie, and not for the peer to take replies."""
         ...
 
     def progress(self) -> int:
-        """A number that grows when the peer took bytes or sent some."""
+        """Return a number that grows whenever the peer takes or sends bytes."""
         ...
 
     def poke(self) -> None:
@@ -72,7 +72,7 @@ class Budget:
 
     @property
     def limit(self) -> int:
-        """The most bytes that are ever held, not counting one frame of each connection."""
+        """Return the maximum number of bytes that are ever held, not counting one frame of each connection."""
         return self._adds_limit
 
     def join(self, member: Member) -> None:

@@ -79,8 +79,8 @@ class SaslLogin:
 
 
 def certificate_principal(found: Mapping[str, Any] | None) -> Principal | None:
-    """Whom a verified certificate names: its common name, with the roles in OU fields as Apache's BookieAuthZFactory
-    reads them (`0:role,role;...`). None without a certificate or a name."""
+    """Return the principal of a verified certificate: its common name, with the roles in OU fields as Apache's
+    BookieAuthZFactory reads them (`0:role,role;...`). None without a certificate or a name."""
     fields = [one for part in (found or {}).get("subject", ()) for one in part]
     names = [value for name, value in fields if name == "commonName"]
     if not names:

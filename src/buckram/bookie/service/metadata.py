@@ -55,7 +55,7 @@ class SharedStore:
         return len(self._armed) >= MAX_PLACES
 
     def watch(self, place: tuple[Kind, str], session: KeySession) -> Notify:
-        """Have the session told of the next change; the function to hand to the store, always the same for a place."""
+        """Watch a place for a session; return the callback to hand to the store, always the same for a place."""
         armed = self._armed.get(place)
         if armed is None:
             armed = self._armed[place] = (lambda: self._fire(place), {})
@@ -68,7 +68,8 @@ class SharedStore:
             session.changed(place)
 
     def forget(self, session: KeySession) -> None:
-        """The session ended. The store's watches stay until the keys change: they are few, one for each key."""
+        """Forget a session that ended. The store's watches stay until the keys change: they are few, one for each
+        key."""
         for place in session.places:
             armed = self._armed.get(place)
             if armed is not None:
@@ -177,7 +178,7 @@ class MetadataService:
         return Welcome(instance_id, shared.store.root, shared.store.own, manager, round(timeout_s * 1000))
 
     async def _known(self, store: TreeStore) -> tuple[str, str]:
-        """The cluster's id and ledger manager; empty before it was set up."""
+        """Return the cluster's id and ledger manager; empty before it was set up."""
         with contextlib.suppress(ClusterNotInitialised):
             return await store.instance_id(), await store.ledgers.manager_name()
         return "", ""
@@ -190,7 +191,7 @@ class MetadataService:
             self._sweep = loop.call_later(_SWEEP_S, self._on_sweep)
 
     def _on_sweep(self) -> None:
-        """End silent sessions. If this bookie was late itself, nobody could be heard: that time does not count."""
+        """End silent sessions. If this bookie was late itself it could hear none of them: that time does not count."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         late = max(0.0, now - self._swept - 2 * _SWEEP_S)
@@ -202,7 +203,7 @@ class MetadataService:
         self._sweep = loop.call_later(_SWEEP_S, self._on_sweep) if self._sessions else None
 
     def ended(self, session: Session) -> None:
-        """The connection is gone, and so is its session."""
+        """End the session of a connection that is gone."""
         keys = self._sessions.pop(session, None)
         if keys is not None and not self._scope.closed:
             self._scope.spawn(keys.close(), "end of a session")
@@ -231,7 +232,7 @@ class MetadataService:
 
 
 def _said(error: BaseException) -> BuckramError:
-    """What the client is told; a mistake of this program is for its log."""
+    """Map an error to the client's reply; unexpected errors are logged, not sent."""
     if isinstance(error, BuckramError):
         return error
     log.error("a metadata request failed by a mistake in this program", exc_info=error)

@@ -30,7 +30,7 @@ from buckram.metadata.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, LedgerState, SetValue
 
 REFUSAL_ERRORS = (AccessRefused, InvalidArgument, MalformedRecord, QuotaExceeded, ValueTooLarge)
-"""By which a request is refused for what it is, and not for the state of things."""
+"""Errors that refuse a request for what it is, and not for the state of things."""
 _ACTIONS: dict[type, str] = {Create: "create", SetValue: "policy", Delete: "delete", CheckVersion: "read"}
 _ACTIONS_OF_REQUESTS = {
     Kind.LEDGER_CREATE: "create",
@@ -73,7 +73,7 @@ class NotedEntries:
         self._log.note(session, "fence", f"ledger {ledger_id}", self._namespace_of(ledger_id))
 
     def refused(self, session: Session, action: str, ledger_id: LedgerId, why: str) -> None:
-        """As OnRefused."""
+        """Note a refused request about entries; called as OnRefused."""
         self._log.note(session, action, f"ledger {ledger_id}", self._namespace_of(ledger_id), REFUSED, why)
 
 
@@ -91,8 +91,11 @@ class Noting:
         self._records = f"{store.own}/streams/namespaces/"
 
     async def before(self, ops: Sequence[KeyOp], present: Mapping[str, KeyValue | None]) -> dict[str, bytes]:
-        """What has to be known from before a change: heads that it changes, and ledgers that it deletes. `present`:
-        what keys were seen to hold already."""
+        """Return values from before a change that the note of it needs: heads that it sets, and records of ledgers that
+        it deletes.
+
+        `present`: values of keys that were read already.
+        """
         found: dict[str, bytes] = {}
         for op in ops:
             head = isinstance(op, SetValue) and op.key.startswith(self._heads)
@@ -102,7 +105,7 @@ class Noting:
         return found
 
     def done(self, session: Session, ops: Sequence[KeyOp], before: Mapping[str, bytes]) -> None:
-        """The change was carried out."""
+        """Note a change that was carried out."""
         for op in ops:
             if op.key.startswith(self._heads):
                 self._head(session, op, before.get(op.key))
@@ -115,11 +118,11 @@ class Noting:
                 self._ledger(session, op, before.get(op.key))
 
     def created(self, session: Session, ledger_id: int, value: bytes) -> None:
-        """A ledger was created."""
+        """Note the creation of a ledger."""
         self._log.note(session, "create", f"ledger {ledger_id}", _namespace(value))
 
     def refused(self, session: Session, request: KeyRequest, error: BuckramError) -> None:
-        """A request was refused. The key is the error's, or the first that the request would use."""
+        """Note a refused request. The key is the error's, or the first that the request would use."""
         key: str = getattr(error, "place", "") or getattr(error, "key", "")
         ops = [op for op in request.ops if not isinstance(op, CheckVersion)] or request.ops
         named = (one for one in ops if one.key == key or key.startswith(f"{one.key} ("))

@@ -1,4 +1,4 @@
-"""Whose ledgers are: the namespace, the stream and the number of copies of each, read from metadata once and kept.
+"""Owners of ledgers: the namespace, the stream and the number of copies of each, read from metadata once and kept.
 
 A ledger's namespace and stream never change, so what was read stays right. What could not be read is nobody's until
 it is read (`bookie/service/access.py`).
@@ -16,12 +16,13 @@ from buckram.types import LedgerId, LedgerMetadata
 
 MOST = 100_000
 _COUNT_S = 2.0
-"""Between two countings of the bookies, for records that speak of more copies than there are."""
+"""Least time between two counts of the bookies, for records that claim more copies than there are bookies, seconds."""
 
 
 class Owner(NamedTuple):
-    """What metadata said of a ledger at loop time `at`. `namespace` "": nobody's. `copies`: how many bookies get each
-    entry. `birth` is b"" where the record has none. `stream`: its full name, "" for a ledger of its own."""
+    """The owner of a ledger as metadata gave it at loop time `at`. `namespace` is "" without an owner. `copies`: number
+    of bookies that get each entry. `birth` is b"" if the record has none. `stream`: its full name, "" for a ledger of
+    its own."""
 
     namespace: str
     copies: int = 1
@@ -31,13 +32,13 @@ class Owner(NamedTuple):
 
     @property
     def granted_name(self) -> str:
-        """What grants call it."""
+        """Return the name that grants use: the stream's, or the namespace of a ledger without one."""
         return self.stream or self.namespace
 
 
 NOBODY = Owner("")
 ABSENT = Owner("", -1)
-"""Of an id that had no ledger when metadata was asked. One may get it at any time."""
+"""Owner of an id that had no ledger when metadata was asked. A ledger may get the id at any time."""
 
 
 def owner_of_ledger(metadata: LedgerMetadata, now: float) -> Owner:
@@ -67,7 +68,7 @@ class Owners:
         return "" if owner is None else owner.namespace
 
     def nobodys(self, ledger_id: LedgerId, *, absent: bool = False) -> None:
-        """It does not exist or could not be read: it counts for nobody until a `look` finds its owner."""
+        """Record that a ledger does not exist or could not be read: it has no owner until a `look` finds one."""
         self.note(ledger_id, ABSENT if absent else NOBODY)
 
     async def look(self, ledger_id: LedgerId) -> Owner:
@@ -81,8 +82,8 @@ class Owners:
         return owner
 
     async def _bookies(self, wanted: int) -> int:
-        """How many bookies there are, as far as that matters: a record may speak of any number of copies, and rates
-        count each of them for its part."""
+        """Return the number of bookies, counted anew only if the last count is below `wanted`: a record may claim any
+        number of copies, and each of them gets its part of the rates."""
         now = asyncio.get_running_loop().time()
         if self._count < wanted and now >= self._counted_until:
             self._count, self._counted_until = len(await self._store.known_bookies()), now + _COUNT_S

@@ -35,7 +35,7 @@ MOST_BYTES = 64 * 1024 * 1024
 MOST_WAITING = 64
 _EXTENT_COST = 256
 _TURN_BYTES = 1024 * 1024
-"""After so many bytes were checked, others have their turn."""
+"""Number of bytes after whose check other requests have their turn."""
 _KEYLESS = (DigestType.CRC32, DigestType.CRC32C)
 """Digests that need no password, which a bookie does not have."""
 
@@ -58,16 +58,16 @@ class _Job:
     handed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when nothing more of it goes to the adds."""
     answers: dict[EntryId, tuple[EntryId, Code, int]] = field(default_factory=dict)
-    """By the first entry of each run: its last one, the code, and the stored bytes."""
+    """Answers by the first entry of each run: its last entry, the code, and the stored bytes."""
     waiting: int = 0
     """Entries of runs that have no answer yet."""
     given: bool = False
-    """Whether all of its runs were given to the adds."""
+    """True once all runs of the request were given to the adds."""
     code: Code = Code.OK
-    """Why the runs that were given are not all that was asked for."""
+    """Reason why the runs that were given are fewer than was asked for; OK if they are not."""
 
     def outcome(self) -> PullReply:
-        """What is durable without a gap, and why that is not all."""
+        """Return the reply: what is durable without a gap, and the code of what stopped it."""
         at, size = self.request.entry_id, 0
         while (answer := self.answers.get(at)) is not None and answer[1] is Code.OK:
             at, size = answer[0] + 1, size + answer[2]
@@ -109,7 +109,7 @@ class PullPath:
         self._go_on()
 
     def forget(self, session: Session) -> None:
-        """A connection ended: what waits for it elsewhere is not answered any more."""
+        """Forget a connection that ended: its requests that wait elsewhere get no reply."""
         self._waiting = deque(job for job in self._waiting if job.session is not session)
         for job in [one for one in self._in_work if one.session is session and one.given]:
             self._release(job)
@@ -196,7 +196,7 @@ class PullPath:
         return Code.OK
 
     def _runs(self, request: Pull, extent: Extent, piece: FileData) -> Sequence[AddRun]:
-        """Runs of the good entries of one extent, before the first that is not what the request says."""
+        """Yield runs of the good entries of one extent, up to the first entry that is not what the request names."""
         bodies = bodies_of(extent, *piece)
         if bodies is None or not bodies:
             return []

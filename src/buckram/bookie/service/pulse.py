@@ -41,7 +41,7 @@ class Pulse:
         while True:
             await asyncio.sleep(BEAT_S)
             if self.limit == float("inf"):
-                continue  # whoever is in doubt begins again
+                continue  # in doubt: it begins again once that is over
             if asyncio.get_running_loop().time() > self.limit:
                 self.missed()
             else:
@@ -49,4 +49,4 @@ class Pulse:
 
 
 STEADY = Pulse(lambda: None)
-"""For connections of no bookie: nobody takes its id over."""
+"""Pulse of connections without a bookie, whose id nobody can take over."""

@@ -21,7 +21,7 @@ from buckram.errors import Code
 from buckram.types import NO_ENTRY, EntryId, LedgerId
 
 Found: TypeAlias = Outcome | list[bytes]
-"""What the store returned for a job: one entry, an error, None (absent), or the entries of a batch."""
+"""The store's result of a job: one entry, an error, None (absent), or the entries of a batch."""
 
 
 class Job:

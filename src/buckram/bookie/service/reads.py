@@ -36,7 +36,7 @@ FRAME_ROOM = 128
 
 
 class MostBytes(Protocol):
-    """Says how large an answer about a ledger may be now (`bookie/service/turnstile.py`)."""
+    """Limit of the size of an answer about a ledger (`bookie/service/turnstile.py`)."""
 
     def __call__(self, ledger_id: LedgerId, /) -> int: ...
 
@@ -69,7 +69,7 @@ class ReadPath:
         self._failed = stats.counter("buckram_bookie_failed_reads_total", "reads answered with anything but entries")
         self._ready: dict[Session, None] = {}
         self.most_bytes: MostBytes | None = None
-        """How large answers may be while namespaces compete; None: as large as the request and the bookie allow."""
+        """Maximum bytes of an answer while namespaces compete; None: as large as the request and the bookie allow."""
 
     # -- arriving requests
 

@@ -95,7 +95,7 @@ class Service:
         self.admission = Admission(store, metadata, config, runtime.rng, self.polls, trust)
         parts = store, self.polls, budget, runtime.stats, self.admission
         self.traced = None if runtime.traces is None else TracedAdds(runtime.traces, *parts)
-        """The same as `adds` where some of them are followed."""
+        """Adds with traces: as `adds`, but some of them are followed."""
         self.adds = self.traced or AddPath(*parts)
         self.reads = ReadPath(
             store,
@@ -120,7 +120,7 @@ class Service:
         )
 
     def birth_here(self, ledger_id: LedgerId) -> bytes:
-        """Of the ledger whose data are stored under an id; b"" if that is not known, or there is none."""
+        """Return the birth of the ledger whose data is stored under an id; b"" if it is not known, or there is none."""
         record = self.store.ledger(ledger_id)
         return b"" if record is None or record.birth == NO_BIRTH else record.birth
 
@@ -154,7 +154,7 @@ class BookieServer:
         self.pulse = Pulse(on_gap)
         self._in_doubt = False
         self._door = door
-        """What connections have to pass first; None: nothing."""
+        """Security that connections have to pass first; None without any."""
         self._runtime, self._config, self._net = runtime, config, net
         self._most, self._why_no_more = config.max_connections, f"max_connections = {config.max_connections} are open"
         if shares is not None and shares.connections < self._most:
@@ -187,7 +187,7 @@ class BookieServer:
 
     @property
     def most_connections(self) -> int:
-        """How many connections may be open at the same time."""
+        """Return the maximum number of connections that may be open at the same time."""
         return self._most
 
     async def listen(self) -> int:
@@ -202,7 +202,8 @@ class BookieServer:
         self._service = service
 
     def judge(self, service: Service) -> None:
-        """Before `serve`: requests about entries are judged by grants and quotas of the ledgers' namespaces."""
+        """Have requests about entries judged by grants and quotas of the ledgers' namespaces. Call it before
+        `serve`."""
         guard = self._door.guard if self._door is not None and self._door.authorises else None
         owners = Owners(service.metadata)
         turnstile = self.turnstile = Turnstile(owners, service.store, service.adds.add, self.item_received)
@@ -219,7 +220,7 @@ class BookieServer:
             self._door.entries = entries
 
     def look_at_namespaces(self, wanted: bool) -> None:
-        """Whether requests are looked at for whose they are, because there may be quotas, and tenants that compete."""
+        """Set whether requests are attributed to namespaces, which quotas and competing tenants need."""
         turnstile, entries, service = self.turnstile, self._entries, self._service
         if turnstile is None or entries is None or service is None or wanted == turnstile.active:
             return
@@ -274,7 +275,7 @@ class BookieServer:
         self._drop()
 
     def doubt(self) -> None:
-        """Drop every connection at once and take no other, until `go_on`: nobody knows whether the bookie is a member
+        """Drop every connection at once and take no other until `go_on`: it is in doubt whether the bookie is a member
         still."""
         self._in_doubt = True
         self._drop()
@@ -292,7 +293,7 @@ class BookieServer:
         return Session(protocol, self.budget, self, self.pulse)
 
     def _new_guarded(self) -> asyncio.Protocol:
-        """A connection that begins at the door."""
+        """Return the protocol of a connection that begins at the door."""
         assert self._door is not None
         protocol, hallway = self._door.protocol(self._net.max_frame_bytes)
         session = Session(protocol, self.budget, self, self.pulse)

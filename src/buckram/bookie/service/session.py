@@ -36,7 +36,7 @@ REQUEST_COST = 256
 
 
 class SessionEvents(Protocol):
-    """What a session reports to its server (`bookie/service/server.py`)."""
+    """The server as a session sees it: the receiver of its events (`bookie/service/server.py`)."""
 
     def session_opened(self, session: Session) -> bool:
         """Return whether the connection may stay; if so, `add_run` and `on_writable` of the session are set."""
@@ -96,9 +96,9 @@ class Session(asyncio.Protocol):
         self.named = self.births.named
         """Births by ledger, for the hot path."""
         self.principal: Principal = EVERYBODY
-        """Who speaks here."""
+        """Principal of the peer."""
         self.user = ""
-        """Who is behind a Unix socket, as the kernel says, where that was not enough to be let in."""
+        """User behind a Unix socket, from the kernel, if that was not enough to be let in; else ""."""
         self.introduction: Introduction | None = None
         """The client's introduction; None for Apache's and older clients, which send none."""
         self._out: list[Buffer] = []
@@ -146,19 +146,19 @@ class Session(asyncio.Protocol):
                     return  # the client meant another bookie: the rest of what it sent is not for this one
 
     def _goes_on(self) -> bool:
-        """Whether it is open, also after the look at how long the process stood still."""
+        """Return whether the connection is still open; first check how long the process stood still."""
         if self._loop.time() > self._pulse.limit:
             self._pulse.missed()
         return self.open
 
     @property
     def heard(self) -> bool:
-        """Whether the peer has said anything, be it the first bytes of TLS."""
+        """Return whether the peer has sent anything, be it the first bytes of TLS."""
         return self._received > 0 or (isinstance(self._transport, TlsLink) and self._transport.heard)
 
     @property
     def owes_tls(self) -> bool:
-        """Whether the peer has to begin TLS, or said that it will, and has not."""
+        """Return whether the peer has to begin TLS, or said that it will, and has not."""
         link = self._transport
         return isinstance(link, TlsLink) and not link.begun and self.protocol.awaits_tls
 
@@ -188,7 +188,7 @@ class Session(asyncio.Protocol):
             log.debug("connection lost: %s", exc)
 
     def begin_tls(self, data: bytes) -> None:
-        """The peer's first bytes of TLS. What was sent until now, the answer to START_TLS, are the last in clear."""
+        """Begin TLS with the peer's first bytes of it. The answer to START_TLS was the last to be sent in clear."""
         self._flush()
         if self.open:
             self._events.tls_begun(self, data)
@@ -329,7 +329,7 @@ class Session(asyncio.Protocol):
 
     @property
     def local(self) -> bool:
-        """Whether the client is connected through the Unix socket for clients of this machine."""
+        """Return whether the client is connected through the Unix socket for clients of this machine."""
         return not isinstance(self._transport.get_extra_info("peername"), tuple)
 
     @property
@@ -341,6 +341,6 @@ class Session(asyncio.Protocol):
 
 
 def request_of(session: Session, context: ReplyContext) -> dict[str, str]:
-    """For `extra` of a line of the log: who asked, with the number of the request, or its entry where it has none."""
+    """Return `extra` for a line of the log: the peer, and the number of the request, or its entry if it has none."""
     number = context.txn or f"{context.ledger_id}/{context.entry_id}"
     return {"request": f"{session.peer}#{number}"}

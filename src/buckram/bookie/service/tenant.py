@@ -14,11 +14,12 @@ from buckram.core.wire.server import Item
 
 ADDS, READS = "adds", "reads"
 FLIGHT_BYTES = 512 * 1024
-"""Of a namespace that competes with others, so much may be on its way to the disk."""
+"""Bytes that a namespace may have on their way to the disk while it competes with others."""
 LONG_BYTES = 8 * 1024 * 1024
 """A line with more than this is fed no longer: its connections are not read until it is half as long."""
 CREDIT_BYTES, CREDIT_ENTRIES, CREDIT_S = 4 * 1024 * 1024, 10_000, 0.05
-"""What may pass between two looks at the clock and the rates: so much, and of a rate so many seconds' worth."""
+"""Limits of what may pass on credit, without a look at the clock and the rates: bytes, entries, and seconds' worth of a
+rate."""
 _PACE, _PACE_BURST_S, _PACE_PIECE_BYTES = "pace", 0.005, 64 * 1024
 _UNLIMITED = 2**63
 
@@ -36,7 +37,7 @@ class Held(NamedTuple):
 
 
 class Line:
-    """What waits, by connection; connections take turns."""
+    """The queue of held requests of one kind, by connection; connections take turns."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -44,9 +45,9 @@ class Line:
         self._paused: dict[Session, None] = {}
         self.held_bytes = 0
         self.entries = self.logical_bytes = 0.0
-        """Of adds that wait: entries and bytes, each entry counted once for all its copies."""
+        """Entries and bytes of adds that wait, each entry counted once for all its copies."""
         self.byte_rate = self.entry_rate = math.inf
-        """How fast the line moves."""
+        """Bytes and entries a second that leave the line; infinite without a limit."""
 
     def put(self, held: Held) -> None:
         self.waiting.setdefault(held.session, deque()).append(held)
@@ -59,7 +60,8 @@ class Line:
         return next(iter(self.waiting.values()))[0]
 
     def take(self, most_entries: int) -> Held:
-        """Take the first of the connection whose turn it is, or so many of its entries. It goes to the end then."""
+        """Take the first request of the connection whose turn it is, or the first `most_entries` of a run, and move
+        that connection to the end."""
         session, waiting = next(iter(self.waiting.items()))
         held = waiting.popleft()
         if isinstance(held.item, AddRun) and held.entries > most_entries:
@@ -81,7 +83,7 @@ class Line:
         self.logical_bytes += sign * held.size / held.copies
 
     def wait_s(self, held: Held) -> float:
-        """How long another one would wait here."""
+        """Return how long another request would wait in this line, seconds."""
         by_bytes = (self.logical_bytes + held.size / held.copies) / self.byte_rate
         return max(by_bytes, (self.entries + held.entries / held.copies) / self.entry_rate)
 
@@ -93,7 +95,8 @@ class Line:
 
 
 class Tally(NamedTuple):
-    """Since the start: bytes in the log, and, each entry counted once, bytes and entries added, and bytes read."""
+    """Totals since the start: bytes in the log, and, each entry counted once, bytes and entries added, and bytes
+    read."""
 
     stored: int
     in_bytes: float
@@ -158,22 +161,22 @@ class Tenant:
 
     @property
     def bytes_used(self) -> int:
-        """Of adds and reads, since the start."""
+        """Return the bytes of adds and reads since the start."""
         return self._stored + self._out
 
     @property
     def is_limited(self) -> bool:
-        """Whether it has any rate."""
+        """Return whether the namespace has any rate limit."""
         return bool(self._buckets)
 
     def may_add(self, now: float, run: AddRun, copies: int) -> bool:
-        """Whether all of a run may pass now."""
+        """Return whether all of a run may pass now."""
         if not self._buckets:
             return True
         return self.wait_s(ADDS, now) <= 0 and run.count <= self.piece(run.end - run.start, run.count, copies)
 
     def piece(self, size: int, entries: int, copies: int) -> int:
-        """How many entries of a run may pass at once, at least one."""
+        """Return how many entries of a run may pass at once, at least one."""
         part, most = PIECE_S * copies / max(1, len(self.adds.waiting)), float(entries)
         if (bucket := self._buckets.get("in_entries")) is not None:
             most = min(most, bucket.rate * part)
@@ -187,7 +190,7 @@ class Tenant:
         return not self._buckets or self.wait_s(READS, now) <= 0
 
     def wait_s(self, kind: str, now: float) -> float:
-        """How long until the next one may pass."""
+        """Return the seconds until the next request of this kind may pass."""
         names = ("in_bytes", "in_entries", _PACE) if kind == ADDS else ("out_bytes", _PACE)
         return max((self._buckets[name].wait_s(now) for name in names if name in self._buckets), default=0.0)
 
@@ -208,7 +211,7 @@ class Tenant:
     # -- counting
 
     def added(self, size: int, entries: int, copies: int) -> None:
-        """A run passes, whose entries have so many copies on all bookies."""
+        """Count a run that passes, each of whose entries has `copies` copies on all bookies together."""
         self._stored += size
         self._in_bytes += size / copies
         self._in_entries += entries / copies
@@ -243,7 +246,7 @@ class Tenant:
 
     @property
     def stored_left(self) -> int:
-        """The bytes that its quota has left on all bookies together."""
+        """Return the bytes that the namespace's quota has left on all bookies together."""
         return self._stored_until - self._stored
 
     @stored_left.setter
@@ -258,7 +261,7 @@ class Tenant:
                 bucket.take(size)
 
     def usage(self, before: Tally, elapsed_s: float, stored_bytes: int) -> Usage:
-        """What it used since `before`, and what it wanted: that, and what waits."""
+        """Return what the namespace used since `before`, and what it wanted: that, and what waits."""
         per = 1 / max(elapsed_s, 1e-3)
         in_bytes = (self._in_bytes - before.in_bytes) * per
         in_entries = (self._in_entries - before.in_entries) * per

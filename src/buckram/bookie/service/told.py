@@ -1,5 +1,6 @@
-"""What tenants tell the cluster's healing in keys that all of them share: which ledgers lack copies, which bookies are
-slow. Each has a key of its own form there, so that nobody takes the places of others or changes their words.
+"""The keys in which tenants report to the cluster's healing, shared by all of them: which ledgers lack copies, which
+bookies are slow. Each report has a key of its own form there, so that no tenant takes the places of others or changes
+their words.
 
 Not here: how large and how many they are (`core/security/bounds.py`), who reads them (`metadata/behind.py`,
 `metadata/degraded.py`).
@@ -19,7 +20,7 @@ from buckram.types import Create, SetValue
 
 
 def is_told(own: str, key: str) -> bool:
-    """Whether a key is one of these."""
+    """Return whether a key is one of these reports."""
     return key.startswith((f"{own}/{BEHIND}/", f"{own}/{DEGRADED}/"))
 
 
@@ -34,7 +35,7 @@ async def check_told(judge: Judge, store: TreeStore, op: Create | SetValue) -> N
         ledger, bookie = found
         await _check_bookie(judge, store, op, use, bookie)
         key = await store.ledger_key(ledger)
-        await judge.check(key, KeyUse.SET, (await store.keys.get(key)).value)  # only who writes or recovers it knows
+        await judge.check(key, KeyUse.SET, (await store.keys.get(key)).value)  # only its writers and recoverers know
         return
     bookie, _, client = op.key.removeprefix(f"{store.own}/{DEGRADED}/").rpartition("@")
     if not bookie or not client:
@@ -48,7 +49,8 @@ async def check_told(judge: Judge, store: TreeStore, op: Create | SetValue) -> N
 
 
 async def _check_bookie(judge: Judge, store: TreeStore, op: Create | SetValue, use: KeyUse, bookie: str) -> None:
-    """There are as many notes about a ledger, or of a client, as bookies at most."""
+    """Check that a report names a known bookie, which limits the reports about a ledger, or of a client, to the number
+    of bookies."""
     if valid_bookie_id(bookie):
         try:
             await store.keys.get(store.cookie_key(bookie))

@@ -31,7 +31,7 @@ class _Expected(NamedTuple):
 
 
 class TracedAdds(AddPath):
-    """AddPath that follows, on each connection, the add that was said last to be part of a trace."""
+    """AddPath that follows, on each connection, the add that was last announced as part of a trace."""
 
     def __init__(
         self, traces: Traces, store: Store, polls: LongPolls, budget: Budget, stats: Stats, admission: Admission
@@ -41,7 +41,8 @@ class TracedAdds(AddPath):
         self._expected: dict[Session, _Expected] = {}
 
     def expect(self, session: Session, traced: Traced) -> None:
-        """The add of an entry comes next. One that was expected before, and did not come, is given up."""
+        """Remember that the add of an entry comes next. An add that was expected before, and did not come, is given
+        up."""
         self.forget(session)
         about = {"buckram.ledger": traced.ledger_id, "buckram.entry": traced.entry}
         span = self._traces.continued(STEP, traced.context, about)
@@ -49,7 +50,7 @@ class TracedAdds(AddPath):
             self._expected[session] = _Expected(traced.ledger_id, traced.entry, span)
 
     def forget(self, session: Session) -> None:
-        """Nothing is expected on a connection any more."""
+        """Give up the add that a connection announced, if there is one: end its step with an error."""
         expected = self._expected.pop(session, None)
         if expected is not None:
             expected.span.end("the add did not come")
@@ -69,7 +70,7 @@ class TracedAdds(AddPath):
             span.end(code.name)
 
     def _span_of(self, session: Session, run: AddRun) -> Span | None:
-        """The span of the add that is expected, if the run has it."""
+        """Return the span of the expected add if the run contains it, else None."""
         expected = self._expected.get(session)
         if expected is None or expected.ledger_id != run.ledger_id or not run.first <= expected.entry <= run.last:
             return None

@@ -30,12 +30,12 @@ from buckram.errors import Code
 from buckram.types import LedgerId
 
 MIXED_S = 0.1
-"""Namespaces compete while requests of more than one have come within this time."""
+"""Time after a request of another namespace than the one before it, during which namespaces compete, seconds."""
 ROUND_BYTES = 1024 * 1024
-"""What may leave the lines in one turn of the loop."""
+"""Maximum bytes that leave the lines in one turn of the loop."""
 APACHE_WAIT_S = 3.0
-"""A client that does not know of quotas is told TOO_MANY_REQUESTS where its adds would wait longer than this: it gives
-an add up after 5 s, and the bookie with it."""
+"""Longest wait of an add from a client that does not know of quotas, seconds: a longer one is refused with
+TOO_MANY_REQUESTS, because such a client gives an add up after 5 s, and the bookie with it."""
 FAIR_READ_BYTES = 256 * 1024
 _UNLIMITED = 2**63
 Unanswered = Callable[[Session, Item], None]
@@ -53,13 +53,13 @@ class Turnstile:
         self._last: Tenant | None = None
         self._mixed_until = float("-inf")
         self._turn: dict[Tenant, int] = {}
-        """What passed in this turn of the loop."""
+        """Bytes that passed in this turn of the loop, by tenant."""
         self._turns: dict[str, Turns[Tenant]] = {ADDS: Turns(), READS: Turns()}
         self._timers: dict[tuple[Tenant, str], asyncio.TimerHandle] = {}
         self._giving_way = GivingWay(self.tenants, lambda: self.contended)
         self._soon = False
         self.on_refused: OnRefused | None = None
-        """Hears of each request for which a quota is used up."""
+        """Callback for each request for which a quota is used up."""
 
     def tenant(self, namespace: str) -> Tenant:
         found = self.tenants.get(namespace)
@@ -69,13 +69,14 @@ class Turnstile:
 
     @property
     def contended(self) -> bool:
-        """Whether several namespaces have sent requests a moment ago."""
+        """Return whether several namespaces have sent requests a moment ago."""
         return self.active and self._loop.time() < self._mixed_until
 
     # -- arriving requests
 
     def add(self, session: Session, run: AddRun) -> None:
-        """Let a run of adds pass, hold it back, or refuse it. While a namespace has credit, that is all there is."""
+        """Let a run of adds pass, hold it back, or refuse it. While a namespace has credit, nothing else is looked
+        at."""
         owner = self._owner(run.ledger_id) if self.active else None
         if owner is None or not owner[0]:
             self._add(session, run)
@@ -140,7 +141,8 @@ class Turnstile:
             self._hold(tenant, tenant.reads, Held(session, item, REQUEST_COST))
 
     def _seen(self, tenant: Tenant, now: float) -> None:
-        """Namespaces compete for a while when a request is of another one than that before it."""
+        """Note whose request came: namespaces compete for a while after a request of another one than that before
+        it."""
         last = self._last
         if last is not None and last is not tenant:
             self._mixed_until = now + MIXED_S
@@ -150,7 +152,7 @@ class Turnstile:
         self._last = tenant
 
     def _has_room(self, tenant: Tenant, now: float) -> bool:
-        """Whether its adds may leave at once: it is alone, or little of it is under way."""
+        """Return whether the tenant's adds may leave at once: it is alone, or has little in flight."""
         return tenant.in_flight < FLIGHT_BYTES or now >= self._mixed_until
 
     def _pass_run(self, tenant: Tenant, copies: int, session: Session, run: AddRun) -> None:
@@ -177,7 +179,8 @@ class Turnstile:
             self._go_on_soon()
 
     def _refuse(self, session: Session, item: Item, quota: str) -> None:
-        """Apache's clients get UNAUTHORIZED: any other code would have them walk through the cluster."""
+        """Refuse a request. Apache's clients get UNAUTHORIZED: any other code would have them walk through the
+        cluster."""
         said = session.introduction
         knows = said is not None and said.features & KNOWS_QUOTAS
         code = Code.QUOTA_EXCEEDED if knows else Code.UNAUTHORIZED
@@ -234,7 +237,8 @@ class Turnstile:
             self._go_on_soon()
 
     def _next_size(self, kind: str, stopped: list[Tenant], tenant: Tenant) -> int | None:
-        """The size of what is next; None, and a place among the stopped ones, where nothing may pass now."""
+        """Return the size of the next request of a tenant; if nothing may pass now, mark it as stopped and return
+        None."""
         line, now = tenant.line(kind), self._loop.time()
         room = kind == READS or self._has_room(tenant, now)
         if line.waiting and room and tenant.wait_s(kind, now) <= 0:
@@ -263,14 +267,15 @@ class Turnstile:
     # -- what is learned elsewhere
 
     def most_read_bytes(self, ledger_id: LedgerId) -> int:
-        """How large an answer about a ledger may be: small where others wait, or where it makes a debt."""
+        """Return the maximum bytes of an answer about a ledger: small while namespaces compete or if this one has a
+        rate limit."""
         owner = self._owners.get(ledger_id) if self.active else None
         if owner is None or not (self._loop.time() < self._mixed_until or self.tenant(owner.namespace).is_limited):
             return _UNLIMITED
         return FAIR_READ_BYTES
 
     def served(self, ledger_id: LedgerId, size: int) -> None:
-        """Readers got this much of a ledger."""
+        """Count bytes of a ledger that readers got."""
         owner = self._owners.get(ledger_id) if self.active else None
         if owner is not None and owner.namespace:
             self.tenant(owner.namespace).read(size)
@@ -283,5 +288,5 @@ class Turnstile:
 
 
 def _is_poll(request: Read | BatchRead) -> bool:
-    """Whether it waits for news, and has a time of its own for that."""
+    """Return whether a request is a long poll, which has a timeout of its own."""
     return isinstance(request, Read) and request.previous_lac is not None

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from buckram.bookie.service.session import Session
 
 FIRST_S = 3.0
-"""A peer that has said nothing by then is closed, and one that has to speak TLS and has not begun."""
+"""Time within which a peer has to say something, and to begin TLS if it must, before it is closed, seconds."""
 LOGIN_S = 10.0
-"""A peer that is not known by then is closed."""
+"""Time within which a peer has to log in before it is closed, seconds."""
 MOST_UNKNOWN = 512
-"""Connections of peers that are not known, and never more than half of all that the bookie takes."""
+"""Maximum number of connections without a login, and never more than half of all that the bookie takes."""
 MOST_OF_ADDRESS = 256
-"""Of these from one address; an IPv6 network of 64 bits counts as one, because one machine has all of it."""
+"""Maximum number of these from one address; an IPv6 network of 64 bits counts as one address, because one machine has
+all of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +31,7 @@ class _Entry:
 
 
 class Unknown:
-    """Which connections wait for their login. Peers that are known are not counted here."""
+    """Connections that wait for their login. Peers that are known are not counted here."""
 
     def __init__(self, *, first_s: float = FIRST_S, login_s: float = LOGIN_S) -> None:
         self._first_s, self._login_s = min(first_s, login_s), login_s
@@ -43,7 +44,7 @@ class Unknown:
         return len(self._entries)
 
     def bound(self, connections: int) -> None:
-        """Never take more than half of so many connections."""
+        """Limit waiting connections to half of this number of connections."""
         self._most = max(1, min(MOST_UNKNOWN, connections // 2))
 
     def admit(self, session: Session) -> str:
@@ -78,7 +79,7 @@ class Unknown:
         return True
 
     def forget(self, session: Session) -> None:
-        """The peer is known now, or its connection has ended. Idempotent."""
+        """Forget a connection whose peer is known now, or that has ended. Idempotent."""
         entry = self._entries.pop(session, None)
         if entry is None:
             return
@@ -106,7 +107,7 @@ class Unknown:
 
 
 def counted_address(peer: object) -> str:
-    """Whose connection it is, for the share of an address; empty for a client of this machine's Unix socket."""
+    """Return the address that a connection counts for; empty for a client of this machine's Unix socket."""
     if not isinstance(peer, tuple):
         return ""
     host = str(peer[0])

@@ -1,4 +1,4 @@
-"""Which entries of one log file are known to be bad: read errors instead of bytes, and left out of lists of entries.
+"""The known bad entries of one log file: reads of them are errors, and lists of entries leave them out.
 
 They belong to places in one file: a newer copy of the same entry, which is in another file, is good.
 Not here: how bad bytes are found (`bookie/storage/verifying.py`), and who decides (`bookie/scrub.py`).
@@ -15,7 +15,7 @@ from buckram.bookie.storage.read_results import Outcome
 from buckram.types import EntryId, LedgerId
 
 Span: TypeAlias = tuple[EntryId, EntryId]
-"""From an entry to before another one."""
+"""Range of entries: the first one, and the one after the last."""
 
 
 class BadEntries:
@@ -31,12 +31,12 @@ class BadEntries:
 
     @property
     def spans(self) -> int:
-        """How many spans there are."""
+        """Return the number of spans."""
         return sum(map(len, self._spans.values()))
 
     @property
     def entries(self) -> int:
-        """How many entries there are."""
+        """Return the number of entries."""
         return sum(end - first for spans in self._spans.values() for first, end in spans)
 
     def ledgers(self) -> dict[LedgerId, list[Span]]:
@@ -60,7 +60,7 @@ class BadEntries:
         self.replace(ledger, [*self.of(ledger), *spans])
 
     def meets(self, ledger: LedgerId, first: EntryId, count: int) -> bool:
-        """Whether any of `count` entries from `first` on is bad."""
+        """Return whether any of `count` entries from `first` on is bad."""
         spans = self._spans.get(ledger)
         if spans is None:
             return False

@@ -22,7 +22,7 @@ double what is written."""
 _SMALL = 4096
 """A slice of a chunk that is shorter than this is copied rather than viewed."""
 _FEW = 256
-"""More parts than these are joined first: each one costs two calls."""
+"""Maximum number of parts that are handed over singly; more are joined first, because each one costs two calls."""
 _ZEROS = bytes(4096)
 _PREZEROS: Buffer = memoryview(mmap.mmap(-1, PREZERO_BYTES))
 

@@ -39,7 +39,7 @@ class Checkpoints:
         self.written = 0
 
     def due(self) -> bool:
-        """Whether `checkpoint` should run now."""
+        """Return whether `checkpoint` should run now."""
         if self._running.locked():
             return False
         waiting = [one for one in self._state.uncovered() if one.footer is not None]

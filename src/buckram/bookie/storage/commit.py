@@ -40,8 +40,8 @@ OVERSHOOT = 64 << 20
 IDLE_S = 1.0
 """After this time without a block, an empty one closes the log's tail on the device."""
 BULK_TIMES = 4
-"""A group with copies of other bookies' entries may be so many times as large as others: nobody waits for one of them,
-and each sync has its price."""
+"""Factor by which a group with copies of other bookies' entries may be larger than others: no client waits for a single
+copy, and each sync has its price."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
 
@@ -70,7 +70,7 @@ class GroupCommit:
         self.failed: OSError | None = None
         self.full = False
         self.short = ""
-        """While `full`: the resource that the waiting block needs."""
+        """Resource that the waiting block needs; valid only while `full`."""
         self.groups = self.bytes = 0
         self._open: Group | None = None
         self._closed: deque[Group] = deque()
@@ -150,7 +150,8 @@ class GroupCommit:
         self._limit = max(block_end, pos + size)
 
     def _extended(self, size: int) -> bool:
-        """Whether the open block has room for so many bytes more, now that it may be larger than usual."""
+        """Return whether the open block has room for `size` bytes more when it may be larger than usual, and if so
+        raise its limit."""
         if self._open is None:
             return False
         most = min(self._open.start + BULK_TIMES * self._max, self.soft_limit)
@@ -160,7 +161,8 @@ class GroupCommit:
         return True
 
     def overdue(self) -> bool:
-        """Whether half of what may be written while the next file is not ready is used up."""
+        """Return whether half of the room for going on without the next file is used up: of the file, or of its
+        index."""
         segment = self.segment
         return segment is not None and (
             segment.log_end > (self.soft_limit + self.hard_limit) // 2 or self._index_cost() > 2 * INDEX_LIMIT
@@ -194,17 +196,17 @@ class GroupCommit:
 
     @property
     def pending_bytes(self) -> int:
-        """Inserted but not yet handed to the disk."""
+        """Return the bytes that were inserted but not yet handed to the disk."""
         return self._closed_bytes + (0 if self._open is None else self._pos - self._open.start)
 
     @property
     def syncs(self) -> Syncs:
-        """What syncs took so far."""
+        """Return the number of syncs so far, and the time that they took."""
         return Syncs(self._stats.count, self._stats.taken_s)
 
     @property
     def sync_under_way_s(self) -> float:
-        """For how long the sync that is under way has been; 0.0 while there is none, or it waits for space."""
+        """Return the seconds that the sync under way has taken; 0.0 if there is none, or it waits for space."""
         if self._in_flight is None or self._retry is not None or self._loop is None:
             return 0.0
         return self._loop.time() - self._began
@@ -370,7 +372,7 @@ class GroupCommit:
     # -- reading what is not on disk only
 
     def written(self, segment: Segment, end: int) -> bool:
-        """Whether all of the segment's bytes before `end` are in the file."""
+        """Return whether all of the segment's bytes before `end` are in the file."""
         for group in (self._in_flight, *self._closed, self._open):
             if group is not None and group.segment is segment:
                 return end <= group.start

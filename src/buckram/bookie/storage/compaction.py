@@ -34,7 +34,7 @@ class Progress(Protocol):
 
 
 def _no_progress(done: int, total: int) -> None:
-    """Report to nobody."""
+    """Ignore the progress."""
 
 
 class Compaction:
@@ -101,7 +101,8 @@ class Compaction:
         return given_back
 
     def _adjacent(self, group: Sources, segment: Segment) -> bool:
-        """Whether no other segment lies between the group and `segment`, so that copies of an entry stay in order."""
+        """Return whether no other segment lies between the group and `segment`, so that copies of an entry stay in
+        order."""
         names = [one.name for one, _ in group]
         segments = self._state.segments
         first = min(segments.index(one) for one, _ in group)
@@ -159,7 +160,8 @@ class Compaction:
         return live
 
     async def _verified(self, segment: Segment) -> bool:
-        """Whether every block passes its check."""
+        """Return whether every block of a segment passes its check. Logs why if not; also False for an error of the
+        disk."""
         disk, salt, offset = self._state.disk, self._state.salt, 0
         file = self._state.files.hold(segment.name)
         segment.readers += 1

@@ -46,6 +46,7 @@ class SpaceWatch:
         return self.writable != before
 
     def may_reserve(self, size: int) -> bool:
-        """Whether `size` bytes may be allocated for a file; half of the reserved bytes stay free, for recovery."""
+        """Return whether `size` bytes may be allocated for a file; half of the reserved bytes stay free, for
+        recovery."""
         floor = self._reserved // 2
         return self.free_bytes - size >= floor

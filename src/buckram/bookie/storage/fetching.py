@@ -84,7 +84,7 @@ class Fetch:
 
 
 class FrameFetch(Fetch):
-    """Like Fetch, but returns the frames themselves, as a part of what was read; None if they are damaged."""
+    """A Fetch that returns the frames themselves, as a part of what was read; None if they are damaged."""
 
     __slots__ = ("frames",)
 
@@ -211,7 +211,7 @@ class Fetcher:
         return max(0, self._log.ring.head - self._log.ring.size // 2 - segment.base)
 
     def _in_order(self, fetch: Fetch) -> bool:
-        """Whether the fetch continues the ledger's last one, close by in the log, where chunks are complete."""
+        """Return whether the fetch continues the ledger's last one, close by in the log, where chunks are complete."""
         last = self._followed.get(fetch.ledger)
         _, _, _, offset, length = fetch.place
         if last is None or last[1] != fetch.entry or length > CHUNK_BYTES:

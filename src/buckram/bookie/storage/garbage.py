@@ -29,7 +29,7 @@ class DeadBytes(NamedTuple):
 
 
 def is_mostly_dead(segment: Segment, threshold: float) -> bool:
-    """Whether a sealed file is worth to be rewritten: less than `threshold` of it is live data."""
+    """Return whether a sealed file is worth rewriting: less than `threshold` of it is live data."""
     assert segment.footer is not None
     return segment.footer.trailer.data_bytes - segment.dead_bytes < threshold * segment.log_end
 

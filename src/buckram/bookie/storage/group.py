@@ -49,7 +49,8 @@ def copy_of(slices: Sequence[Slice], at: int, length: int) -> bytes | None:
 
 
 class CommitEvents(Protocol):
-    """What group commit asks of its store, and reports to it (`bookie/storage/maintenance.py`)."""
+    """The store as group commit sees it: what it is asked, and what is reported to it
+    (`bookie/storage/maintenance.py`)."""
 
     def next_segment(self, active: Segment) -> Segment | None:
         """Return the segment to go on with once `active` is full, or None while none is ready.
@@ -80,14 +81,14 @@ class GrowthNeed(NamedTuple):
 
 
 class Syncs(NamedTuple):
-    """How many writes with their syncs ended since the store was opened, and the seconds that they took."""
+    """Number of writes with their syncs since the store was opened, and the seconds that they took together."""
 
     number: int
     seconds: float
 
 
 class CommitStats:
-    """What group commit counts."""
+    """Counters of group commit: commits, bytes and the time of syncs."""
 
     def __init__(self, stats: Stats) -> None:
         self.commits = stats.counter("buckram_store_commits_total", "blocks written and synced")

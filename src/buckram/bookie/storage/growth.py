@@ -71,7 +71,8 @@ class Growth:
             self._running = False
 
     def _is_urgent(self) -> bool:
-        """Whether a block waits now: it may have come, and called `start` in vain, while the last attempt ran."""
+        """Return whether a block waits now: it may have come, and called `start` in vain, while the last attempt
+        ran."""
         need = self._state.log.growth_need()
         return need is not None and need.urgent
 

@@ -196,7 +196,7 @@ def find_run(records: bytes | bytearray, count: int, entry: EntryId) -> Place | 
 
 
 class SegmentIndex:
-    """What one unsealed segment holds of each of its ledgers; `cost` estimates their memory in bytes."""
+    """The index of one unsealed segment, by ledger; `cost` estimates its memory in bytes."""
 
     __slots__ = ("ledgers", "overlays")
 

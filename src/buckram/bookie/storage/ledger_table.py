@@ -72,13 +72,13 @@ def record_of(state: LedgerState) -> LedgerRecord:
 
 @dataclass(slots=True)
 class Losses:
-    """How often the store may have lost data (`count`), and whether limbo is in force (`limbo`)."""
+    """Number of times that the store may have lost data (`count`), and whether limbo is in force (`limbo`)."""
 
     count: int = 0
     limbo: bool = False
 
     def marks(self, state: LedgerState) -> bool:
-        """Whether the ledger is in limbo: it is not known to be younger than the newest loss."""
+        """Return whether the ledger is in limbo: it is not known to be younger than the newest loss."""
         return self.limbo and state.born < self.count
 
 
@@ -114,7 +114,7 @@ class LedgerTable:
 
     @property
     def cached(self) -> int:
-        """How many records are in memory besides the pinned ones."""
+        """Return the number of records in memory besides the pinned ones."""
         return len(self._cached)
 
     def _remember(self, record: LedgerRecord) -> None:
@@ -174,7 +174,7 @@ class LedgerTable:
 
     @property
     def highest(self) -> LedgerId:
-        """The highest ledger that is or was here, deleted ones included; -1 if there never was one."""
+        """Return the highest ledger that is or was here, deleted ones included; -1 if there never was one."""
         highest = max(self.pinned, default=-1)
         for segment in self._uncovered():
             if segment.index is not None:

@@ -93,7 +93,8 @@ class LogFiles:
         self._retired.extend(segments)
 
     async def reuse_retired(self) -> bool:
-        """Keep retired files that nobody reads for the log, or remove them. False if there were none. OSError."""
+        """Keep retired files without readers for the log, or remove them. Return False if there were none. Raises
+        OSError."""
         state = self._state
         ready = [one for one in self._retired if one.readers == 0]
         if not ready:

@@ -32,7 +32,7 @@ _PIECE = 64 << 10
 
 @dataclass(slots=True)
 class Scanned:
-    """What a segment's blocks hold. `damaged`: a block is unreadable, or invalid although later ones are valid.
+    """The contents of a segment's blocks. `damaged`: a block is unreadable, or invalid although later ones are valid.
 
     `torn`: the header of one more block follows the last valid one. `checksum`: that of the block that ends at the
     offset that was asked for. `digest`: a checksum over all valid blocks that hold something, to recognise new damage.

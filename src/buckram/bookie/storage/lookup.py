@@ -193,7 +193,8 @@ class Lookup:
         self._fetcher.fetch(fetches, results, lambda: done(results))
 
     def _find(self, ledger: LedgerId, entry: EntryId, last: EntryId, most: int = MAX_RUNS) -> RunsFound | None:
-        """Return None only if the entry is certainly absent. Raises StoreError if that cannot be said."""
+        """Find the run of an entry. Return None only if the entry is certainly absent. Raises StoreError if that is
+        unknown."""
         record = self._table.find(ledger)
         if record is None:
             if self._losses.limbo:
@@ -346,7 +347,7 @@ class Lookup:
         return fetches
 
     def _next(self, ledger: LedgerId, entry: EntryId, last: EntryId) -> RunsFound | None:
-        """Like `_find`, for entries after the first: any error just ends the range."""
+        """Find entries after the first, as `_find` does; any error just ends the range."""
         try:
             return self._find(ledger, entry, last)
         except StoreError:

@@ -56,7 +56,7 @@ class Maintenance:
         self._lost: set[str] = set()
         self._said = ""
         self._missing = ""
-        """Why the next log file cannot be created; that is tried again at each poll."""
+        """Reason why the next log file cannot be created, which is tried again at each poll; "" if there is none."""
         self._free = stats.gauge("buckram_store_free_bytes", "free bytes of the device")
         self._data = stats.gauge("buckram_store_log_file_bytes", "bytes of blocks in log files, dead ones included")
 
@@ -107,7 +107,7 @@ class Maintenance:
 
     @property
     def checkpoints(self) -> int:
-        """How often the ledger table was written anew."""
+        """Return the number of times that the ledger table was rewritten."""
         return self._table.written
 
     async def close(self) -> None:
@@ -165,7 +165,7 @@ class Maintenance:
     # -- group commit
 
     def may_roll(self) -> bool:
-        """Whether the log may go on in the next file: it is ready, and not too much waits for its footer."""
+        """Return whether the log may go on in the next file: it is ready, and not too much waits for its footer."""
         if self._state.spare is None:
             return False
         active, count, cost = self._state.log.segment, 0, 0

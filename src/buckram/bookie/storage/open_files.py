@@ -23,7 +23,7 @@ class OpenFiles:
         self._files: OrderedDict[str, File] = OrderedDict()
         self._busy: dict[str, int] = {}
         self._leaving: dict[str, list[File]] = {}
-        """Files that were forgotten while they were held: closed when nobody holds the name any more."""
+        """Files that were forgotten while they were held: closed when the last holder releases the name."""
 
     def get(self, name: str) -> File:
         """Return the open file; it may be closed at the next `get`, see `hold`. Raises OSError."""
@@ -45,12 +45,12 @@ class OpenFiles:
                     raise
 
     def close_idle(self) -> None:
-        """Close all files that nobody holds, because descriptors are needed elsewhere."""
+        """Close all files without holders, because descriptors are needed elsewhere."""
         while self._close_one(""):
             pass
 
     def _close_one(self, wanted: str) -> bool:
-        """Close the least recently used file that nobody holds. False if there is none."""
+        """Close the least recently used file without holders. Return False if there is none."""
         for old in self._files:
             if old != wanted and not self._busy.get(old):
                 self._files.pop(old).close()

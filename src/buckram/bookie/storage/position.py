@@ -16,7 +16,8 @@ class Position(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a witness knows of a directory: how often it was opened, and up to where its log was durable."""
+    """A witness's record of a directory: its incarnation, how often it was opened, and up to where its log was
+    durable."""
 
     incarnation: str
     starts: int

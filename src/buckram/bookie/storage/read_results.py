@@ -1,4 +1,4 @@
-"""What reads of a store return, and the callbacks that receive it.
+"""Results of a store's reads, and the callbacks that receive them.
 
 Callbacks run on the loop's thread, once each, sometimes before the call that they were passed to returns.
 """
@@ -11,7 +11,7 @@ from buckram.bookie.storage.errors import StoreError
 from buckram.core.entries.packed import FrameParts
 
 Outcome: TypeAlias = bytes | StoreError | None
-"""Of one entry: the entry, why it cannot be read, or None where it is certainly absent."""
+"""Result for one entry: the entry, why it cannot be read, or None where it is certainly absent."""
 
 
 class OutcomesCallback(Protocol):

@@ -41,7 +41,7 @@ class Reserve:
 
     @property
     def present(self) -> bool:
-        """Whether the file exists, of whatever size."""
+        """Return whether the file exists, of whatever size."""
         return self._size > 0
 
     def run(self, job: Callable[[], T], *, log_bytes: int = 0) -> T:
@@ -81,7 +81,7 @@ class Reserve:
         return False
 
     def make(self) -> None:
-        """Allocate the file again as far as there is room, and leave some room for whoever writes next."""
+        """Allocate the file again as far as there is room, and leave some room for the next writers."""
         with self._busy:
             self._make(self._piece)
 

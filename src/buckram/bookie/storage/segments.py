@@ -41,7 +41,7 @@ MAX_RUNS = 256
 
 
 class DirEntry:
-    """What a sealed segment holds of one ledger."""
+    """The directory record of one ledger in a sealed segment's footer, with hints for finding its runs."""
 
     __slots__ = ("bytes", "epoch", "first", "firsts", "hint", "hinted", "last", "ledger", "run_count", "run_index")
 
@@ -84,7 +84,7 @@ class Footer:
         return self._cache.get(self.trailer.segment, number, self._load)
 
     def _first_keys(self) -> tuple[array[int], array[int]]:
-        """First ledger of each directory page and of each state page."""
+        """Return the first ledger of each directory page and of each state page."""
         if self._keys is None:
             first, data = self.trailer.first_key_page, bytearray()
             while len(data) < self.trailer.keys * KEY_RECORD.size:

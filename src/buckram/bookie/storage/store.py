@@ -106,22 +106,22 @@ class Store(LedgerStates):
 
     @property
     def limbo(self) -> bool:
-        """Whether acknowledged data may be missing. Absence then proves nothing, except of younger ledgers."""
+        """Return whether acknowledged data may be missing. Absence then proves nothing, except of younger ledgers."""
         return self._state.losses.limbo
 
     @property
     def loss(self) -> int:
-        """The number of the newest loss, which whoever clears the limbo must name; 0 if there was none."""
+        """Return the number of the newest loss, which an operator names to clear the limbo; 0 if there was none."""
         return self._state.losses.count
 
     @property
     def starts(self) -> int:
-        """How often the directory was opened; recorded durably before anything is served."""
+        """Return the number of times that the directory was opened; recorded durably before anything is served."""
         return self._state.superblock.starts
 
     @property
     def position(self) -> Position:
-        """Where the durable log ends now; it only grows."""
+        """Return the position where the durable log ends now; it only grows."""
         page = self._log.page
         assert page is not None
         return page.end
@@ -132,12 +132,12 @@ class Store(LedgerStates):
 
     @property
     def failed(self) -> OSError | None:
-        """The error that ended the log, usually a failed sync; None while it works. The bookie stops then."""
+        """Return the error that ended the log, usually a failed sync; None while it works. The bookie stops then."""
         return self._log.failed
 
     @property
     def readonly_why(self) -> str:
-        """Why the disk takes no new entries; empty where it is not the disk."""
+        """Return why the disk takes no new entries; empty if it takes them."""
         space = self._state.space
         return "" if space.writable else space.reason
 
@@ -149,7 +149,7 @@ class Store(LedgerStates):
 
     @property
     def reserve_usable(self) -> bool:
-        """Whether recovery adds and fences still have room."""
+        """Return whether recovery adds and fences still have room."""
         return self._state.space.reserve_usable and self._log.failed is None and not self.suspended
 
     def on_space_change(self, listener: StateListener) -> None:
@@ -162,7 +162,7 @@ class Store(LedgerStates):
 
     @property
     def backpressure(self) -> bool:
-        """Whether adds outrun sealing: connections that write are not read until `on_backpressure_end`."""
+        """Return whether adds outrun sealing: then connections that write are not read until `on_backpressure_end`."""
         return self._maintenance.backpressure
 
     def on_backpressure_end(self, listener: StateListener) -> None:
@@ -171,7 +171,7 @@ class Store(LedgerStates):
 
     @property
     def highest_ledger(self) -> LedgerId:
-        """The highest ledger id that this store has a state of; -1 if it has none."""
+        """Return the highest ledger id that this store has a state of; -1 if it has none."""
         return self._table.highest
 
     def stats(self) -> dict[str, int]:
@@ -188,12 +188,12 @@ class Store(LedgerStates):
 
     @property
     def syncs(self) -> Syncs:
-        """How many commits there were, and the seconds that their writes and syncs took."""
+        """Return the number of commits, and the seconds that their writes and syncs took."""
         return self._log.syncs
 
     @property
     def sync_under_way_s(self) -> float:
-        """For how long the present commit has waited for the disk; 0.0 for none."""
+        """Return the seconds that the present commit has waited for the disk; 0.0 if there is none."""
         return self._log.sync_under_way_s
 
     # -- inserting
@@ -281,11 +281,11 @@ class Store(LedgerStates):
 
     @property
     def compaction_threshold(self) -> float:
-        """Sealed files of which a smaller share is alive are rewritten by `compact`."""
+        """Return the share of live bytes below which `compact` rewrites a sealed file."""
         return self._state.config.compaction_threshold
 
     async def is_dead_beyond(self, share: float) -> bool:
-        """Whether more bytes of log files are dead than this share of the living ones, and one log file."""
+        """Return whether dead bytes exceed this share of the live ones by more than the size of one log file."""
         state, dead = self._state, sum(await self.dead_bytes())
         live = sum(one.log_end for one in state.segments) - dead
         return dead > share * live + state.config.segment_bytes

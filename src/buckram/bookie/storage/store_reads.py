@@ -72,7 +72,8 @@ class ReadableStore:
         *,
         from_files: bool = False,
     ) -> None:
-        """Like read_range, but returns raw frames. None if they are unavailable: fall back to read_range."""
+        """Read raw frames, as read_range reads entries. `done` gets None if they are unavailable: fall back to
+        read_range."""
         if self._log.failed is not None:
             done(None)
             return

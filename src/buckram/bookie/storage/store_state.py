@@ -27,8 +27,8 @@ FIRST_BYTES = 16 << 20
 """Bytes of a new log file, at most. Three quarters of that are left when the file is made longer, which is room for
 several of the largest commits, so that the log hardly waits."""
 MOST_INDEX = 9 * INDEX_LIMIT
-"""The most memory for indexes: up to one INDEX_LIMIT for segments that wait for their footers, four for the last of
-them and four for the active one. Usually it is two."""
+"""Maximum memory for indexes, bytes: up to one INDEX_LIMIT for segments that wait for their footers, four for the last
+of them and four for the active one. Usually it is two."""
 
 
 @dataclass(slots=True)
@@ -64,13 +64,13 @@ class StoreState:
 
     @property
     def file_bytes(self) -> int:
-        """The size of a whole log file: its log and room for a usual footer."""
+        """Return the size of a whole log file: its log and room for a usual footer."""
         log = self.config.segment_bytes
         return (log + max(min(64 << 10, log), log // 128)) // PAGE * PAGE
 
     @property
     def first_bytes(self) -> int:
-        """The size that a log file begins with: a quarter of a whole one, at most `FIRST_BYTES`."""
+        """Return the size that a log file begins with: a quarter of a whole one, at most `FIRST_BYTES`."""
         return min(FIRST_BYTES, max(self.file_bytes // 4 // PAGE * PAGE, PAGE))
 
     def set_limits(self, segment: Segment) -> None:

@@ -21,7 +21,7 @@ _MAGIC = b"BkTl"
 _HEAD = struct.Struct(">4sIQQQI")
 _PAIR = struct.Struct(">QQ")
 _EARLIER = 3
-"""How many log files before the newest have their ends recorded: at most so many wait for their footers."""
+"""Number of log files before the newest whose ends are recorded: at most this many wait for their footers."""
 _SUM = struct.Struct(">I")
 _SIZE = _HEAD.size + _EARLIER * _PAIR.size
 _SLOT = struct.Struct(f"{_HEAD.format}{_EARLIER * _PAIR.size}s")

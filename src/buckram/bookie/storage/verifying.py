@@ -33,7 +33,8 @@ _LARGEST_BLOCK = 64 << 20
 _SLICE = 100
 """Steps between two pauses of the loop."""
 MOST_SPANS = 100_000
-"""So many spans of bad entries are known at a time; until they are healed no more are looked for."""
+"""Maximum number of spans of bad entries that are known at a time; beyond it no more are looked for until some are
+healed."""
 
 
 class BadExtent(NamedTuple):
@@ -45,7 +46,7 @@ class BadExtent(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What one step verified. `next`: where the next one begins. `last`: no sealed file lies behind."""
+    """The result of one step. `next`: where the next one begins. `last`: no sealed file lies behind."""
 
     bytes: int
     next: Position
@@ -202,7 +203,7 @@ class Verifying:
     # -- what is known to be bad
 
     def set_good(self, segment: Segment) -> None:
-        """Nothing in this file is bad: all of it was verified."""
+        """Record that all of this file was verified: it has no bad entries."""
         segment.bad = None
 
     def set_bad(self, segment: Segment, ledger: LedgerId, within: Sequence[Span], bad: Sequence[Span]) -> None:
@@ -232,12 +233,12 @@ class Verifying:
 
     @property
     def bad_entries(self) -> int:
-        """How many entries are known to be bad."""
+        """Return the number of entries that are known to be bad."""
         return sum(one.bad.entries for one in self._state.segments if one.bad is not None)
 
     @property
     def too_many(self) -> bool:
-        """Whether so many are bad that these are to be healed before others are looked for."""
+        """Return whether more than MOST_SPANS spans are bad: these are to be healed before others are looked for."""
         return sum(one.bad.spans for one in self._state.segments if one.bad is not None) > MOST_SPANS
 
 

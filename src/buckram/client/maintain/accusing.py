@@ -21,8 +21,8 @@ _WITHIN_S = 1.0
 
 
 class Accuser:
-    """Of one ledger. `told` is what was seen so far, each deed of a bookie once. `sealed`: by
-    core/ledgers/metadata.names_mac, and then what does not fit its digest makes a suspect."""
+    """The evidence of bookies' misdeeds in one ledger: the first of each kind per bookie. `sealed`: the ledger's record
+    has a MAC (core/ledgers/metadata.names_mac), and then bytes that do not fit its digest make a bookie a suspect."""
 
     def __init__(self, services: Services, ledger_id: LedgerId, digest: Digest, *, sealed: bool) -> None:
         self._services, self._ledger_id, self._digest = services, ledger_id, digest
@@ -30,7 +30,8 @@ class Accuser:
         self._evidence: dict[tuple[BookieId, Deed], Evidence] = {}
 
     def looked_at(self, bookie: BookieId, entry: EntryId | None, stored: bytes) -> None:
-        """These bytes did not pass as the entry that was asked for."""
+        """Record bytes that did not pass as the entry that was asked for. `entry`: None if the request was not about
+        one."""
         what = shown_for_another(self._digest, self._ledger_id, entry, stored)
         if what:
             self.saw(Deed.MIXED, bookie, -1 if entry is None else entry, what)

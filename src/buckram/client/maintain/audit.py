@@ -1,7 +1,7 @@
-"""Reading replicas where they are: every entry that one bookie holds of a piece, verified. Needs no metadata store.
+"""Replicas read where they are: every entry that one bookie holds of a piece, verified. Needs no metadata store.
 
-What counts is what its files have, not what it keeps in memory. Nothing is repaired and nothing is fenced. What bookies
-hold beyond what metadata says they must is not looked at.
+Only what a bookie's files have counts, not what it keeps in memory. Nothing is repaired and nothing is fenced. Entries
+that bookies hold beyond what metadata places on them are not looked at.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId, Entry, EntryId
 
 BATCH_BYTES = 1024 * 1024
-"""So much stays in a processor's cache; larger batches cost both sides more."""
+"""Size of one read, bytes: it fits a processor's cache, and larger batches cost both sides more."""
 _WALKERS = 2
 _STRIPED_WALKERS = 8
 _SINGLES = 32
 _HUNG_UP = 2
 _WITHIN_S = 10.0
-"""A bookie that is overloaded, restarting or stopped for a moment is asked again for so long."""
+"""Time that an overloaded, restarting or stopped bookie is asked again and again, seconds."""
 
 
 class ReplicaAuditor:
@@ -104,12 +104,12 @@ class ReplicaAuditor:
         return report
 
     async def entry(self, piece: Piece, entry: EntryId) -> Answer[Entry]:
-        """One entry as this bookie holds it."""
+        """Return one entry as this bookie holds it."""
         digest = Digest(piece.digest, piece.password, piece.birth)
         return _opened(digest, piece, entry, await self.ask(piece.bookie, Read(piece.ledger, entry, birth=piece.birth)))
 
     async def stored(self, piece: Piece, entry: EntryId, digest: Digest) -> Reply | BookieError:
-        """The answer to a read of one entry, from the bookie's files where it knows batch reads."""
+        """Return the answer to a read of one entry, from the bookie's files if it knows batch reads."""
         if self.takes_batches(piece.bookie):
             request = one_from_files(piece.ledger, entry, self._batch_bytes, digest)
             reply = await self.ask(piece.bookie, request)
@@ -128,7 +128,7 @@ class ReplicaAuditor:
                 if not isinstance(reply, BookieError):
                     self._troubled.pop(bookie, None)
                 return reply
-            # Not by request: for a bookie that is away for good nobody waits thousands of times.
+            # One limit for all requests: a bookie that is away for good must not cost a wait for each of thousands.
             if loop.time() - self._troubled.setdefault(bookie, loop.time()) >= self._within_s:
                 return reply
             await asyncio.sleep(delays.take())
@@ -138,14 +138,15 @@ class ReplicaAuditor:
         return self._batch_bytes
 
     def takes_batches(self, bookie: BookieId) -> bool:
-        """False for a peer that hung up on batch reads again and again: it does not know them."""
+        """Return False for a peer that hung up on batch reads again and again: it does not know them."""
         return self._hung_up.get(bookie, 0) < _HUNG_UP
 
     def hung_up(self, bookie: BookieId) -> None:
         self._hung_up[bookie] = self._hung_up.get(bookie, 0) + 1
 
     def knows_batches(self, bookie: BookieId) -> None:
-        """It answered one, so it hung up for another reason: it was started anew, say."""
+        """Forget that a bookie hung up on batch reads: it answered one, so it hung up for another reason, such as a
+        restart."""
         self._hung_up.pop(bookie, None)
 
     async def close(self) -> None:
@@ -269,7 +270,8 @@ class _PieceCheck:
 
 
 def _passing(request: Read | BatchRead, reply: Reply | BookieError) -> bool:
-    """Whether asking again may help. Who hangs up on a batch read may not know them: then entries are asked for."""
+    """Return whether asking again may help. A bookie that hangs up on a batch read may not know these, so it is asked
+    for single entries instead."""
     if isinstance(reply, BookieUnavailable):
         return isinstance(request, Read)
     if isinstance(reply, BookieError):
@@ -287,8 +289,8 @@ def _opened(digest: Digest, piece: Piece, entry: EntryId, reply: Reply | Buckram
 
 
 async def differing(auditor: ReplicaAuditor, replicas: Sequence[Piece], entries: Sequence[EntryId]) -> list[EntryId]:
-    """Those of `entries` that good replicas hold with different contents (not counting the LAC, which recovery may
-    write anew)."""
+    """Return those of `entries` that good replicas hold with different contents (not counting the LAC, which recovery
+    may write anew)."""
     found: list[EntryId] = []
     for begin in range(0, len(entries), _SINGLES):
         part = entries[begin : begin + _SINGLES]

@@ -23,7 +23,7 @@ from buckram.runtime.net.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 NAMED_ROWS = 100
-"""So many rows of a bookie are named; all entries are counted."""
+"""Maximum number of rows that are named for one bookie; entries beyond them are only counted."""
 _TRIES = 3
 _PIECE_BYTES = 64 * 1024 * 1024
 
@@ -36,14 +36,14 @@ class Lacking:
     kind: str
     entries: int
     rows: tuple[Row, ...]
-    """The first `NAMED_ROWS` of them."""
+    """Rows of missing entries, at most the first `NAMED_ROWS`."""
     why: str
 
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check found. `replicas`: copies of entries that there must be, of which `replicas_unknown` are on bookies
-    that could not be asked."""
+    """The result of a check. `replicas`: number of copies of entries that there must be; `replicas_unknown` of them are
+    on bookies that could not be asked."""
 
     ledger_id: LedgerId
     replicas: int = 0
@@ -52,21 +52,22 @@ class CheckReport:
     unknown: dict[BookieId, str] = field(default_factory=dict)
     """Bookies that could not be asked, and why."""
     open_from: EntryId | None = None
-    """From this entry on the ledger can still grow, so nothing is said of what lacks there; None: it is closed."""
+    """Entry from which on the ledger can still grow, so that missing copies there are not reported; None if it is
+    closed."""
 
     @property
     def replicas_lacking(self) -> int:
-        """How many copies are away, missing or damaged."""
+        """Return the number of copies that are away, missing or damaged."""
         return sum(one.entries for one in self.lacking)
 
     @property
     def healthy(self) -> bool:
-        """Every copy is there, as far as it was asked for."""
+        """Return whether every copy is there, and every bookie could be asked."""
         return not self.lacking and not self.unknown
 
     @property
     def state(self) -> str:
-        """ "healthy", "damaged", "lacks copies" or "unknown", what weighs most of these."""
+        """Return the gravest of "damaged", "lacks copies" and "unknown" that applies, else "healthy"."""
         if any(one.kind == "damaged" for one in self.lacking):
             return "damaged"
         if self.lacking:
@@ -121,7 +122,8 @@ class _Check:
         return report
 
     def _ranges(self, bookie: BookieId) -> Iterator[Row]:
-        """What the bookie must hold, ascending; not of the fragment that can still grow."""
+        """Return the rows that the bookie must hold, ascending; those of the fragment that can still grow are left
+        out."""
         return held_rows(self._metadata, bookie)
 
     def _lacks(self, bookie: BookieId, kind: str, rows: Iterable[Row], why: str, count: int | None = None) -> None:

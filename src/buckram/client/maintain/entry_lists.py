@@ -14,10 +14,10 @@ from buckram.types import BookieId, EntryId, LedgerId
 
 
 async def entry_list(services: Services, bookie: BookieId, ledger: LedgerId, birth: bytes) -> EntryList | None:
-    """What the bookie says that it holds of the ledger; None: it knows no such lists.
+    """Return the bookie's list of the entries that it holds of the ledger; None if it does not know such lists.
 
-    Raises the error of one that does not answer, or cannot say it. Bookies that do not know the request may hang up, so
-    one that hangs up twice and answers another request in between is taken for such.
+    Raises the error of a bookie that does not answer, or cannot list them. Bookies that do not know the request may
+    hang up, so one that hangs up twice and answers another request in between is taken for such.
     """
     reply = await ask(services.pool, bookie, ListEntries(ledger, birth=birth))
     if not isinstance(reply, ListEntriesReply):
@@ -40,9 +40,10 @@ async def entry_list(services: Services, bookie: BookieId, ledger: LedgerId, bir
 async def lists_all(
     services: Services, bookie: BookieId, ledger: LedgerId, birth: bytes, ranges: Iterable[tuple[EntryId, EntryId]]
 ) -> bool | None:
-    """Whether the bookie lists every entry of `ranges` (first, last), ascending; None: it knows no such lists.
+    """Return whether the bookie lists every entry of `ranges` (first, last), ascending; None if it does not know such
+    lists.
 
-    What one that does not answer, or cannot say it, may hold does not count: nobody has seen it.
+    A bookie that does not answer, or cannot list them, counts as holding nothing.
     """
     try:
         held = await entry_list(services, bookie, ledger, birth)

@@ -1,4 +1,6 @@
-"""How a writer's members that were away or late get what they lack: repair's copying, without a change of metadata."""
+"""The filling of gaps: what a writer's members that were away or late lack is copied to them as repair copies, without
+a change of metadata.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def lagging_members(
     scope: TaskScope,
     notes: BehindNotes,
 ) -> LaggingMembers:
-    """Fill in an open ledger: what is confirmed when a member is written to again is copied from the others."""
+    """Return the keeper of an open ledger's lagging members: when a member is written to again, what was confirmed is
+    copied to it from the others."""
 
     async def copy_confirmed(bookie: BookieId) -> bool:
         noted = notes.noted([bookie])

@@ -1,6 +1,6 @@
-"""Which members of a ledger do not list all that its record places on them: asked before a recovery closes it.
+"""The members of a ledger that do not list all that its record places on them: asked before a recovery closes it.
 
-Whoever recovers a ledger knows nothing of what its writer was told. Not here: copying what lacks (`repair.py`).
+A recovery does not know which entries the ledger's writer saw confirmed. Not here: copying what lacks (`repair.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 async def members_behind(
     services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, end: EntryId, within_s: float
 ) -> list[BookieId]:
-    """Members that are not known to hold everything up to `end`. One that does not answer within the time is such."""
+    """Return members that are not known to hold everything up to `end`, those included that do not answer in time."""
     birth = birth_of(metadata)
 
     async def holds(bookie: BookieId) -> bool:

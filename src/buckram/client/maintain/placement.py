@@ -47,7 +47,8 @@ Shapes = dict[tuple[Quorum, str], PlacementPolicy]
 async def judged(
     services: Services, shapes: Shapes | None = None
 ) -> AsyncIterator[tuple[LedgerId, Misplaced | MalformedRecord | None]]:
-    """Every ledger, ascending: None where it meets its policy, the error where nobody can read its record.
+    """Yield every ledger, ascending, with its breaches: None if it meets its policy, the error if its record cannot be
+    read.
 
     `shapes` takes up all that ledgers have. Errors of the metadata store raise.
     """
@@ -66,7 +67,8 @@ async def judged(
 
 
 async def misplaced(services: Services) -> AsyncIterator[Misplaced]:
-    """Every ledger that breaks its policy, ascending. MalformedRecord where the record of one cannot be read."""
+    """Yield every ledger that breaks its policy, ascending. Raises MalformedRecord if the record of one cannot be
+    read."""
     async for _, found in judged(services):
         if isinstance(found, MalformedRecord):
             raise found
@@ -85,7 +87,7 @@ def judge(services: Services, ledger_id: LedgerId, metadata: LedgerMetadata) -> 
 
 
 async def explain_ledger(services: Services, ledger_id: LedgerId) -> list[Explained]:
-    """For each fragment of a ledger. NoSuchLedger."""
+    """Explain the placement of each fragment of a ledger. Raises NoSuchLedger."""
     metadata = (await services.store.read_ledger(check_ledger_id(ledger_id))).metadata
     policy = policy_of(metadata.custom_metadata, services.bookies.policy)
     known = await _everybody(services)
@@ -94,7 +96,8 @@ async def explain_ledger(services: Services, ledger_id: LedgerId) -> list[Explai
 
 
 async def explain_new(services: Services, quorum: Quorum, policy: PlacementPolicy) -> Explained:
-    """For a ledger that would be made now; nothing is made. NotEnoughBookies where it could not be."""
+    """Explain the placement of a ledger that would be made now; nothing is made. Raises NotEnoughBookies if it could
+    not be."""
     known = await _everybody(services)
     chosen = await services.bookies.choose_fresh(quorum, policy=policy)
     return _explained(services, 0, chosen.members, quorum, policy, known)

@@ -58,9 +58,9 @@ from buckram.types import (
 T = TypeVar("T")
 _WITHIN_S = 10.0
 _MEMBERS_S = 1.0
-"""For so long, in all, a recovery waits for members that have not answered before it believes others' denials."""
+"""Total time that a recovery waits for members that have not answered before it believes others' denials, seconds."""
 _LISTS_S = 0.25
-"""What is left of that at least for late copies, and then for members' lists."""
+"""Least time that late members get, seconds: first for their copies, and then for their lists."""
 _ATTEMPTS = 5
 _AHEAD_MIN, _AHEAD_MAX = 16, 256
 _AHEAD_BYTES = 8 * 1024 * 1024
@@ -100,10 +100,8 @@ async def recover_ledger(
 async def _close(
     services: Services, cell: MetadataCell, ledger_id: LedgerId, digest: Digest, key: bytes, notes: BehindNotes
 ) -> list[BookieId]:
-    """Try until somebody has closed it. What was found under one record closes that one only (F22).
-
-    Gives the members that may lack entries; that is noted before the record says that it is closed.
-    """
+    """Try until the ledger is closed. What was found under one record closes that one only (F22). Return the members
+    that may lack entries; that is noted before the record is CLOSED."""
     for _ in range(_ATTEMPTS):
         # R1. IN_RECOVERY needs no write: several recoveries may run side by side.
         begun = await cell.update(_begin, within_s=_WITHIN_S)
@@ -134,7 +132,7 @@ class _OtherRecordError(Exception):
 
 
 def _same(before: LedgerMetadata, now: LedgerMetadata) -> bool:
-    """Whether what was found in the last fragment of one record says where the other ends."""
+    """Return whether what was found in the last fragment of one record says where the other ends."""
     return (
         now.state is LedgerState.IN_RECOVERY
         and now.last_fragment == before.last_fragment
@@ -171,7 +169,7 @@ class _Attempt:
 
     @property
     def left_s(self) -> float:
-        """How long members may take that have not answered yet."""
+        """Return the seconds that members may take that have not answered yet."""
         return max(_LISTS_S, self._members_time.left_s)
 
     async def run(self) -> Change:
@@ -255,7 +253,7 @@ class _Attempt:
         spread = self._services.bookies.ack_rules(self._policy, self._metadata.write_quorum)
         back = WriteBack(self._ledger_id, self._metadata, start, spread)
         for position, bookie in enumerate(back.ensemble):
-            # Nobody can say whether copies there would be spread enough, and it gets none: it is to be replaced.
+            # Its domain is unknown, so copies there may not be spread enough: it gets none and is to be replaced.
             if self._services.bookies.info(bookie) is None and any(rule.domain(bookie) is None for rule in spread):
                 back.add_failed(Position(position), bookie)
         sink = _Sink(
@@ -366,7 +364,7 @@ class _Attempt:
 
 
 class _MembersTime:
-    """What is left of the time that one recovery gives to members that have not answered (F18)."""
+    """The time that one recovery has left for members that have not answered (F18)."""
 
     def __init__(self) -> None:
         self.left_s = _MEMBERS_S

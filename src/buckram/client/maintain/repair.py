@@ -109,7 +109,7 @@ async def fill_in(
     confirmed: EntryId | None = None,
     listed: bool = False,
 ) -> bool:
-    """Copy to these members what they lack; metadata stays as it is. Whether nothing is left.
+    """Copy to these members what they lack, and return whether nothing is left; metadata stays as it is.
 
     Of the open last fragment only what is `confirmed`, which nothing can change any more; None: it is not looked at.
     `listed`: what a member lists is not read; else all is, and what is damaged is copied again, too.
@@ -185,14 +185,14 @@ class _Repair:
         return done
 
     async def _list_of(self, bookie: BookieId) -> EntryList | None:
-        """None where it says none: then it is read."""
+        """Return the bookie's list of entries; None if it has none or is in limbo: then the entries are read."""
         try:
             return await entry_list(self._services, bookie, self._ledger_id, self._digest.birth)
         except UnknownLedgerState:
             return None
 
     def _ranges(self, metadata: LedgerMetadata) -> list[tuple[Fragment, EntryId]]:
-        """Fragments that cannot grow, with their last entry (below the first: an empty one)."""
+        """Return the fragments that cannot grow, with their last entry (below the first: an empty one)."""
         ends = [fragment_end(metadata, index) for index in range(len(metadata.fragments))]
         return [(f, end) for f, end in zip(metadata.fragments, ends, strict=True) if end is not None]
 
@@ -266,7 +266,8 @@ class _Repair:
         return not lost
 
     async def _is_durable(self, target: BookieId) -> bool:
-        """What a new member had already may be a copy that another repair makes right now: read, but not yet synced."""
+        """Return whether all that a new member holds is durable. Entries it had already may be copies that another
+        repair makes right now: readable, but not yet synced."""
         reply = await ask(self._services.pool, target, Force(self._ledger_id, self._digest.birth))
         if isinstance(reply, BuckramError) or reply.code is not Code.OK:
             why = reply if isinstance(reply, BuckramError) else bookie_error(target, reply.code)
@@ -275,7 +276,7 @@ class _Repair:
         return True
 
     async def _bad(self, target: BookieId, ids: Sequence[EntryId]) -> list[EntryId]:
-        """Those of `ids` that the bookie does not hold in good order.
+        """Return those of `ids` that the bookie does not hold in good order.
 
         Raises the error of a bookie that does not answer: that is no evidence of anything.
         """
@@ -299,7 +300,8 @@ class _Repair:
     async def _copy(
         self, fragment: Fragment, old: BookieId, target: BookieId, ids: Sequence[EntryId]
     ) -> dict[EntryId, str]:
-        """Read good copies and add them to the target; they are durable when this returns. -> those without one."""
+        """Read good copies and add them to the target; they are durable when this returns. Return the entries without
+        one."""
         gone = old == target or self._services.bookies.info(old) is None
         sources = await self._all([self._source(fragment, old if gone else None, entry) for entry in ids])
         lost = {entry: source for entry, source in zip(ids, sources, strict=True) if isinstance(source, str)}
@@ -314,9 +316,10 @@ class _Repair:
         return lost
 
     async def _unstored(self, target: BookieId, ids: Sequence[EntryId]) -> dict[EntryId, str]:
-        """Those that the bookie has just acknowledged and does not have on its disk: denied, or not to be read.
+        """Return those entries that the bookie has just acknowledged and does not have on its disk, with the reason: it
+        denies them, or cannot read them.
 
-        One in limbo says of nothing that it has it; what it acknowledged is good all the same.
+        A bookie in limbo admits to no entry; what it acknowledged is good all the same.
         """
         incarnation = self._services.bookies.incarnation(target)
         answers = await self._all([self._reads.stored(target, entry) for entry in ids])
@@ -338,12 +341,14 @@ class _Repair:
         return dict.fromkeys(denied, why) | unreadable
 
     async def _in_limbo(self, bookie: BookieId, entry: EntryId) -> bool:
-        """Which the v2 wire cannot tell from an I/O error."""
+        """Return whether the bookie is in limbo; asked on the v3 wire, because v2 cannot tell that from an I/O
+        error."""
         reply = await ask(self._services.pool, bookie, Read(self._ledger_id, entry), protocol=3)
         return reply_is(reply, Code.UNKNOWN_LEDGER_STATE)
 
     async def _is_still_there(self, bookie: BookieId, incarnation: str | None) -> bool:
-        """The ledger and the same process or directory: else there is a reason for what is missing now."""
+        """Return whether the ledger and the bookie's incarnation are unchanged: if not, that explains what is missing
+        now."""
         try:
             await self._services.bookies.refresh()
             await self._services.store.read_ledger(self._ledger_id)
@@ -352,7 +357,7 @@ class _Repair:
         return self._services.bookies.incarnation(bookie) == incarnation
 
     async def _source(self, fragment: Fragment, old: BookieId | None, entry: EntryId) -> Entry | str:
-        """A good copy from a member other than `old`, or why there is none."""
+        """Return a good copy from a member other than `old`, or why there is none."""
         members = [fragment.ensemble[p] for p in self._quorum.write_set(entry)]
         order = self._services.bookies.read_order([m for m in members if m != old])
         if not order:
@@ -388,7 +393,8 @@ class _Repair:
     async def _look_again(
         self, fragment: Fragment, last: EntryId, position: Position, old: BookieId, new: BookieId
     ) -> None:
-        """Metadata names the bookie now, so what it still holds stays there; what is gone is copied again."""
+        """Check the new member again now that metadata names it: what it still holds stays there, what is gone is
+        copied again."""
         held = self._quorum.held_ranges(position, fragment.first_entry, last)
         if await lists_all(self._services, new, self._ledger_id, self._digest.birth, held):
             return
@@ -404,7 +410,7 @@ class _Repair:
             self._checked, self._progress = checked, progress
 
     async def _replace(self, fragment: Fragment, old: BookieId, new: BookieId) -> bool:
-        """True when metadata names `new` now because of this."""
+        """Replace a member in metadata. Return True if metadata names `new` now because of this."""
 
         def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
             index = fragment_index(metadata, fragment.first_entry)
@@ -423,7 +429,7 @@ class _Repair:
 
 
 def _held(answer: Answer[T]) -> T | None:
-    """What the bookie holds, None if it is missing or damaged; raises where that is unknown."""
+    """Return what the bookie holds, None if it is missing or damaged. Raises the answer's error if that is unknown."""
     if isinstance(answer, Positive):
         return answer.value
     if isinstance(answer, Negative) or answer.damaged:

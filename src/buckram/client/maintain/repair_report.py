@@ -1,4 +1,4 @@
-"""What a repair of a ledger tells its caller: progress while it runs, and a report at its end.
+"""Progress of a repair of a ledger while it runs, and the report at its end.
 
 Not here: the repair itself (`client/maintain/repair.py`).
 """
@@ -31,26 +31,26 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a repair found and did. `healthy`: nothing is left to do."""
+    """The report of a repair. `healthy`: nothing is left to do."""
 
     ledger_id: LedgerId
     """The ledger that was repaired."""
     fragments_checked: int
-    """How many fragments were looked at."""
+    """Number of fragments that were looked at."""
     replicas_checked: int
-    """How many copies of entries were looked at."""
+    """Number of copies of entries that were looked at."""
     entries_copied: int
-    """How many copies of entries were written."""
+    """Number of copies of entries that were written."""
     bytes_copied: int
-    """Bytes of these, as they are stored."""
+    """Size of the copied entries as they are stored, bytes."""
     replaced: tuple[Replacement, ...]
     """Members that were gone, and who took their places."""
     problems: tuple[str, ...]
-    """What could not be repaired, in sentences; run the repair again later."""
+    """Sentences about what could not be repaired; run the repair again later."""
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether nothing is left to do."""
         return not self.problems
 
 

@@ -51,7 +51,7 @@ class Found:
     ledger_id: LedgerId
     holders: dict[BookieId, list[tuple[EntryId, int]]] = field(default_factory=dict)
     births: dict[BookieId, bytes] = field(default_factory=dict)
-    """Which ledger of the id a holder has, where it knows that."""
+    """Birth of the ledger that a holder has under the id, for holders that know it."""
 
     @property
     def last_entry(self) -> EntryId:
@@ -69,8 +69,8 @@ class Salvage:
         """Bookies that did not answer, and why: what they hold is not among what was found."""
 
     async def find(self) -> list[Found]:
-        """All of them but those that were deleted on purpose, ascending. InvalidArgument where the ids that bookies
-        hold are too many to be asked for."""
+        """Find all of them but those that were deleted on purpose, ascending. Raises InvalidArgument if the ids that
+        bookies hold are too many to ask about."""
         highest = max([await self._highest(one) for one in self._addresses], default=-1)
         known: set[LedgerId] = set()
         after = -1
@@ -80,7 +80,7 @@ class Salvage:
         return await self._look(self._missing(highest, known, await all_recorded(self._store)))
 
     def _missing(self, highest: LedgerId, known: set[LedgerId], recorded: dict[int, Deleted]) -> list[LedgerId]:
-        """The ids up to `highest` that metadata does not know, and that nobody deleted."""
+        """Return the ids up to `highest` that metadata does not know, and whose deletion is not recorded."""
         missing: list[LedgerId] = []
         for bucket in range(bucket_of(highest) + 1):
             deleted = recorded.get(bucket, NONE_DELETED)
@@ -95,7 +95,7 @@ class Salvage:
         return missing
 
     async def look(self, ledgers: list[LedgerId]) -> list[Found]:
-        """What the bookies hold of these, but of those that were deleted on purpose."""
+        """Return what the bookies hold of these ledgers, without those that were deleted on purpose."""
         recorded = await all_recorded(self._store)
         return await self._look([one for one in ledgers if one not in recorded.get(bucket_of(one), NONE_DELETED)])
 
@@ -179,7 +179,7 @@ class Salvage:
 
 
 def _only_birth(found: Found) -> bytes:
-    """The one that the holders have, b"" where none knows it."""
+    """Return the one birth that the holders have, b"" if none knows it."""
     births = sorted(set(found.births.values()))
     if len(births) <= 1:
         return b"".join(births)

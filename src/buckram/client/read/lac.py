@@ -1,4 +1,4 @@
-"""How far a ledger is known to be confirmed: a quorum read without side effects (F16: nothing is fenced or written).
+"""The last confirmed entry of a ledger, by a quorum read without side effects (F16: nothing is fenced or written).
 
 Only LACs from verified bytes count: a sealed explicit LAC or the header of a stored entry. The number that a
 bookie puts beside them is not covered by a digest and never trusted (with MAC a reader takes no LAC that the
@@ -99,10 +99,8 @@ def _proven(ledger_id: LedgerId, digest: Digest, packet: bytes | None, stored: b
 async def read_last_confirmed(
     services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, scope: TaskScope
 ) -> EntryId:
-    """The last confirmed entry by a covering set of the last ensemble, never below F - 1 (8.2 row 18).
-
-    A closed ledger needs no bookie. ReadFailed when the answers cover too little.
-    """
+    """Return the last entry confirmed by a covering set of the last ensemble, never below F - 1 (8.2 row 18). A closed
+    ledger needs no bookie. Raises ReadFailed if too few bookies answer."""
     if metadata.closed:
         assert metadata.last_entry is not None
         return metadata.last_entry
@@ -115,7 +113,7 @@ async def read_last_confirmed(
 async def read_last_stored(
     services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, scope: TaskScope
 ) -> Entry | None:
-    """The last entry that a covering set of the last ensemble has, acknowledged or not; None if it has none.
+    """Return the last entry that a covering set of the last ensemble has, acknowledged or not; None if it has none.
 
     Every entry that was acknowledged before this was asked, and is in the last fragment, has at most its id: the
     covering set meets every quorum that acknowledged one. ReadFailed when the answers cover too little.

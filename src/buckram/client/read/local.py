@@ -26,11 +26,11 @@ from buckram.types import BookieId, EntryId, LedgerId
 T = TypeVar("T")
 _AHEAD = 3
 GROUP_BYTES = 1024 * 1024
-"""So much is read together and checked in one turn of the loop."""
+"""Number of bytes that are read together and checked in one turn of the loop."""
 
 
 class _Ended(Exception):
-    """Reading from these files cannot go on; the caller asks the bookies."""
+    """Raised when reading from these files cannot go on; the caller asks the bookies."""
 
 
 class LocalReads:
@@ -41,13 +41,14 @@ class LocalReads:
         self._ledger, self._digest = ledger_id, digest
 
     def may(self) -> bool:
-        """Whether this client reads files at all; without a digest nobody would notice that one was written anew."""
+        """Return whether this client reads files at all; without a digest it could not notice that one was
+        overwritten."""
         return self._services.runtime.files is not None and self._digest.size > 0
 
     async def chunks(
         self, span: Span, bookies: Sequence[BookieId], opener: RangeOpener[T]
     ) -> AsyncGenerator[list[T], None]:
-        """Verified entries from the span's first on, in order, as far as that goes; `opener` checks them."""
+        """Yield verified entries from the span's first on, in order, as far as the files go; `opener` checks them."""
         first, last, bookie = span.first, span.last, self.neighbour(bookies)
         if bookie is None:
             return
@@ -71,8 +72,8 @@ class LocalReads:
             return
 
     def neighbour(self, bookies: Sequence[BookieId]) -> BookieId | None:
-        """The first of these bookies whose files may be on this machine."""
-        # Who hung up on a batch read would do so again, and other requests would go with the connection.
+        """Return the first of these bookies whose files may be on this machine, else None."""
+        # A bookie that hung up on a batch read would do so again, and other requests would go with the connection.
         remote, hung_up = self._services.remote_bookies, self._services.batch_unsupported
         return next((one for one in bookies if one not in remote and one not in hung_up), None)
 
@@ -109,7 +110,7 @@ class LocalReads:
             reply = await ask(self._services.pool, bookie, request)
         except HandleClosed:
             return None
-        # Who has nothing in files, or does not know the question, answers with an entry.
+        # A bookie that has nothing in files, or does not know the request, answers with an entry.
         if not isinstance(reply, LocatedReply) or reply.code is not Code.OK or reply.located.extents[0].first != first:
             return None
         return reply.located
@@ -166,7 +167,7 @@ class LocalReads:
 
 
 def _end_of(located: Located) -> EntryId:
-    """The entry behind the last one that is located."""
+    """Return the entry behind the last one that is located."""
     return located.extents[-1].first + located.extents[-1].entries
 
 

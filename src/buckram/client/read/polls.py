@@ -38,7 +38,7 @@ _AT_ONCE = 2
 _AHEAD = 2
 _OFTEN_S = 0.05
 _LAG_S = 0.02
-"""For so many seconds other bookies are asked instead of one that lags."""
+"""Time that other bookies are asked instead of one that lags, seconds."""
 
 
 class _Poll:
@@ -79,7 +79,7 @@ class LacPolls:
         self._wait_ms = max(1, int(services.config.long_poll_s * 1000))
         self._polls: list[_Poll] = []
         self._others: list[BookieId] | None = None
-        """The bookies to ask next. None: the order is not worked out yet, and it is all of them but the first."""
+        """Bookies to ask next; None before the order is worked out: then all of them but the first."""
         self._first: BookieId = ""
         self._metadata: LedgerMetadata | None = None
         self._above = NO_ENTRY
@@ -164,7 +164,7 @@ class LacPolls:
         return not self._polls and spent < self._services.config.long_poll_s / 2, self._unseen
 
     def stop(self) -> None:
-        """End all polls: nobody waits any more."""
+        """End all polls, because their caller waits no longer."""
         self._drop_polls()
         while self._ahead:
             self._ahead.pop().drop()
@@ -264,7 +264,7 @@ class LacPolls:
             poll.answer = self._judge(poll, reply)
             if poll.answer is None and not self._scope.closed:
                 self._follow_up(poll, self._sealed(poll, reply))
-        except Exception as bug:  # whatever it is, the consumer hears of it
+        except Exception as bug:  # any bug is raised in the consumer
             poll.bug = bug
         if poll.settled:
             self._wake()

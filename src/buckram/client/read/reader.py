@@ -94,17 +94,17 @@ class Reader(NotBlocking):
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as last seen."""
+        """Return the ledger's metadata as last seen."""
         return self._follower.metadata
 
     @property
     def last_confirmed(self) -> EntryId:
-        """The last entry known to be readable; -1 if none. It never decreases (S12)."""
+        """Return the last entry known to be readable; -1 if none. It never decreases (S12)."""
         return readable_until(self.metadata, self._known_lac)
 
     @property
     def length(self) -> int | None:
-        """Payload bytes of a closed ledger; None while it is open."""
+        """Return the payload bytes of a closed ledger; None while it is open."""
         return self.metadata.length
 
     async def read_last_confirmed(self) -> EntryId:

@@ -46,7 +46,7 @@ class RangeOpener(Protocol[T]):
 
 class OnBytes(Protocol):
     def __call__(self, entries: int, size: int, /) -> None:
-        """Take note that so many stored entries came, of `size` bytes together."""
+        """Take note that `entries` stored entries came, of `size` bytes together."""
         ...
 
 
@@ -131,7 +131,8 @@ async def _answer_of(question: Question[T], bookie: BookieId) -> Answer[T]:
 
 
 class _OpenRequests(Generic[T]):
-    """Which bookies were asked, what they answered, and the future of the caller that waits."""
+    """The requests to bookies of one question: who was asked, their replies, and the future of the caller that
+    waits."""
 
     __slots__ = ("_asked", "_cancelled", "_direct", "_question", "_replies", "_scope", "_woken")
 
@@ -174,7 +175,8 @@ class _OpenRequests(Generic[T]):
         self._wake()
 
     async def answers(self, timeout_s: float | None) -> list[tuple[BookieId, Answer[T]]]:
-        """Return the answers that came, in the order of asking; none after so many seconds without one."""
+        """Return the answers that came, in the order of asking; empty if none came within `timeout_s` (None: no
+        limit)."""
         if not self._replies and not self._cancelled:
             loop = asyncio.get_running_loop()
             self._woken = loop.create_future()
@@ -199,7 +201,7 @@ class _OpenRequests(Generic[T]):
         return what.result()
 
     def forget(self) -> None:
-        """Cancel the requests that are still open: nobody waits for them any more."""
+        """Cancel the requests that are still open."""
         for asked in self._asked.values():
             asked.cancel()
         self._asked.clear()  # what was asked refers to this object

@@ -31,7 +31,8 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.types import Entry, EntryId, LedgerMetadata
 
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0
-"""How often, and for how long, bookies are asked for a ledger that they have not seen: they cannot wait for it."""
+"""Pause between requests, and time until they end, for a ledger that the bookies have not seen, seconds: they cannot
+long-poll for it."""
 _PEEKED, _LARGE = 16, 64 * 1024
 _FEW, _BEYOND = 8, 3
 _GIVE_UP_S = 60.0
@@ -85,7 +86,7 @@ class Tail(NotCopied):
 
     @property
     def position(self) -> EntryId:
-        """The next entry to be delivered."""
+        """Return the next entry to be delivered."""
         return self._fetched[0].entry_id if self._fetched else self._cursor
 
     def __aiter__(self) -> Tail:
@@ -99,7 +100,7 @@ class Tail(NotCopied):
         return self._fetched.popleft()
 
     async def next_chunk(self) -> list[Entry]:
-        """The next entries, as many as came together; empty at the end of the ledger."""
+        """Return the next entries, as many as came together; empty at the end of the ledger."""
         if self._fetched:
             chunk = list(self._fetched)
             self._fetched.clear()
@@ -152,7 +153,7 @@ class Tail(NotCopied):
         return found
 
     def _keep(self, entry: Entry) -> None:
-        """Keep an entry for later: whatever becomes of the ledger, an entry of this id can have no other payload."""
+        """Keep an entry for later: an entry of this id can have no other payload, even if the ledger changes."""
         peeked, cursor = self._peeked, self._cursor
         if entry.entry_id < cursor:
             return
@@ -162,8 +163,9 @@ class Tail(NotCopied):
             peeked[entry.entry_id] = entry
 
     async def _catch_up(self, metadata: LedgerMetadata, end: EntryId) -> list[Entry]:
-        """A few entries that no poll brought along, by one question to the bookie that told of them, with what it has
-        beyond `end`: a tail that reads only what is confirmed is behind again when it has read it. Empty: not so."""
+        """Return a few entries that no poll brought along, by one request to the bookie that proved the LAC, with what
+        it has beyond `end`: a tail that reads only what is confirmed is behind again when it has read it. Empty if that
+        does not apply."""
         bookie, first, reads = self._polls.proved_by, self._cursor, self._reads
         if (
             bookie is None
@@ -190,7 +192,7 @@ class Tail(NotCopied):
         return found
 
     async def _read(self, end: EntryId, changed: asyncio.Event) -> list[Entry]:
-        """The next chunk up to `end`; empty if it should be looked at again."""
+        """Return the next chunk up to `end`; empty if it should be looked at again."""
         loop = asyncio.get_running_loop()
         if self._chunks is None:
             self._chunks = self._stream_entries(self._cursor, end)
@@ -228,7 +230,7 @@ class Tail(NotCopied):
         elif not changed.is_set():
             refused, unseen = self._polls.no_bookie_waited()
             if refused:
-                # Nobody waited for us (fenced, unknown there, unreachable): come back later, not at once.
+                # No bookie took the long poll (fenced, unknown there, unreachable): come back later, not at once.
                 if unseen and asyncio.get_running_loop().time() < self._unseen_until:
                     self._pause_s = _UNSEEN_PAUSE_S
                 await self._pause(changed)
@@ -244,4 +246,4 @@ class Tail(NotCopied):
 
 
 def _no_matter(entries: int, size: int) -> None:
-    """How large these entries are tells nothing about longer reads."""
+    """Ignore how large these entries are: it tells nothing about longer reads."""

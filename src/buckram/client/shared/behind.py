@@ -1,4 +1,4 @@
-"""What one client notes of a ledger whose members may lack entries, and what it takes back once it has copied them.
+"""The notes of one client that members of a ledger may lack entries, which it takes back once it has copied them.
 
 Not here: the keys (`metadata/behind.py`), copying (`client/maintain/fill.py`), who else looks at the notes
 (`healing/first_checks.py`).
@@ -17,18 +17,19 @@ from buckram.types import BookieId, LedgerId
 
 
 class BehindNotes:
-    """Of one ledger."""
+    """The notes about one ledger."""
 
     def __init__(self, store: MetadataStore, ledger_id: LedgerId, stats: Stats) -> None:
         self._store, self._ledger_id, self._stats = store, ledger_id, stats
         self._noted: dict[BookieId, Behind] = {}
 
     def noted(self, bookies: Collection[BookieId]) -> dict[BookieId, Behind]:
-        """What is noted of these now."""
+        """Return the present notes about these bookies."""
         return {bookie: self._noted[bookie] for bookie in bookies if bookie in self._noted}
 
     async def note(self, bookies: Collection[BookieId], within_s: float = WITHIN_S) -> bool:
-        """Note that these members may lack entries, and warn. Whether it is known to be written after so long."""
+        """Note that these members may lack entries, and warn. Return whether the notes are known to be written within
+        `within_s`."""
         names = ", ".join(bookies)
         try:
             for one in await note_behind(self._store, self._ledger_id, bookies, within_s):
@@ -47,8 +48,8 @@ class BehindNotes:
         return True
 
     async def clear(self, noted: Mapping[BookieId, Behind]) -> None:
-        """Everything was copied since these were noted; later notes stay. Where only administrators may take them back,
-        autorecovery does so after a look."""
+        """Take back notes, because everything was copied since; later notes stay. If only administrators may remove
+        them from the store, autorecovery does so after a look."""
         for bookie, one in noted.items():
             if self._noted.get(bookie) == one:
                 del self._noted[bookie]

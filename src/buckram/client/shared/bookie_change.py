@@ -1,4 +1,4 @@
-"""What changed from one list of bookies to the next: for those who subscribed, and for the log.
+"""Changes from one list of bookies to the next, for subscribers and for the log.
 
 Not here: reading the lists and comparing them (`client/shared/bookies.py`).
 """
@@ -14,8 +14,8 @@ from buckram.types import BookieId, BookieSet
 
 @dataclass(frozen=True, slots=True)
 class BookieChange:
-    """What a new bookie list changed. An id in `reborn` came back with another incarnation: its old data is gone.
-    One in `convicted` is known as a liar from now on. `relocated`: known ones have other places or labels."""
+    """The changes of a new bookie list. An id in `reborn` came back with another incarnation: its old data is gone. An
+    id in `convicted` is known as a liar from now on. `relocated`: known bookies have other places or labels."""
 
     appeared: tuple[BookieId, ...] = ()
     gone: tuple[BookieId, ...] = ()

@@ -43,7 +43,7 @@ from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
 
 _NOBODY_S = 3.0
-"""How long a client waits for the first bookie of all."""
+"""Time a client waits for the first bookie to register before it reports that there is none, seconds."""
 
 
 class BookieWatcher:
@@ -58,31 +58,32 @@ class BookieWatcher:
         self._store = store
         self.recent = Recent(config.quarantine_s)
         self.policy = parse_policy("[client] placement", config.placement)
-        """For ledgers that say nothing else."""
+        """Placement policy of ledgers that name none."""
         self._here = parse_location("[client] location", config.location)
         self._bookies = BookieSet({}, {})
         self._registered: frozenset[BookieId] = frozenset()
         # Last known registration of every bookie ever seen, so that a lost session does not cut live connections.
         self._known: dict[BookieId, BookieInfo] = {}
         self.topology = Topology()
-        """Where every bookie is that was ever seen: as metadata says, else as it says itself. Another value after
-        each change."""
+        """Place of every bookie that was ever seen: from metadata, else from its registration. Replaced after each
+        change."""
         self.convicted: frozenset[BookieId] = frozenset()
         """Bookies that lied (F21): no new ensemble has them, writers replace them, and others are read first."""
         self.slow: frozenset[BookieId] = frozenset()
-        """Bookies that say that their disks are slow: new ensembles avoid them, and others are read first."""
+        """Bookies that report slow disks: new ensembles avoid them, and others are read first."""
         self.free_bytes: dict[BookieId, int] = {}
         """Free disk space as bookies report it, where a placement has weights (`client/shared/weights.py`)."""
         self._began = 0.0
         self._attainable: dict[tuple[Quorum, str], Mapping[str, int]] = {}
         self.said_short: set[str] = set()
-        """How new ledgers fell short of their placement, as it was said since bookies are where they are."""
+        """Ways in which new ledgers fell short of their placement that were logged already; cleared when bookies
+        move."""
         self._configured = Topology()
         self._map_trouble = ""
         self._listeners: dict[int, OnChange] = {}
         self._next_listener = 0
         self.identity_required = False
-        """Whether bookies that do not say who they are must not be used."""
+        """True if the cluster requires bookies to identify themselves; others are not used then."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("bookies")
         self._read_lock = asyncio.Lock()
@@ -108,44 +109,44 @@ class BookieWatcher:
 
     @property
     def bookies(self) -> BookieSet:
-        """The last list that was read."""
+        """Return the last list that was read."""
         return self._bookies
 
     def info(self, bookie_id: BookieId) -> BookieInfo | None:
-        """The present registration, writable or read-only."""
+        """Return the present registration, writable or read-only; None without one."""
         return self._bookies.find(bookie_id)
 
     def incarnation(self, bookie_id: BookieId) -> str | None:
-        """The last incarnation seen of a bookie; None where it never gave one (Apache's do not)."""
+        """Return the last incarnation seen of a bookie; None if it never gave one (Apache's do not)."""
         known = self._known.get(bookie_id)
         return known.incarnation if known else None
 
     def last_info(self, bookie_id: BookieId) -> BookieInfo | None:
-        """The present registration, or the last one that was seen."""
+        """Return the present registration, or the last one that was seen."""
         return self._known.get(bookie_id)
 
     def nobody(self) -> NotEnoughBookies | None:
-        """Why nothing can be read or written, if no bookie has been registered since this client began, a few seconds
-        ago. Bookies that were there and went are waited for: they may restart."""
+        """Return an error if no bookie has been registered since this client began, a few seconds ago; else None.
+        Bookies that were there and went are waited for: they may restart."""
         if self._known or self._now() - self._began < _NOBODY_S:
             return None
         uri = self._store.uri
         return NotEnoughBookies(1, 0, f"no bookie of the cluster at {uri} is registered: {how_to_start(uri)}")
 
     def require_identity(self, required: bool) -> None:
-        """Use only bookies that say who they are; listeners are called as after a change of the list."""
+        """Use only bookies that identify themselves; listeners are called as after a change of the list."""
         if required != self.identity_required:
             self.identity_required = required
             self._notify(BookieChange())
 
     @property
     def readonly(self) -> tuple[BookieId, ...]:
-        """The registered bookies that take no new entries, sorted."""
+        """Return the registered bookies that take no new entries, sorted."""
         return tuple(sorted(self._bookies.readonly))
 
     def resolve(self, bookie_id: BookieId) -> BookieAddress | None:
-        """Where to connect. Also for a bookie that lost its registration, unless another one lives there now:
-        an answer of another bookie would count as evidence of absence."""
+        """Return the address of a bookie, or None. A bookie that lost its registration keeps its address, unless
+        another one lives there now: an answer of another bookie would count as evidence of absence."""
         known = self._known.get(bookie_id)
         if known is None or known.address is None:
             return None
@@ -174,28 +175,30 @@ class BookieWatcher:
     # -- history ------------------------------------------------------------------------------------------
 
     def report_failed(self, bookie_id: BookieId) -> None:
-        """It refused, timed out or broke: avoid it for a while where there is a choice."""
+        """Record that a bookie refused, timed out or broke: it is avoided for a while where there is a choice."""
         self.recent.failed(bookie_id, self._now())
 
     def report_wrong_bookie(self, bookie_id: BookieId) -> None:
-        """Somebody else answers in its place: avoid it for a while, and see whether it is registered anew."""
+        """Record that another bookie answers in its place: it is avoided for a while, and its registration is read
+        anew."""
         self.report_failed(bookie_id)
         self._stale.set()
 
     def report_slow(self, bookie_id: BookieId, for_s: float | None = None) -> None:
-        """A hedged read beat it: read from others first, for a while or for `for_s`. No effect on placement."""
+        """Record that a hedged read beat the bookie: others are read first, for a while or for `for_s`. No effect on
+        placement."""
         self.recent.beaten(bookie_id, self._now(), for_s)
 
     def report_ok(self, bookie_id: BookieId) -> None:
-        """It answered: forget what it did before. Cheap; call it once per batch, not per entry."""
+        """Record that a bookie answered, and forget its failures. Cheap; call it once per batch, not per entry."""
         self.recent.answered(bookie_id)
 
     def quarantined(self, bookie_id: BookieId) -> bool:
         return self.recent.quarantined(bookie_id, self._now())
 
     def read_order(self, members: Sequence[BookieId]) -> Sequence[BookieId]:
-        """The members in the order in which to read from them: near ones first, of these the quick ones, else as given;
-        then those that were beaten, failed ones, unregistered ones.
+        """Return the members in the order in which to read from them: near ones first, of these the quick ones, else as
+        given; then those that were beaten, failed ones, unregistered ones.
 
         None is left out: order is about latency, never about correctness.
         """
@@ -217,14 +220,15 @@ class BookieWatcher:
     # -- placement ----------------------------------------------------------------------------------------
 
     def ack_rules(self, policy: PlacementPolicy, write_quorum: int) -> tuple[SpreadRule, ...]:
-        """What the copies of an entry must span when it is acknowledged (M5), by the topology of that moment."""
+        """Return the domains that the copies of an entry must span when it is acknowledged (M5), by the present
+        topology."""
         return ack_rules(policy, self._domain, write_quorum)
 
     def _domain(self, bookie_id: BookieId, level: str) -> str | None:
         return self.topology.domain(bookie_id, level)
 
     def choose(self, quorum: Quorum, policy: PlacementPolicy | None = None) -> Chosen:
-        """An ensemble of writable bookies. NotEnoughBookies names what is missing."""
+        """Return an ensemble of writable bookies. Raises NotEnoughBookies, which names what is missing."""
         policy = policy or self.policy
         return choose_ensemble(self.candidates(), quorum, self._rng, topology=self.topology, policy=policy)
 
@@ -250,10 +254,11 @@ class BookieWatcher:
                 return choose_with_absent(
                     self.candidates(), self._away(known), quorum, self._rng, topology=self.topology, policy=policy
                 )
-            raise  # what the first choice missed says more
+            raise  # the error of the first choice is more precise
 
     def _away(self, known: Collection[BookieId]) -> list[BookieId]:
-        """Bookies with a cookie that take no entries now: read-only ones, those that were seen lately, the others."""
+        """Return bookies with a cookie that take no entries now: read-only ones, those that were seen lately, the
+        others."""
         there = self._bookies
         away = sorted(b for b in known if b not in there.writable and b not in self.convicted)
         away.sort(key=lambda b: 0 if b in there.readonly else 1 if b in self._known else 2)
@@ -269,7 +274,7 @@ class BookieWatcher:
         policy: PlacementPolicy | None = None,
         only: Collection[BookieId] = (),
     ) -> dict[int, BookieId]:
-        """Replacements for failed positions (position -> failed bookie), for as many as possible: maybe none.
+        """Return replacements for failed positions (position -> failed bookie), for as many as possible: maybe none.
 
         A position that no longer holds the failed bookie is skipped. Never picks a member of `ensemble`,
         a failed bookie or one of `exclude`, and where `only` names some, no other than these.
@@ -292,22 +297,24 @@ class BookieWatcher:
     def moves(
         self, ensemble: Sequence[BookieId], quorum: Quorum, policy: PlacementPolicy
     ) -> dict[int, BookieId] | None:
-        """Which members to change so that the ensemble meets the policy; None where no bookies would do."""
+        """Return the members to replace so that the ensemble meets the policy, by position; None if no bookies would
+        do."""
         return fewest_moves(self.candidates(), ensemble, quorum, self._rng, topology=self.topology, policy=policy)
 
     def attainable(self, quorum: Quorum, policy: PlacementPolicy) -> Mapping[str, int]:
-        """How many domains of each level all write quorums of a new ledger would span."""
+        """Return how many domains of each level all write quorums of a new ledger would span."""
         shape = quorum, str(policy)
         if shape not in self._attainable:
             self._attainable[shape] = attainable(self.candidates(), quorum, policy, self.topology)
         return self._attainable[shape]
 
     def shortages(self, quorum: Quorum, policy: PlacementPolicy | None = None) -> list[Shortage]:
-        """What the bookies that take entries cannot give new ledgers of this shape."""
+        """Return the requirements of this policy that the writable bookies cannot meet for new ledgers of this
+        shape."""
         return shortages(self.candidates(), quorum, policy or self.policy, self.topology)
 
     def candidates(self) -> list[Candidate]:
-        """Bookies that may be chosen now."""
+        """Return the bookies that may be chosen now."""
         now = self._now()
         return [
             Candidate(
@@ -361,7 +368,7 @@ class BookieWatcher:
             listener(change)
 
     async def _configured_topology(self) -> Topology:
-        """What the map in metadata says; one that does not parse changes nothing."""
+        """Return the topology of the map in metadata. A map that does not parse is logged and changes nothing."""
         try:
             self._configured = await read_topology(self._store, self._stale.set)
         except MalformedRecord as error:

@@ -1,9 +1,9 @@
-"""What time it is, for what is written down and for what is ended by its age: our own clock, held against its past and
-against the bookies' clocks.
+"""The time, for stamps and for what ends by its age: our own clock, held against its past and against the bookies'
+clocks.
 
 `now` is for stamps: the time as this process believes it, or the median of the bookies where the two are far apart.
-`doubt` asks the bookies anew and says why nothing may be ended by its age; `moment` says what may be the time by what
-is known. The reckoning is in core/cluster: `believed_time` (our own clock) and `wall_time` (those of others).
+`doubt` asks the bookies anew and returns why nothing may be ended by its age; `moment` returns the bounds of the time
+by what is known. The reckoning is in core/cluster: `believed_time` (our own clock) and `wall_time` (those of others).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from buckram.types import BookieId
 
 _log = logging.getLogger("buckram.client")
 _ASKED = 5
-"""So many bookies are asked; more would only make it dearer."""
+"""Maximum number of bookies that are asked for the time; a higher one would only add cost."""
 _ANSWERS_S = 2.0
 _STRAGGLERS_S = 0.2
-"""When most have told the time, the others get so long."""
+"""Time that stragglers get once most bookies have told the time, seconds."""
 EVERY_S, _AGAIN_S = 30.0, 1.0
 _WATCH_S = 30.0
-"""Our clock is looked at so often while it is in doubt: a time that nobody saw to hold is not believed."""
+"""Interval of looks at our clock while it is in doubt, seconds: a time is believed only if it was seen to hold."""
 _UNTOLD = "no bookie says what time it is"
 
 
 class Clocks:
-    """One per client; owned by it. Nothing is asked before somebody wants to know."""
+    """The time of one client. No bookie is asked before the time is first needed."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Clocks:
         recorded: Callable[[], Awaitable[Mapping[BookieId, Recorded]]],
         believe_after_s: float = 3600.0,
     ) -> None:
-        """`recorded` reads what bookies recorded, for when none of them answers."""
+        """Create the clocks; `recorded` reads what bookies recorded, for when none of them answers."""
         self._runtime, self._bookies, self._identities = runtime, bookies, identities
         self._read_recorded = recorded
         self._recorded: tuple[int, int] | None = None
-        """The median of what bookies recorded, which the time is not before; None where any of them answered since."""
+        """Median of what bookies recorded, as a lower bound of the time; None once any of them has answered."""
         self._own = BelievedTime(int(believe_after_s * 1_000_000))
         self._up = up_reading(runtime.clock, self._loop_time)
         self.pool: BookiePool | None = None
-        """Who carries the questions; set before the first of them."""
+        """Connections that carry the requests; set before the first of them."""
         self.known = WallClocks()
         self._asked_at: float | None = None
         self._was_asked = False
@@ -81,7 +81,7 @@ class Clocks:
             self._watch.cancel()
 
     def on_identity(self, bookie: BookieId, identity: Identity) -> None:
-        """A bookie said who it is, and what time it is there."""
+        """Take the time of a bookie from its identity."""
         certain = not identity.features & DOUBTS_TIME if identity.features & JUDGES_TIME else None
         wall, guess = self._runtime.clock.wall_us(), bool(identity.features & GUESSES_TIME)
         self.known.observe(bookie, identity.wall_us, self._up(), wall, certain=certain, guess=guess)
@@ -89,7 +89,7 @@ class Clocks:
     # -- what time it is
 
     def now(self) -> int:
-        """Microseconds since 1970, to be written down. From another thread, too, once this was used on the loop: bulk
+        """Return microseconds since 1970, for stamps. Callable from another thread once it was used on the loop: bulk
         ledgers stamp the entries that they make of record batches there."""
         wall, up = self._runtime.clock.wall_us(), self._up()
         if self.known.jumped(wall, up):
@@ -122,11 +122,11 @@ class Clocks:
 
     @property
     def jumps(self) -> tuple[Jump, ...]:
-        """The jumps of our own clock that came to be believed."""
+        """Return the jumps of our own clock that came to be believed."""
         return self._own.jumps
 
     def ended(self, at_us: int) -> bool:
-        """Whether a time has certainly come: what was to end then, has ended."""
+        """Return whether a time has certainly come, so that what ends then has ended."""
         certain = self.moment().certain
         return certain is not None and at_us <= certain
 
@@ -137,7 +137,8 @@ class Clocks:
         return why or (_UNTOLD if not answered and (self._recorded or self._have_clocks()) else "")
 
     async def ensure(self) -> None:
-        """To be called before the first `now` of some work: asks where that was not done lately, or is in doubt."""
+        """Ask bookies for the time if that was not done lately, or is in doubt. Call it before the first `now` of some
+        work."""
         if self._asked_at is not None:
             since = self._loop_time() - self._asked_at
             if since <= _AGAIN_S or (since <= EVERY_S and not self.moment().why):
@@ -145,7 +146,7 @@ class Clocks:
         await self.ask()
 
     async def follow(self) -> None:
-        """Ask again and again, and at once when our clock was set. For ever."""
+        """Ask again and again, and at once when our clock was set, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(EVERY_S):
@@ -154,7 +155,7 @@ class Clocks:
             await self.ask()
 
     async def ask(self) -> int:
-        """Ask some bookies what time it is; how many said so."""
+        """Ask some bookies for the time; return how many gave it."""
         self.known.keep(self._bookies_with_clocks())
         began, self._asked_at = self._up(), self._loop_time()
         asked = self._chosen()
@@ -192,24 +193,24 @@ class Clocks:
         return self.known.reading(self._own.best(self._runtime.clock.wall_us(), up), up)
 
     def wrong(self) -> dict[BookieId, int]:
-        """Bookies whose clocks are far from those of the others, and by how much (microseconds)."""
+        """Return bookies whose clocks are far from those of the others, and by how much (microseconds)."""
         return self.known.wrong(self._runtime.clock.wall_us(), self._up())
 
     # -- inside -------------------------------------------------------------------------------------------
 
     def _have_clocks(self) -> bool:
-        """Whether bookies are registered that tell the time."""
+        """Return whether bookies are registered that tell the time."""
         there = self._bookies.bookies
         return any(map(answers_introductions, (*there.writable.values(), *there.readonly.values())))
 
     def _bookies_with_clocks(self) -> dict[BookieId, None]:
-        """Registered bookies that tell the time."""
+        """Return the registered bookies that tell the time."""
         there = self._bookies.bookies
         found = {**there.writable, **there.readonly}
         return {bookie: None for bookie in sorted(found) if answers_introductions(found[bookie])}
 
     def _chosen(self) -> list[BookieId]:
-        """Those that answered before come first: they have connections."""
+        """Return the bookies to ask: those that answered before come first, because they have connections."""
         bookies = list(self._bookies_with_clocks())
         if len(bookies) <= _ASKED:
             return bookies
@@ -234,14 +235,15 @@ class Clocks:
             self.on_identity(bookie, reply.identity)
 
     def _look_again(self) -> None:
-        """Look at our clock, and again in a while for as long as it is in doubt and nobody might ask for the time."""
+        """Look at our clock, and again after a while as long as it is in doubt: the time may not be asked for
+        meanwhile."""
         self._own.observe(self._runtime.clock.wall_us(), self._up())
         self._watch = None
         if self._own.doubtful and not self._closed:
             self._watch = asyncio.get_running_loop().call_later(_WATCH_S, self._look_again)
 
     def _log_change(self) -> None:
-        """Say once that the time is in doubt, and once that it is not any more."""
+        """Log once that the time is in doubt, and once that the doubt is over."""
         why = self.moment().why
         if why and not self._said:
             _log.warning("the time is in doubt: %s; nothing is ended by its age", why)

@@ -1,4 +1,4 @@
-"""How writers end, ledgers' and streams' alike: a close that is asked for more than once, and the end of `with`."""
+"""The end of writers, of ledgers and streams alike: a close that is asked for more than once, and the end of `with`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ async def close_on_exit(
     error: BaseException | None,
     what: str,
 ) -> None:
-    """`async with` ends with `error` from its body: close (waiting, unless cancelled), then let go of everything."""
+    """Close a writer at the end of `async with` with `error` from its body: wait for it, unless cancelled, then let go
+    of everything."""
     try:
         await close(not isinstance(error, asyncio.CancelledError))
     except BuckramError as failure:
@@ -51,7 +52,7 @@ def close_on_exit_blocking(close: CloseBlocking, error: BaseException | None, wh
 
 
 def _note(failure: BuckramError, error: BaseException | None, what: str) -> None:
-    """The error of the body is worth more than that of the end."""
+    """Prefer the body's exception; attach the close error as a note."""
     if error is None:
         raise failure
     error.add_note(f"closing {what} failed too: {failure}")

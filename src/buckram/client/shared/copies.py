@@ -11,7 +11,8 @@ import asyncio
 
 
 class Copies:
-    """Of one ledger's sender. `pending` gets it as long as something of a complete ledger is on its way."""
+    """The unanswered copies of one ledger's sender. It is in `pending` while copies of a complete ledger are on their
+    way."""
 
     __slots__ = ("_answered", "_pending", "unanswered")
 
@@ -29,7 +30,7 @@ class Copies:
             self._answered.set()
 
     def complete(self) -> None:
-        """The ledger is sealed and will not be looked after any more: what is still on its way matters."""
+        """Expect the outstanding copies from now on: the ledger is sealed, and its sender is no longer looked after."""
         if self.unanswered:
             self._event()
             self._pending[self] = None

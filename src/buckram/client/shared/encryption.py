@@ -40,7 +40,7 @@ _PLACE = "{namespace}"
 class _Loaded:
     keys: tuple[Key, ...]
     stamp: object
-    """Of the file that they are from; None for a command."""
+    """Stamp of the file that the keys are from; None if they are from a command."""
     at: float
 
 
@@ -52,11 +52,11 @@ class Sealing:
 
     @property
     def mark(self) -> dict[str, bytes]:
-        """What the ledger's custom metadata say of it."""
+        """Return what goes into the ledger's custom metadata: the id of the key; empty without encryption."""
         return {} if self.key is None else {ENCRYPTION: self.key.key_id.encode()}
 
     def cipher(self, birth: bytes) -> Cipher | None:
-        """For the one writer of the ledger."""
+        """Return the cipher of the ledger's one writer; None without encryption."""
         return None if self.key is None else Cipher(self.key, birth, os.urandom(START_BYTES))
 
 
@@ -76,7 +76,7 @@ class EncryptionKeys:
         return bool(self._config.keys or self._config.command)
 
     def load(self, namespace: str, *, anew: bool = False) -> tuple[Key, ...]:
-        """The keys of a namespace, empty if it has none here. `anew`: whatever was read before. ConfigError."""
+        """Return the keys of a namespace, empty if it has none here. `anew`: read them again. Raises ConfigError."""
         if not self.configured or "/" in namespace or namespace.startswith("."):
             return ()
         with self._lock:
@@ -114,15 +114,15 @@ class EncryptionKeys:
         return known.keys
 
     async def current(self, namespace: str, *, anew: bool = False) -> Key | None:
-        """The key for a new ledger; None where the namespace has none. `anew` as for `load`. ConfigError."""
+        """Return the key for a new ledger; None if the namespace has none. `anew` as for `load`. Raises ConfigError."""
         if not self.configured:
             return None
         keys = await asyncio.to_thread(self.load, namespace, anew=anew)
         return keys[0] if keys else None
 
     async def sealing(self, custom_metadata: Mapping[str, bytes], *, required: bool) -> Sealing:
-        """How a new ledger with this custom metadata is encrypted. ConfigError, also where that is `required` and there
-        is no key."""
+        """Return the encryption of a new ledger with this custom metadata. Raises ConfigError, also if encryption is
+        `required` and there is no key."""
         namespace = namespace_of_ledger(custom_metadata)
         key = await self.current(namespace)
         if key is None and required:  # a command may know one by now
@@ -135,7 +135,8 @@ class EncryptionKeys:
         return Sealing(key)
 
     def find(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Key | None:
-        """The key of a ledger; None for one that is not sealed. Blocks. EncryptionKeyMissing, ConfigError."""
+        """Return the key of a ledger; None if it is not encrypted. Blocks. Raises EncryptionKeyMissing and
+        ConfigError."""
         key_id = key_id_of(metadata.custom_metadata)
         if not key_id:
             return None
@@ -150,14 +151,15 @@ class EncryptionKeys:
         return found
 
     def reading(self, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, password: bytes = b"") -> Digest:
-        """The digest for a reader. Blocks. EncryptionKeyMissing, ConfigError."""
+        """Return the digest for a reader. Blocks. Raises EncryptionKeyMissing and ConfigError."""
         key = self.find(ledger_id, metadata)
         return digest if key is None else sealed_digest(metadata, digest, password, key)
 
     async def reading_later(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, password: bytes = b""
     ) -> Digest:
-        """The same for who may not read at all: a key that is missing is an error of each entry, not of this."""
+        """Return the digest for a handle that may never read: a missing key is an error of each entry, not of this
+        call."""
         try:
             return await self.reading_soon(ledger_id, metadata, digest, password)
         except (EncryptionKeyMissing, ConfigError) as error:
@@ -166,7 +168,7 @@ class EncryptionKeys:
     async def reading_soon(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, password: bytes = b""
     ) -> Digest:
-        """The same, without blocking the loop."""
+        """Return the digest for a reader without blocking the loop; otherwise as `reading`."""
         if not key_id_of(metadata.custom_metadata):
             return digest
         return await asyncio.to_thread(self.reading, ledger_id, metadata, digest, password)

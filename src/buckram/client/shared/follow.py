@@ -49,7 +49,7 @@ class LedgerFollower:
         return self.metadata
 
     def changes(self) -> asyncio.Event:
-        """An event that is set by the next change (or deletion) after this call."""
+        """Return an event that is set by the next change (or deletion) after this call."""
         if self._changed.is_set():
             self._changed = asyncio.Event()
         return self._changed

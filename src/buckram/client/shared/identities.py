@@ -1,4 +1,5 @@
-"""Which bookie a client expects at an address: the cluster's instance id, the bookie's id, its incarnation.
+"""The identity of the bookie that a client expects at an address: the cluster's instance id, the bookie's id, its
+incarnation.
 
 A registration says with IDENTITY_PROPERTY that its bookie answers introductions. A bookie without it (Apache's, older
 ones) is used without an answer, unless the cluster requires one. Not here: the exchange itself
@@ -22,10 +23,10 @@ from buckram.types import BookieId, BookieInfo
 
 
 class IdentityListener(Protocol):
-    """Learns what bookies say of themselves."""
+    """A listener for what bookies tell in their identity."""
 
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
-        """The bookie proved to be the expected one and said this of itself."""
+        """Called when a bookie proved to be the expected one and sent this identity."""
         ...
 
 
@@ -36,7 +37,8 @@ class Identities:
         self._store, self._bookies, self.past = store, bookies, past
         self.cluster = ""
         self.clocks: IdentityListener | None = None
-        """Learns what time it is at each bookie that answers; the client sets it before the first connection."""
+        """Clocks that receive the time of each bookie that answers; the client sets them before the first
+        connection."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("identities")
 
@@ -49,7 +51,7 @@ class Identities:
 
     @property
     def history_mark(self) -> str:
-        """The mark of the history of the metadata that this client uses; empty if they never noted any.
+        """Return the mark of the history of the metadata that this client uses; empty if the bookies never noted any.
 
         It is that of all which the client ever did, because `past` refuses metadata of another history.
         """
@@ -61,25 +63,26 @@ class Identities:
     # -- ExpectedIdentities (runtime/net/introductions.py)
 
     def expected(self, bookie_id: BookieId) -> Expected:
-        """The identity that the bookie must have. One that is not registered now is expected as it was registered last:
-        a bookie that has lost its data meanwhile is another one."""
+        """Return the identity that the bookie must have. One that is not registered now is expected as it was
+        registered last: a bookie that has lost its data meanwhile is another one."""
         known = self._bookies.last_info(bookie_id) or BookieInfo(bookie_id, None)
         return expected_of(self.cluster, known, required=self._bookies.identity_required, epoch=self.past.epoch)
 
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
-        """The expected bookie answered: look at its epoch (StoreReplaced) and at its clock."""
+        """Look at the epoch (StoreReplaced) and at the clock of an expected bookie that answered."""
         self.past.note_epoch(identity.epoch)
         if self.clocks is not None:
             self.clocks.on_identity(bookie_id, identity)
 
     def on_wrong_bookie(self, bookie_id: BookieId) -> None:
-        """Another bookie answered in its place: avoid it where there is a choice, and read its registration anew."""
+        """Handle a wrong bookie in the place of another: avoid it where there is a choice, and read its registration
+        anew."""
         self._bookies.report_wrong_bookie(bookie_id)
 
     # -- what the cluster requires
 
     async def refresh(self) -> None:
-        """Read now whether the cluster requires that bookies say who they are. MetadataError."""
+        """Read now whether the cluster requires that bookies identify themselves. Raises MetadataError."""
         self._stale.clear()
         try:
             required = await self._store.identity_required(self._stale.set)

@@ -27,7 +27,7 @@ NoteMembers = Callable[[Collection[BookieId]], Awaitable[bool]]
 """Notes that these members may lack entries; returns whether that is written. Raises no error."""
 _MOST = 10_000
 ENDING_S = 0.5
-"""So long, and no longer, copies that were cancelled may take to end."""
+"""Longest wait for copies to end after they were cancelled, seconds."""
 
 
 class LaggingLedgers:
@@ -47,7 +47,7 @@ class LaggingLedgers:
         return ledger_id in self._ledgers
 
     def add(self, ledger_id: LedgerId, members: Collection[BookieId], copy_missing: CopyMissing) -> None:
-        """The oldest is forgotten where there are too many."""
+        """Add a ledger; the oldest is forgotten if there are too many."""
         if not members or self._scope.closed:
             return
         if len(self._ledgers) >= _MOST:
@@ -104,10 +104,11 @@ class LaggingLedgers:
 
 
 class LaggingMembers:
-    """Of one writer: members that failed it, or were away from the start, until they have what was confirmed meanwhile.
+    """The lagging members of one writer: those that failed it, or were away from the start, until they have what was
+    confirmed meanwhile.
 
-    One that was replaced is still a member of the fragment before. Who is `left` for `note_after_s` is noted, so that
-    somebody else sees to it if the writer does not live so long.
+    A replaced bookie is still a member of the fragment before. A bookie that stays in `left` for `note_after_s` is
+    noted in metadata, so that it gets its entries even if the writer does not live so long.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class LaggingMembers:
         note_after_s: float,
     ) -> None:
         self.left = dict.fromkeys(away, 0)
-        """With the number of the failure that it is left for."""
+        """Lagging bookies, each with the number of the failure since which it lags; 0 if it was away from the start."""
         self._copy, self._scope, self._note, self._note_after_s = copy, scope, note, note_after_s
         self._failures = 0
         self._under_way: dict[BookieId, None] = {}
@@ -128,19 +129,21 @@ class LaggingMembers:
             self._note_later(bookie, 0)
 
     def failed(self, bookie: BookieId) -> None:
-        """It did not confirm all that it was sent, or is sent no more."""
+        """Record a member as lagging: it did not confirm all that it was sent, or is sent no more."""
         self._failures += 1
         self.left[bookie] = self._failures
         self._note_later(bookie, self._failures)
 
     def returned(self, bookie: BookieId) -> None:
-        """It is written to again, or it was replaced: all that it lacks now was confirmed before."""
+        """Begin to copy to a member that is written to again, or was replaced: all that it lacks now was confirmed
+        before."""
         if bookie in self.left and bookie not in self._under_way and not self._scope.closed:
             self._under_way[bookie] = None
             self._scope.spawn(self._work(bookie), "fill in")
 
     async def settle(self, within_s: float, there: Collection[BookieId]) -> list[BookieId]:
-        """Nothing more is written: copy to those that are `there`, for so long; who may lack entries after that."""
+        """Copy to the members that are `there`, for `within_s`, after the last entry was written. Return those that may
+        lack entries after that."""
         copies = [self._scope.spawn(self._last(bookie), "fill in") for bookie in self.left if bookie in there]
         if copies:
             _, late = await asyncio.wait(copies, timeout=within_s)
@@ -166,7 +169,8 @@ class LaggingMembers:
             await self._once(bookie)
 
     async def _once(self, bookie: BookieId) -> bool:
-        """Whether it has everything now. It stays left where it failed again meanwhile."""
+        """Copy once, and return whether the member has everything now. It stays in `left` if it failed again
+        meanwhile."""
         failure = self.left.get(bookie)
         try:
             if not await self._copy(bookie):

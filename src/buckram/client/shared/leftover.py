@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from buckram.errors import BuckramError
 
 _EXIT_WAIT_S = 5.0
-"""For all writers together."""
+"""Time to close all writers together, seconds."""
 
 
 SealWithoutWriter = Callable[[], Awaitable[None]]
@@ -50,18 +50,21 @@ _open: dict[Hashable, _Open] = {}
 
 
 def opened(key: Hashable, writer: Closable, seal: SealWithoutWriter, *, what: str, later: str) -> None:
-    """To be closed at the end unless `gone` comes first. `seal` does it without the writer, on another loop. `what` it
-    writes, and who will end it `later` where that does not work, is what the warning says."""
+    """Register a writer to be closed at the end of the interpreter unless `gone` comes first.
+
+    `seal` closes it without the writer, on another loop. For the warning: `what` it writes, and who ends it `later` if
+    that fails.
+    """
     _open[key] = _Open(os.getpid(), what, later, asyncio.get_running_loop(), weakref.ref(writer), seal)
 
 
 def gone(key: Hashable) -> None:
-    """It was closed, abandoned or lost."""
+    """Forget a writer that was closed, abandoned or lost."""
     _open.pop(key, None)
 
 
 def close_all() -> None:
-    """What is done at the end of the interpreter."""
+    """Close all writers that are still registered, at the end of the interpreter."""
     deadline = time.monotonic() + _EXIT_WAIT_S
     mine = [left for left in _open.values() if left.process == os.getpid()]
     _open.clear()

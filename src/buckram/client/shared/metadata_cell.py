@@ -37,7 +37,8 @@ class MetadataCell:
 
     @property
     def in_doubt(self) -> bool:
-        """A write of ours with an unknown fate may still be applied: the record may not be what it seems."""
+        """Return whether a write of ours with an unknown fate may still be applied: then the record may not be what it
+        seems."""
         return self._doubt is not None
 
     async def update(self, change: Change, *, within_s: float) -> LedgerMetadata:

@@ -29,7 +29,7 @@ class NotBlocking(NotCopied):
         )
 
     def __exit__(self, *error: object) -> None:
-        """Python looks for it before it enters."""
+        """Do nothing: Python looks this method up before it enters."""
 
 
 class NotAsync(NotCopied):
@@ -42,7 +42,7 @@ class NotAsync(NotCopied):
         )
 
     async def __aexit__(self, *error: object) -> None:
-        """Python looks for it before it enters."""
+        """Do nothing: Python looks this method up before it enters."""
 
 
 class _Handle(Protocol):
@@ -72,7 +72,7 @@ class Opening(NotCopied, Generic[H]):
         )
 
     def __exit__(self, *error: object) -> None:
-        """Python looks for it before it enters."""
+        """Do nothing: Python looks this method up before it enters."""
 
     def __await__(self) -> Generator[Any, Any, H]:
         return self._start().__await__()

@@ -36,22 +36,24 @@ class Past:
         self.history = History()
 
     async def start(self) -> None:
-        """StoreWentBack for a store that was restored and not accepted; MetadataUnavailable."""
+        """Read the history. Raises StoreWentBack for a store that was restored and not accepted, and
+        MetadataUnavailable."""
         self.history = await self._read()
         self._judge(self.history)
 
     @property
     def epoch(self) -> int:
-        """The highest that is known."""
+        """Return the highest epoch that is known."""
         return max(self.history.epoch, self._heard)
 
     def note_epoch(self, epoch: int) -> None:
-        """A bookie has seen that epoch."""
+        """Note that a bookie has seen this epoch."""
         if self._heard < epoch <= HIGHEST_EPOCH:
             self._heard = epoch
 
     async def check(self) -> None:
-        """Costs nothing as long as nobody says anything new. MetadataError."""
+        """Check the store if its history changed or a later epoch was heard of; costs nothing otherwise. Raises
+        MetadataError."""
         if not self._stale and self._heard <= self.history.epoch:
             return
         async with self._lock:
@@ -95,7 +97,8 @@ class Past:
         self.history = now
 
     async def explain(self, error: NotEnoughBookies) -> None:
-        """Where bookies are missing because they do not believe the store, say that instead."""
+        """Raise StoreWentBack in place of this error if bookies are missing because they do not believe the store; else
+        return."""
         try:
             found = await self._store.keys.children(f"{self._store.own}/{SUSPECTS}", limit=5)
         except MetadataError:
@@ -108,12 +111,13 @@ class Past:
 
 
 def guarded(store: MetadataStore, past: Past) -> MetadataStore:
-    """The same store; what is asked of it is asked only while it is not refused."""
+    """Return the store so guarded that it is used only while it is not refused."""
     return cast(MetadataStore, _Guarded(store, past))
 
 
 def unguarded(store: MetadataStore) -> MetadataStore:
-    """The store behind a guarded one, for who looks at it without believing it; any other store as it is."""
+    """Return the store behind a guarded one, for callers that look at it without believing it; any other store as it
+    is."""
     return cast(MetadataStore, store.inner) if isinstance(store, _Guarded) else store
 
 
@@ -121,7 +125,8 @@ class _Guarded:
     def __init__(self, inner: Any, past: Past) -> None:
         self.inner, self._past = inner, past
         self._made: dict[str, tuple[Any, Any]] = {}
-        """What stands for an attribute, with the attribute: nobody waits for a wrapper at each request."""
+        """Wrappers by attribute name, each with the attribute it wraps, so that they are not made anew for each
+        request."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)

@@ -1,4 +1,4 @@
-"""What may be appended: types and sizes of payloads, and entry ids.
+"""Checks of what may be appended: types and sizes of payloads, and entry ids.
 
 Not here: whether there is room for it now (`client/write/append_room.py`).
 """
@@ -12,7 +12,7 @@ from buckram.types import Buffer, EntryId, LedgerId
 
 
 def as_bytes(payload: Buffer) -> bytes:
-    """The payload, or a copy of it where the caller could change it before it is sent. InvalidArgument."""
+    """Return the payload, or a copy of it if the caller could change it before it is sent. Raises InvalidArgument."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     raise InvalidArgument(f"a payload must be bytes, bytearray or memoryview, not {type(payload).__name__}")
@@ -26,7 +26,8 @@ def all_as_bytes(payloads: Iterable[Buffer]) -> list[bytes]:
 
 
 def check_entry_id(entry_id: EntryId | None, explicit: bool) -> None:
-    """Whether an append may have this id, or none; `explicit`: the writer was created with explicit_ids."""
+    """Check that an append may have this id, or none. Raises InvalidArgument. `explicit`: the writer was created with
+    explicit_ids."""
     if (entry_id is not None) is not explicit:
         raise InvalidArgument(
             "this writer was created with explicit_ids=True: give every append its entry_id"

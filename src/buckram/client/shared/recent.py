@@ -1,4 +1,4 @@
-"""What bookies did lately, as one client saw it: who failed, who was beaten by another, and how long they took.
+"""The recent behaviour of bookies, as one client saw it: who failed, who was beaten by another, and how long they took.
 
 Only ever a preference (quarantine, L9). Times are the caller's. Not here: who is registered (`client/shared/bookies`).
 """
@@ -12,7 +12,7 @@ from buckram.types import BookieId
 
 
 class Recent:
-    """What all bookies did lately. `reads`, `batches` and `adds` are how long such requests took."""
+    """The recent behaviour of all bookies. `reads`, `batches` and `adds` hold how long such requests took."""
 
     def __init__(self, quarantine_s: float) -> None:
         self._quarantine_s = quarantine_s
@@ -21,7 +21,7 @@ class Recent:
         self.reads, self.batches, self.adds = Latencies(), Latencies(), Latencies()
 
     def failed(self, bookie: BookieId, now: float) -> None:
-        """Avoid it for a while where there is a choice."""
+        """Avoid a bookie for a while where there is a choice."""
         self._failed_until[bookie] = now + self._quarantine_s
 
     def beaten(self, bookie: BookieId, now: float, for_s: float | None) -> None:
@@ -35,7 +35,7 @@ class Recent:
             self._failed_until.pop(bookie, None)
 
     def forget(self, bookie: BookieId) -> None:
-        """It registered anew: whatever it did before was another process or session."""
+        """Forget a bookie that registered anew: whatever it did before was another process or session."""
         self._failed_until.pop(bookie, None)
         self._slow_until.pop(bookie, None)
         for kind in (self.reads, self.batches, self.adds):
@@ -52,20 +52,21 @@ class Recent:
 
     @property
     def quiet(self) -> bool:
-        """Whether no bookie failed or was beaten by another lately."""
+        """Return whether no bookie failed or was beaten by another lately."""
         return not self._failed_until and not self._slow_until
 
     @property
     def uneven(self) -> bool:
-        """Whether reads from some bookie take longer than from others."""
+        """Return whether reads from some bookie take longer than from others."""
         return self.reads.uneven or self.batches.uneven
 
     def quick_first(self, members: Sequence[BookieId], now: float) -> Sequence[BookieId]:
-        """The members, those last from which reads took long."""
+        """Return the members, with those last from which reads took long."""
         return quick_first(members, now, (self.reads, self.batches))
 
     def read_class(self, bookie: BookieId, now: float) -> int:
-        """0: nothing speaks against it, 1: it was beaten, 2: it failed."""
+        """Return 0 if nothing speaks against reading from a bookie, 1 if it was beaten by another lately, 2 if it
+        failed."""
         if self.quarantined(bookie, now):
             return 2
         until = self._slow_until.get(bookie)

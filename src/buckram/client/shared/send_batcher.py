@@ -30,12 +30,12 @@ class Sender(Protocol):
 
     def send_failed(self, error: BaseException) -> None: ...
     def has_full_lane(self) -> bool:
-        """Whether one of the lanes it sends to is full. After a True it is called again when lanes have room."""
+        """Return whether one of the lanes it sends to is full. After a True it is called again when lanes have room."""
         ...
 
 
 class LaneBatch:
-    """What one lane gets at the end of this turn."""
+    """The adds for one lane that leave at the end of this turn."""
 
     __slots__ = ("_active", "acks", "data", "deferred", "lane", "runs")
 
@@ -87,14 +87,14 @@ class SendBatcher:
         self._senders.append(sender)
 
     def flush_now(self, sender: Sender) -> None:
-        """`sender`, who has asked, has all that it will have in this turn: it need not wait for the end, where other
-        callbacks come first. With other writers about it does: they share their sends."""
+        """Send the loads now if `sender` is the only writer, because it has all that it will have in this turn. With
+        other writers about they share the sends at the end of the turn."""
         if self._alone and not self._count and self._senders == [sender]:
             self._count = 1
             self._send()
 
     def load(self, lane: AddLane, deferred: bool) -> LaneBatch:
-        """Always the same one for the same lane."""
+        """Return the batch of a lane: always the same one for the same lane."""
         load = self._batches.get((lane, deferred))
         if load is None:
             load = self._batches[lane, deferred] = LaneBatch(self._active, lane, deferred)

@@ -1,4 +1,4 @@
-"""What the parts of one client share, as one value. `Client` makes it and closes what is in it."""
+"""The parts of one client that others share, as one value. `Client` makes it and closes what is in it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
 
 Guard = Callable[[], None]
-"""Raises HandleClosed or ForkedClient when the client may not be used (any more)."""
+"""Check that the client may be used. Raises HandleClosed or ForkedClient if not."""
 StopHandle = Callable[[], Awaitable[None]]
 """Stops a handle whose client is closed first."""
 
 
 def _anywhere() -> None:
-    """Of a client that is used where it was made."""
+    """Accept any event loop: the check of a client that is used where it was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services(NotCopied):
-    """The parts of one client. `guard` is called before each use of them."""
+    """The parts of one client. `guard` is called before each use of the client."""
 
     runtime: Runtime
     config: ClientConfig
@@ -52,11 +52,12 @@ class Services(NotCopied):
     check_loop: Guard = _anywhere
     """Raises WrongEventLoop in another event loop than the client's, as `guard` does; also for handles that close."""
     handles: dict[int, StopHandle] = field(default_factory=dict)
-    """What stops each open handle (by its `id()`) when the client is closed."""
+    """Callbacks that stop each open handle (by its `id()`) when the client is closed."""
     pending_copies: dict[Copies, None] = field(default_factory=dict)
     """Complete ledgers with copies that are still on their way."""
     batch_unsupported: dict[BookieId, int] = field(default_factory=dict)
-    """How often in a row a bookie hung up on a batch read: peers that do not know it."""
+    """Number of times in a row that a bookie hung up on a batch read; a bookie that goes on doing so does not know
+    them."""
     remote_bookies: dict[BookieId, None] = field(default_factory=dict)
     """Bookies whose files this process cannot read, so that they are asked for places once."""
 
@@ -74,7 +75,8 @@ class Services(NotCopied):
             self.remote_bookies.pop(bookie, None)
 
     def adopt(self, handle: object, stop: StopHandle) -> None:
-        """`stop` is called when the client is closed, unless `forget` comes first. `guard` raises if it is already."""
+        """Have `stop` called when the client is closed, unless `forget` comes first. Raises as `guard` does if it is
+        closed already."""
         self.guard()
         self.handles[id(handle)] = stop
 

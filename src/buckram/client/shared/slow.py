@@ -25,12 +25,12 @@ class SlowWriter(Protocol):
     """A writer that may have slow members."""
 
     def slow_members(self, slow: dict[BookieId, str]) -> None:
-        """These have been slow for so long that others shall take their places, where there are any."""
+        """Take note of members that have been slow for long: they are to be replaced if other bookies are there."""
         ...
 
 
 class SlowMembers:
-    """Of one client. It looks only while there are writers."""
+    """The watch for slow members of one client. It looks only while there are writers."""
 
     def __init__(self, runtime: Runtime, store: MetadataStore, bookies: BookieWatcher, config: ClientConfig) -> None:
         self._store, self._bookies, self._config = store, bookies, config
@@ -67,7 +67,7 @@ class SlowMembers:
             self._looking = False
 
     async def look(self) -> None:
-        """Judge what adds took lately, tell it, and let go of those that have been slow for too long."""
+        """Judge what adds took lately, report slow members, and let go of those that have been slow for too long."""
         now, adds, config = asyncio.get_running_loop().time(), self._bookies.recent.adds, self._config
         took = {bookie: adds.recent_s(bookie, now) for bookie in self._bookies.bookies.writable}
         self._slowness.look({bookie: seconds for bookie, seconds in took.items() if seconds is not None}, now)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _FRESH_S = 60.0
 _ANSWERS_S = 1.0
-"""Who does not answer within this keeps the weight that he had, or gets the smallest."""
+"""Time bookies get to answer, seconds; one that does not keeps the weight it had, or gets the smallest."""
 
 
 class Weights:
-    """What is known, and since when."""
+    """The age of the known weights, and their refresh."""
 
     def __init__(self) -> None:
         self._asked_at: float | None = None

@@ -52,7 +52,8 @@ class AppendRoom:
         self.waiting: deque[_Waiting] = deque()
 
     def full(self, size: int, entry_id: EntryId | None = None) -> bool:
-        """Whether one more entry of `size` bytes has to wait. Never the explicit id that all others wait for."""
+        """Return whether one more entry of `size` bytes has to wait. The explicit id that all others wait for never
+        does."""
         window = self._window
         if entry_id is not None and entry_id == window.reachable + 1:
             return False
@@ -62,7 +63,8 @@ class AppendRoom:
         return pending > 0 and (pending >= self._max_entries or window.pending_bytes + size > self._max_bytes)
 
     def took(self, seconds: float) -> None:
-        """So long an add took that was followed: fit the room to it."""
+        """Fit the room to how long the followed add took: halve it after a slow one, double it again after a fast
+        one."""
         window, (most_bytes, most_entries) = self._window, self._most
         if seconds > LONG_S:
             self._max_bytes = min(self._max_bytes, max(_LEAST_BYTES, window.pending_bytes // 2))
@@ -115,7 +117,8 @@ class AppendRoom:
             self._take(item)
 
     def _next_explicit(self) -> _Waiting | None:
-        """The one that fills the first gap: without it nothing is acknowledged and room never comes."""
+        """Return the waiting append that fills the first gap: without it nothing is acknowledged and room never
+        comes."""
         wanted = self._window.reachable + 1
         return next((item for item in self.waiting if item.entry_id == wanted and not item.future.done()), None)
 
@@ -149,7 +152,7 @@ class AppendRoom:
         return True
 
     def _stop(self, item: _Waiting) -> int:
-        """Up to which payload there is room."""
+        """Return up to which payload there is room."""
         window, payloads = self._window, item.payloads
         if item.entry_id is not None and item.entry_id == window.reachable + 1:
             return 1

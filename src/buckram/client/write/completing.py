@@ -16,7 +16,7 @@ from buckram.core.ledgers.append import AppendWindow
 from buckram.types import BookieId
 
 HURRY_S = 0.5
-"""So long is enough where records wait for the close, and where a member hung a moment ago: others wait for it, too."""
+"""Longest wait for members where records wait for the close, or where a member hung a moment ago, seconds."""
 
 
 async def complete_copies(
@@ -27,15 +27,15 @@ async def complete_copies(
     notes: BehindNotes,
     within_s: float,
 ) -> list[BookieId]:
-    """Wait for late answers and copy what lacks, for so long in all. Gives the members that may lack entries, which are
-    noted then. A hurried copy, its end and the note may take half a second each beyond that."""
+    """Wait for late replies and copy what lacks, for `within_s` in all. Return the members that may lack entries, which
+    are noted then. A hurried copy, its end and the note may take half a second each beyond that."""
     loop, bookies = asyncio.get_running_loop(), services.bookies
     members = [window.ensemble[position] for position, _ in window.live()]
     if any(bookies.quarantined(bookie) for bookie in [*members, *lagging.left]):
         within_s = min(within_s, HURRY_S)
     until = loop.time() + within_s
     await copies.wait(within_s)
-    if copies.unanswered:  # nobody counted whose answers lack: those that have everything are told by their lists
+    if copies.unanswered:  # replies are not counted by member: their lists show which have everything
         for bookie in members:
             lagging.failed(bookie)
     if not lagging.left:

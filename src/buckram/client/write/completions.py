@@ -82,7 +82,8 @@ class Completions:
 
 
 def fail_future(future: asyncio.Future[Any] | AckCallback, error: BaseException) -> None:
-    """Fail it, without the loop's complaint when nobody looks: flush and close report the first failure anyway."""
+    """Fail a future without the loop's complaint if it is never awaited: flush and close report the first failure
+    anyway."""
     if not future.done():
         future.set_exception(error)
         future.exception()

@@ -39,7 +39,8 @@ ID_TRIES = 10
 async def choose_members(
     services: Services, quorum: Quorum, *, policy: PlacementPolicy | None = None, degraded: bool
 ) -> Chosen:
-    """An ensemble for a new ledger. NotEnoughBookies says what is missing and what can be done."""
+    """Return an ensemble for a new ledger. Raises NotEnoughBookies, which names what is missing and what can be
+    done."""
     if (policy or services.bookies.policy).weights:
         await services.weights.refresh(services)
     try:
@@ -53,7 +54,8 @@ async def choose_members(
 
 
 def _say_short(services: Services, quorum: Quorum, policy: PlacementPolicy, found: Chosen) -> None:
-    """Once for each shape, level and policy, until bookies are in other places: streams make ledgers all the time."""
+    """Warn that a new ledger falls short of its placement: once per shape, level and policy until bookies move, because
+    streams make ledgers all the time."""
     lacking = {one.level: str(one) for one in services.bookies.shortages(quorum, policy)}
     for breach in {one.level: one for one in reversed(found.short)}.values():
         kind = f"{quorum} {policy} {breach.level} {breach.level in lacking}"
@@ -74,7 +76,8 @@ def _cure(quorum: Quorum, error: NotEnoughBookies) -> str:
 
 
 def fitting(bookies: int, quorum: Quorum) -> Quorum:
-    """The largest ensemble like `quorum` that so many bookies can be: each of them a copy, acknowledged by most."""
+    """Return the largest ensemble for this number of bookies, at most the write quorum of `quorum`: each of them holds
+    a copy, acknowledged by most."""
     return Quorum.parse(max(1, min(bookies, quorum.write_quorum)))
 
 
@@ -99,10 +102,10 @@ async def register(services: Services, wanted: LedgerId | None, record: LedgerMe
 
 
 async def check_side(services: Services, ledger_id: LedgerId, made: Versioned) -> None:
-    """ReplicationRefused, and the ledger is deleted again, where the side of its namespace was replaced.
+    """Raise ReplicationRefused, and delete the ledger again, if the side of its namespace was replaced.
 
-    For ledgers that say which namespace they belong to, after they were made: whoever fences a side later finds the
-    ledger, and whoever did so before is found here. Nothing was written into it yet.
+    Call it after the ledger was made, for ledgers that name their namespace: whoever fences a side later finds the
+    ledger, and a fence from before is found here. Nothing was written into the ledger yet.
     """
     custom, store = made.metadata.custom_metadata, services.store
     if LEDGER_NAMESPACE not in custom or owner_of(custom) is not None:

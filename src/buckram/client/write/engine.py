@@ -59,7 +59,7 @@ OnAppenderClosed = Callable[["LedgerAppender"], None]
 
 
 class LedgerAppender:
-    """What a Writer (`client/write/writer.py`, which describes the methods for users) stands on; lanes answer to it.
+    """The engine of a Writer (`client/write/writer.py`, which describes the methods for users); lanes report to it.
 
     A segment of a stream uses it without the handle, which has neither `append_with_callback` nor `publish_no_lac`.
     """
@@ -115,7 +115,7 @@ class LedgerAppender:
             window, self._outbox, self._completions, config.max_pending_bytes, config.max_pending_entries
         )
         self.close_copies_s = config.close_copies_s
-        """So long a close waits for members that lack entries."""
+        """Longest wait of a close for members that lack entries, seconds."""
         self._notes = BehindNotes(services.store, ledger_id, services.runtime.stats)
         self._lagging_members = lagging_members(services, window, self._cell, digest, key, self._scope, self._notes)
         self._copy_missing = copy_missing_of(services, ledger_id, digest, key, self._notes)
@@ -134,11 +134,11 @@ class LedgerAppender:
         self._acked_under: dict[BookieId, int] = {}
         """Deferred sync: which connection's answers the next force must still find in place (sealing.force)."""
         self._refusal: BuckramError | None = None
-        """Why no append is accepted any more."""
+        """Error for new appends; None while they are accepted."""
         # Up to here a payload of type bytes without an explicit id needs no other check; -1: each needs all checks.
         self._plain_limit = -1 if explicit_ids else self._max_payload
         self._failure: BuckramError | None = None
-        """What the first append that failed failed with."""
+        """Error of the first append that failed; None if none has."""
         self._unsound: BuckramError | None = None
         self._closing: asyncio.Task[BuckramError | None] | None = None
         self._finished = self._asking_quota = False
@@ -147,22 +147,23 @@ class LedgerAppender:
 
     @property
     def last_confirmed(self) -> EntryId:
-        """The last entry that every reader may see; -1 before the first. Under deferred sync: the last forced one."""
+        """Return the last entry that every reader may see; -1 before the first. Under deferred sync: the last forced
+        one."""
         return self._window.lac
 
     @property
     def last_pushed(self) -> EntryId:
-        """The highest id given out, acknowledged or not."""
+        """Return the highest id given out, acknowledged or not."""
         return self._window.next_entry - 1
 
     @property
     def length(self) -> int:
-        """Payload bytes appended (acknowledged or not); of the whole ledger once closed."""
+        """Return the payload bytes appended (acknowledged or not); of the whole ledger once closed."""
         return self._window.length
 
     @property
     def pending_bytes(self) -> int:
-        """Payload bytes sent or about to be, and not yet acknowledged (counted by runs)."""
+        """Return the payload bytes sent or about to be, and not yet acknowledged (counted by runs)."""
         return self._window.pending_bytes
 
     @property
@@ -171,17 +172,18 @@ class LedgerAppender:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The metadata as this writer last saw or wrote it."""
+        """Return the metadata as this writer last saw or wrote it."""
         return self._cell.metadata
 
     @property
     def degraded(self) -> bool:
-        """Entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` says why."""
+        """Return whether entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` has the
+        reason."""
         return bool(self._change.degraded) and not self._window.closed
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """Where the present bookies fall short of the ledger's placement, in sentences."""
+        """Return where the present bookies fall short of the ledger's placement, in sentences."""
         window = self._window
         topology = self._services.bookies.topology
         return tuple(map(str, breaches(window.ensemble, window.quorum, self._policy, topology)))
@@ -192,12 +194,12 @@ class LedgerAppender:
 
     @property
     def ensemble_changes(self) -> int:
-        """How often a bookie was replaced so far."""
+        """Return how many bookies were replaced so far."""
         return self._change.changes
 
     @property
     def closed(self) -> bool:
-        """No append is accepted any more: closed, or failed."""
+        """Return whether no append is accepted any more: closed, or failed."""
         return self._refusal is not None
 
     # -- appending ----------------------------------------------------------------------------------------
@@ -257,7 +259,7 @@ class LedgerAppender:
         return await future
 
     def publish_no_lac(self) -> None:
-        """An idle writer no longer publishes its last confirmed entry: its owner appends something instead."""
+        """Stop publishing the last confirmed entry when idle: the writer's owner appends something instead."""
         self._lac.close()
 
     async def flush(self) -> None:
@@ -270,7 +272,7 @@ class LedgerAppender:
             await future
 
     def check_loop(self) -> None:
-        """WrongEventLoop in another event loop than the client's."""
+        """Raise WrongEventLoop in another event loop than the client's."""
         self._services.check_loop()
 
     async def force(self) -> EntryId:
@@ -314,7 +316,8 @@ class LedgerAppender:
         await wait_closed(self._closing, f"ledger {self.ledger_id}")
 
     async def replicated(self) -> bool:
-        """After close: whether all bookies have confirmed what they must hold, not only those of each quorum."""
+        """Return, after close, whether all bookies have confirmed what they must hold, not only those of each
+        quorum."""
         copies = self._outbox.copies
         await copies.wait(self._services.net.request_timeout_s)
         behind = self._lagging_members.left and (not self._finished or self.ledger_id in self._services.lagging)
@@ -334,7 +337,7 @@ class LedgerAppender:
         await close_on_exit(lambda wait: self.close(wait=wait), self._dispose, error, f"ledger {self.ledger_id}")
 
     async def _close(self, wait: bool) -> BuckramError | None:
-        """Runs once at a time; returns the error, because every caller of close gets it."""
+        """Close once at a time; return the error, because every caller of close gets it."""
         window, error = self._window, None
         try:
             if wait:
@@ -365,7 +368,8 @@ class LedgerAppender:
         return self._failure or error
 
     def resend(self, sends: Sequence[Send]) -> None:
-        """From an ensemble change: send these again, and everything from now on to the window's present ensemble."""
+        """Send these again, and everything from now on to the window's present ensemble. Called by an ensemble
+        change."""
         self._outbox.resend(sends)
 
     async def _dispose(self) -> None:
@@ -381,7 +385,7 @@ class LedgerAppender:
             self._on_closed = None
 
     def fail(self, error: BuckramError) -> None:
-        """The writer ends: everything pending fails with `error` (S8) and nothing is acknowledged any more (F11)."""
+        """End the writer: everything pending fails with `error` (S8) and nothing is acknowledged any more (F11)."""
         if not self._window.closed:
             self._end(error)
 
@@ -402,7 +406,8 @@ class LedgerAppender:
             self._refusal, self._plain_limit = error, -1
 
     def on_unusable(self, error: BaseException) -> None:
-        """A bug, or the client may not be used any more. Nothing may be acknowledged or sealed on unsound state."""
+        """End the writer after a bug, or when the client may not be used any more. Nothing may be acknowledged or
+        sealed on unsound state."""
         if not isinstance(error, BuckramError) or isinstance(error, InvariantViolation):
             error = WriteFailed(self.ledger_id, f"internal error, please report it: {error!r}")
             self._unsound = error
@@ -411,7 +416,7 @@ class LedgerAppender:
     # -- answers (AckSink) --------------------------------------------------------------------------------
 
     def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
-        """From a lane: the bookie in `slot` stored these entries."""
+        """Record that the bookie in `slot` stored these entries. Called by a lane."""
         outbox = self._outbox
         outbox.copies.answered(last - first + 1)
         if first <= outbox.probe.entry <= last:
@@ -427,7 +432,7 @@ class LedgerAppender:
             self.on_head_moved()
 
     def add_failed(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError) -> None:
-        """From a lane. Stale answers are ignored, whatever they say (2.3)."""
+        """Handle adds that failed. Called by a lane; stale answers are ignored, whatever they say (2.3)."""
         self._outbox.copies.answered(last - first + 1)
         window = self._window
         if window.closed:
@@ -441,7 +446,7 @@ class LedgerAppender:
                 self._change.slot_failed(slot, error)
 
     def _over_quota(self, bookie_id: BookieId) -> None:
-        """The namespace may store nothing more: end, once the bookie has said how much that is."""
+        """End the writer because its namespace may store nothing more, once the bookie has told the figures."""
         if not self._asking_quota and not self._scope.closed:
             self._asking_quota = True
             self._scope.spawn(self._end_over_quota(bookie_id), "quota")
@@ -450,7 +455,7 @@ class LedgerAppender:
         self.fail(await used_up(self._services.pool, bookie_id, self.namespace))
 
     def on_head_moved(self) -> None:
-        """Entries were acknowledged: resolve their futures, and enqueue appends that waited for room."""
+        """Resolve the futures of acknowledged entries, and enqueue appends that waited for room."""
         head = self._window.pending_head
         self._completions.reached(head)
         self._lac.head_moved()
@@ -460,5 +465,5 @@ class LedgerAppender:
             self._room.enqueue_waiting()
 
     def on_writable(self) -> None:
-        """From the outbox: backpressure is over."""
+        """Enqueue waiting appends, because backpressure is over. Called by the outbox."""
         self._room.enqueue_waiting()

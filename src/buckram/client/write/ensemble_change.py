@@ -1,12 +1,14 @@
-"""What a writer does when a bookie fails: another bookie in its place, or fewer copies for a while (2.6 to 2.9).
+"""The change of a writer's ensemble when a bookie fails: another bookie in its place, or fewer copies for a while (2.6
+to 2.9).
 
-The window (core/ledgers/append) says what is acknowledged, the cell what durable metadata records, the watcher whom to
-take. This module is the order of events between them. Fencing and other ends of a writer are the writer's business.
+The window (core/ledgers/append) holds what is acknowledged, the cell what durable metadata records, the watcher which
+bookies to take. This module is the order of events between them. Fencing and other ends of a writer are the writer's
+business.
 
-Degraded: no replacement exists (or the metadata store is away), but every write set still has Qa recorded members.
-Then the ensemble stays, the failed position is not written to, and entries are acknowledged by Qa of the others. It
-is tried again when the list of bookies changes and now and then: another bookie, or the failed one if it answers
-again as the same incarnation. It counts for nothing that it did not acknowledge after its return.
+Degraded: no replacement exists (or the metadata store is away), but every write set still has Qa recorded members. Then
+the ensemble stays, the failed position is not written to, and entries are acknowledged by Qa of the others. It is tried
+again when the list of bookies changes and now and then: another bookie, or the failed one if it answers again as the
+same incarnation. A returned bookie counts only for entries that it acknowledges after its return.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, LedgerMetadata, LedgerState, Slot
 
 _WITHIN_S = 30.0
-"""How long appends wait for the metadata store when they cannot be acknowledged without it."""
+"""Time appends wait for the metadata store when they cannot be acknowledged without it, seconds."""
 _DEGRADED_WITHIN_S = 1.0
 _AVOID_S = 5.0
 """A bookie that failed this writer so recently is not taken back while the writer can do without."""
@@ -59,7 +61,7 @@ class EnsembleEvents(Protocol):
         ...
 
     def on_head_moved(self) -> None:
-        """More entries are acknowledged than before: resolve their futures."""
+        """Resolve the futures of entries that have become acknowledged."""
         ...
 
     def fail(self, error: BuckramError) -> None:
@@ -98,7 +100,7 @@ class EnsembleChange:
         self._retrying = False
         self._give_up_s, self._give_up_head = _GIVE_UP_MIN_S, -1
         self.degraded = ""
-        """Why fewer bookies than Qw get the entries; empty when all is well."""
+        """Reason why fewer bookies than Qw get the entries; empty when all is well."""
         self.changes = 0
         self._misplaced = False
         # They hold nothing of this ledger, so it is no matter whether they come back with what they had.
@@ -111,7 +113,8 @@ class EnsembleChange:
             self._loop.call_soon(self.leave_convicted)
 
     def slot_failed(self, slot: Slot, error: BuckramError) -> bool:
-        """An add or an answer failed there; True unless it is stale. Merged into a change that is running."""
+        """Handle the failure of an add at a slot; return True unless it is stale. Merged into a change that is
+        running."""
         window = self._window
         position = window.failed(slot)
         if position is None:
@@ -133,7 +136,7 @@ class EnsembleChange:
         return True
 
     def bookies_changed(self, change: BookieChange) -> None:
-        """The watcher's callback."""
+        """Handle a change of the list of bookies; the watcher's callback."""
         window = self._window
         if window.closed:
             return
@@ -151,8 +154,8 @@ class EnsembleChange:
             self._retry_soon()
 
     def _leave_misplaced(self) -> None:
-        """The map says that members are elsewhere, and nothing could be acknowledged any more (M5): change those that
-        others can take the places of. Where none can, wait for the map or for bookies: a wrong line ends no writer."""
+        """Replace misplaced members where others can take their places: the map was changed, and nothing could be
+        acknowledged any more (M5). Where none can, wait for the map or for bookies: a wrong line ends no writer."""
         window = self._window
         if window.closed or window.changing or window.deferred_sync or self._scope.closed:
             return
@@ -172,13 +175,13 @@ class EnsembleChange:
             self._misplaced, self.degraded = True, why
 
     def leave_convicted(self) -> None:
-        """Members that lied give way where others can take their places (F21). Where none can they stay: what they
+        """Replace members that lied where others can take their places (F21). Where none can they stay: what they
         acknowledge counts as before."""
         why = "is convicted of lying: see `buckram cluster check`"
         self._leave({bookie: f"bookie {bookie} {why}" for bookie in self._watcher.convicted})
 
     def slow_members(self, slow: dict[BookieId, str]) -> None:
-        """Members that have been slow for too long give way where others can take their places."""
+        """Replace members that have been slow for too long where others can take their places."""
         self._leave({bookie: f"bookie {bookie} is slow: {why}" for bookie, why in slow.items()})
 
     def _leave(self, leaving: dict[BookieId, str]) -> None:
@@ -247,7 +250,8 @@ class EnsembleChange:
             self._loop.call_soon(self.leave_convicted)
 
     async def _record(self, first_entry: EntryId, failed: dict[int, BookieId], tried: dict[BookieId, None]) -> None:
-        """The compare-and-set of 2.6 step 3: predicate and choice are made anew on every fresh record."""
+        """Record the ensemble change by the compare-and-set of 2.6 step 3: predicate and choice are made anew on every
+        fresh record."""
         window = self._window
         doomed = not window.survives()
         if doomed and not self._choose(window.ensemble, failed, tried, doomed=False):
@@ -264,7 +268,8 @@ class EnsembleChange:
         await self._cell.update(change, within_s=_WITHIN_S if doomed else _DEGRADED_WITHIN_S)
 
     async def _before_giving_up(self) -> None:
-        """The list may be older than a bookie that could help; and those left have failed a moment ago."""
+        """Read the list of bookies again before giving up: it may be older than a bookie that could help, and those
+        left have failed a moment ago."""
         with suppress(MetadataError, TimeoutError):  # then what we know has to do
             async with asyncio.timeout(_PROBE_S):
                 await self._watcher.refresh()
@@ -276,7 +281,7 @@ class EnsembleChange:
     def _choose(
         self, ensemble: Sequence[BookieId], failed: dict[int, BookieId], tried: Collection[BookieId], doomed: bool
     ) -> dict[int, BookieId]:
-        """Replacements for as many failed positions as possible; none that failed in this change (trap 28)."""
+        """Return replacements for as many failed positions as possible; none that failed in this change (trap 28)."""
         quorum, now = self._window.quorum, self._loop.time()
         self._failed_at = {b: at for b, at in self._failed_at.items() if now - at < _AVOID_S}
         recent = [*tried, *self._failed_at]
@@ -287,7 +292,7 @@ class EnsembleChange:
         return chosen
 
     def _check_open(self, metadata: LedgerMetadata) -> None:
-        """F11: a writer that sees another state never acknowledges again."""
+        """Raise if another state was written: a writer that sees one never acknowledges again (F11)."""
         if metadata.state is LedgerState.CLOSED:
             raise LedgerFenced(self._window.ledger_id, f"another client closed it at entry {metadata.last_entry}")
         if metadata.state is LedgerState.IN_RECOVERY:
@@ -326,7 +331,7 @@ class EnsembleChange:
         return self._ended(NotEnoughBookies(quorum.ack_quorum, usable, message), message)
 
     def _unspread(self, rule: SpreadRule, usable: Sequence[BookieId], trouble: str) -> BuckramError:
-        """M5: nothing could be acknowledged any more."""
+        """Return the error for an ensemble that an acknowledgement could not span any more (M5)."""
         message = (
             f"{rule.explain(usable)}; {trouble or 'no other bookie can be used'}: start bookies in another "
             f"{rule.level}, or do not enforce the placement; last failure: {self._last_error}"
@@ -387,7 +392,8 @@ class EnsembleChange:
             self._retry_later()
 
     async def _answers(self, bookie: BookieId) -> bool:
-        """Registered as writable, the same incarnation as when we chose it, and it answers."""
+        """Return whether a bookie is registered as writable, has the same incarnation as when we chose it, and
+        answers."""
         if bookie not in self._watcher.bookies.writable or self._is_reborn(bookie):
             return False
         try:
@@ -401,7 +407,8 @@ class EnsembleChange:
         return known is not None and now is not None and known != now
 
     def _remember_incarnations(self) -> None:
-        """What each member was when it joined; one that told nothing then is held to the first thing it tells."""
+        """Remember each member's incarnation from when it joined; one that told none then is held to the first that it
+        tells."""
         known = self._incarnations
         self._incarnations = {
             b: known.get(b) or self._watcher.incarnation(b) for b in self._window.ensemble if b not in self._awaited

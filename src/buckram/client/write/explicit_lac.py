@@ -41,7 +41,7 @@ class ExplicitLac:
         self._retry_s = idle_s
 
     def on_lac_sent(self, lac: EntryId) -> None:
-        """An entry just left that carries `lac`."""
+        """Called when an entry that carries `lac` was sent."""
         if self._idle_s:
             if lac > self._published:
                 self._published = lac

@@ -1,4 +1,4 @@
-"""What a writer has appended in this turn of the loop, framed and handed to the lanes at the end of it.
+"""The outbox of a writer: what it appended in this turn of the loop, framed and handed to the lanes at the end of it.
 
 From reading the LAC to the lanes is one step without await, and the ensemble is the window's of that step (2.2). Also
 tells when a bookie is so slow to take bytes that the writer must wait for it. Room for appends is `append_room.py`'s.
@@ -35,11 +35,11 @@ class OutboxOwner(AckSink, Protocol):
     """The writer whose entries an outbox sends: lanes deliver acknowledgements to it."""
 
     def on_unusable(self, error: BaseException) -> None:
-        """Nothing can be sent any more: the client was closed or forked, or there is a bug."""
+        """Fail the writer, because nothing can be sent any more: the client was closed or forked, or there is a bug."""
         ...
 
     def on_writable(self) -> None:
-        """Backpressure is over: appends that wait can be sent."""
+        """Go on with waiting appends, because backpressure is over."""
         ...
 
 
@@ -79,7 +79,7 @@ class Outbox:
             turn.lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
             turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
         self.probe = Probe()
-        """Which entry is followed to see how long bookies take."""
+        """Probe that follows single entries to measure how long bookies take."""
         self.marked: EntryId = NO_ENTRY
         """An entry that was sent and is not acknowledged; NO_ENTRY: none is looked at."""
         self._marked_at = 0.0
@@ -100,12 +100,12 @@ class Outbox:
         return first
 
     def _begin_turn(self, first: EntryId, count: int, size: int) -> None:
-        """These are the first entries of this turn."""
+        """Begin a turn with these entries, and ask the batcher for a send at its end."""
         self._first = first
         self._batcher.ask(self)
 
     def add_at(self, entry: EntryId, body: bytes) -> None:
-        """With the caller's id; DuplicateEntry."""
+        """Add an entry with the caller's id. Raises DuplicateEntry."""
         if self._cipher is not None:
             body = self._cipher.seal(entry, body)
         self._window.enqueue_at(entry, len(body))
@@ -116,12 +116,12 @@ class Outbox:
         self._size += len(body)
 
     def flush_now(self) -> None:
-        """What was added leaves now, unless other writers send in this turn, too."""
+        """Send what was added now, unless other writers send in this turn, too."""
         if self._bodies:
             self._batcher.flush_now(self)
 
     def resend(self, sends: Sequence[Send]) -> None:
-        """The ensemble changed or a position became absent: send these, and from now on to who is there now."""
+        """Send these again, and from now on to the present ensemble: it changed, or a position became absent."""
         self._retarget()
         self._put(sends)
         self._batcher.send_loads([self])
@@ -191,14 +191,15 @@ class Outbox:
             took(bookie, seconds, now)
 
     def probed(self, bookie: BookieId) -> None:
-        """The entry that is followed was acknowledged."""
+        """Record an acknowledgement of the followed entry."""
         now = self._loop.time()
         seconds = self.probe.acked(bookie, now)
         if seconds is not None:
             self._services.bookies.recent.adds.took(bookie, seconds, now)
 
     def marked_took(self) -> float:
-        """The marked entry is acknowledged: how long that took. The next one that is sent is marked then."""
+        """Return how long the marked entry took, which is acknowledged now. The next entry that is sent is marked
+        then."""
         self.marked = NO_ENTRY
         return self._loop.time() - self._marked_at
 
@@ -220,7 +221,7 @@ class Outbox:
 
 
 def _rows(ids: list[EntryId]) -> list[_Row]:
-    """Rows of consecutive ids, in call order."""
+    """Return rows of consecutive ids, in call order."""
     rows: list[_Row] = []
     start = 0
     for i in range(1, len(ids) + 1):

@@ -1,4 +1,4 @@
-"""What a bookie says of a quota that is used up: an answer to an add has only a code.
+"""The details of a used-up quota, which a writer asks a bookie for: an answer to an add has only a code.
 
 Not here: who holds to quotas (`bookie/service/turnstile.py`).
 """
@@ -14,7 +14,8 @@ _WITHIN_S = 2.0
 
 
 async def used_up(pool: BookiePool, bookie: BookieId, namespace: str) -> QuotaExceeded:
-    """Return the error for a namespace to which a bookie said QUOTA_EXCEEDED, with figures where it tells them."""
+    """Return the error for a namespace that a bookie answered QUOTA_EXCEEDED for, with figures if the bookie gives
+    them."""
     unknown = QuotaExceeded(namespace, "stored_bytes or connections")
     try:
         reply = await pool.call(bookie, GetBookieInfo(QUOTAS), timeout_s=_WITHIN_S)

@@ -26,9 +26,9 @@ class TracedOutbox(Outbox):
         super().__init__(window, *parts, **settings)
         self._traces, self._within = traces, traces.within
         self._skip = traces.gap()
-        """So many turns are left out before the next one that begins a trace, if its program has none."""
+        """Number of turns that are left out before the next one that begins a trace, if its program has none."""
         self._span: AppendSpan | None = None
-        """Of an append of this turn."""
+        """Span of an append of this turn; None if none is followed."""
         self._entry: EntryId = 0
         """The last entry of that append."""
 

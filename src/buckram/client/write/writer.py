@@ -37,57 +37,61 @@ class Writer(NotBlocking):
 
     @property
     def last_confirmed(self) -> EntryId:
-        """The last entry that every reader may see; -1 before the first. Under deferred sync: the last forced one."""
+        """Return the last entry that every reader may see; -1 before the first. Under deferred sync: the last forced
+        one."""
         return self._engine.last_confirmed
 
     @property
     def last_pushed(self) -> EntryId:
-        """The highest entry id given out, acknowledged or not."""
+        """Return the highest entry id given out, acknowledged or not."""
         return self._engine.last_pushed
 
     @property
     def length(self) -> int:
-        """Payload bytes appended so far, acknowledged or not; those of the whole ledger once it is closed."""
+        """Return the payload bytes appended so far, acknowledged or not; those of the whole ledger once it is
+        closed."""
         return self._engine.length
 
     @property
     def pending_bytes(self) -> int:
-        """Payload bytes that are not yet acknowledged, counted by runs."""
+        """Return the payload bytes that are not yet acknowledged, counted by runs."""
         return self._engine.pending_bytes
 
     @property
     def pending_entries(self) -> int:
-        """The number of entries that are not yet acknowledged."""
+        """Return the number of entries that are not yet acknowledged."""
         return self._engine.pending_entries
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as this writer last saw or wrote it."""
+        """Return the ledger's metadata as this writer last saw or wrote it."""
         return self._engine.metadata
 
     @property
     def degraded(self) -> bool:
-        """Whether entries get fewer than Qw copies for now (never fewer than Qa); `degraded_reason` says why."""
+        """Return whether entries get fewer than Qw copies for now (never fewer than Qa); `degraded_reason` has the
+        reason."""
         return self._engine.degraded
 
     @property
     def degraded_reason(self) -> str:
-        """Why entries get fewer copies than they should; empty if they do not."""
+        """Return why entries get fewer copies than they should; empty if they do not."""
         return self._engine.degraded_reason
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """One sentence for each rule of the ledger's placement that its bookies break; empty if they keep all."""
+        """Return one sentence for each rule of the ledger's placement that its bookies break; empty if they keep
+        all."""
         return self._engine.misplaced
 
     @property
     def ensemble_changes(self) -> int:
-        """How many bookies this writer has replaced so far."""
+        """Return how many bookies this writer has replaced so far."""
         return self._engine.ensemble_changes
 
     @property
     def closed(self) -> bool:
-        """Whether the writer was closed or has failed; it then accepts no further append."""
+        """Return whether the writer was closed or has failed; it then accepts no further append."""
         return self._engine.closed
 
     # -- appending ----------------------------------------------------------------------------------------
