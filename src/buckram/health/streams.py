@@ -1,7 +1,7 @@
 """Reads what namespaces and streams show of their health, from the metadata alone: quotas, cursors, mirrors and so on.
 
-All heads come in pages with their values. A look ends after STREAMS_S or MOST_STREAMS streams, and says so.
-Not here: what it means (`core/health/of_streams.py`).
+All heads come in pages with their values. A look ends after STREAMS_S or MOST_STREAMS streams, and reports so. Not
+here: what it means (`core/health/of_streams.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from buckram.streams.shared.namespaces import Namespaces
 _log = logging.getLogger("buckram.health")
 STREAMS_S = 10.0
 FRESH_S = 5.0
-"""For so long what was seen of streams is not read anew: pages of the console ask every few seconds."""
+"""Seconds for which a look at streams is reused: pages of the console ask every few seconds."""
 MOST_STREAMS = 10_000
 _PAGE = 500
 _CURSORS = 1000
@@ -48,7 +48,7 @@ _CURSORS = 1000
 
 @dataclass(slots=True)
 class Found:
-    """What a look has seen so far."""
+    """Facts that a look has gathered so far."""
 
     namespaces: list[NamespaceFacts] = field(default_factory=list)
     cursors: list[CursorFacts] = field(default_factory=list)
@@ -67,7 +67,10 @@ class StreamsLook:
         self._at: float | None = None
 
     async def look(self, missed: list[tuple[str, str]]) -> Found:
-        """What there is now. What could not be read in time, or at all, is added to `missed`."""
+        """Return the facts as of now, at most `FRESH_S` old.
+
+        What could not be read in time, or at all, is added to `missed`.
+        """
         now = asyncio.get_running_loop().time()
         if self._at is None or now - self._at >= FRESH_S:
             self._found, self._missed = Found(), []

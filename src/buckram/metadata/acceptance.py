@@ -31,7 +31,7 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What a bookie says that does not believe the store."""
+    """Note of a bookie that does not believe the store. `why`: its reason."""
 
     bookie_id: BookieId
     why: str
@@ -39,8 +39,9 @@ class Suspect:
     epoch: int
     highest_ledger: LedgerId
     told: int | None = None
-    """The version of the history's key from which on it told all that it saw deleted; -1: it has not, None: it is of a
-    release that does not tell."""
+    """Version of the history's key since which it has reported all that it saw deleted; -1 if it has not, None if its
+    release does not report deletions.
+    """
 
 
 class Acceptance(NamedTuple):
@@ -76,8 +77,8 @@ def _suspect(name: BookieId, record: bytes) -> Suspect | None:
 async def accept(store: TreeStore, rng: random.Random, without: Collection[BookieId] = ()) -> Acceptance:
     """Begin a new epoch. What came back although it was deleted since is deleted again.
 
-    InvalidArgument where there is nothing to accept; MetadataUnavailable names bookies that do not show up and are not
-    among `without`.
+    Raises InvalidArgument if there is nothing to accept; MetadataUnavailable names bookies that do not show up and are
+    not among `without`.
     """
     history = await store.history()
     if history.moved and not history.accepted:
@@ -108,8 +109,9 @@ async def _followed(store: TreeStore) -> None:
 
 
 async def _all_bookies(store: TreeStore, without: Collection[BookieId], version: int) -> list[Suspect]:
-    """Wait until each has said what it knows, and told what it saw deleted since the history has this version: what it
-    told before may have gone with another restore."""
+    """Wait until each bookie has written its note, and reported what it saw deleted since the history has this version:
+    what it reported before may have gone with another restore.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + WITHIN_S
     known = [one for one in await store.known_bookies() if one not in without]
@@ -128,7 +130,7 @@ async def _all_bookies(store: TreeStore, without: Collection[BookieId], version:
 
 
 async def allow_collection(store: TreeStore, rng: random.Random) -> None:
-    """Tell every bookie, once, that what it found absent may go."""
+    """Tell every bookie, once, that ledgers that it found absent may be collected."""
     history = await store.history()
     if history.moved and not history.accepted:
         raise InvalidArgument(f"{store.uri}: nothing is collected: {why_not_accepted(history)}")

@@ -1,6 +1,6 @@
-"""Fencing one side of a replication: streams change hands, so that nobody but whom their new marks allow can write.
+"""Fencing one side of a replication: streams change hands, so that only writers whom their new marks allow can write.
 
-Who writes now is out: the stream's epoch grows, and an open segment is fenced and sealed. Not here: what the marks
+The present writer is out: the stream's epoch grows, and an open segment is fenced and sealed. Not here: what the marks
 allow (`core/streams/mirrors.py`), when a side is fenced (`replication/promotion.py`, `replication/run.py`).
 """
 
@@ -23,9 +23,9 @@ from buckram.types import LedgerId
 
 
 async def hand_over(side: Side, name: StreamName, head: Head, mark: Mirror) -> Head:
-    """Put a mark on a stream, fence whoever writes it, and return the head, all of whose segments are sealed.
+    """Put a mark on a stream, fence its writer, and return the head, all of whose segments are sealed.
 
-    Raises NoSuchStream for a stream that is not that of `head` any more, RecoveryFailed if too few bookies answer to
+    Raises NoSuchStream if `head` belongs to an earlier stream of that name, RecoveryFailed if too few bookies answer to
     fence its writer, MetadataUnavailable.
     """
     retries = head_retries()

@@ -1,4 +1,4 @@
-"""Keeping aside what only one cluster has, before the copy that has it is deleted or becomes another one.
+"""Keeping aside what only one cluster has, before the copy that has it is deleted or becomes a mirror.
 
 Records go, at their offsets, into a stream of their own in the same namespace, objects into a namespace of their own.
 Not here: which these are (`replication/reconciling.py`, `replication/positions.py`).

@@ -45,7 +45,7 @@ class ObjectCopy:
         self.name = StreamName(namespace, OBJECTS_LOG)
         self.objects = self.bytes = self.removed = 0
         self.lacking: Difference | None = None
-        """In what the two differed when they were compared last; None before that, and when the mirror is the same."""
+        """Differences between the two sides at the last comparison; None before it, and when the mirror is the same."""
         self.damaged: dict[str, ObjectDamaged] = {}
         """Objects of the last pass that cannot be read in the source."""
         self._changed = False
@@ -53,16 +53,16 @@ class ObjectCopy:
         self._source, self._target, self._pace, self._epoch = source, target, pace, epoch
         self._place = Looked(source, self.name)
         self._history = History()
-        """Of the source's metadata, when this run began."""
+        """History of the source's metadata when this run began."""
         self._mark: Mark | None = None
         """The position in the source's index that the mirror remembers."""
         self._uids = ("", "")
-        """Of the mirror's index and of the source's."""
+        """Uids of the mirror's index and of the source's."""
 
     async def run(self, *, follow: bool) -> None:
-        """Copy what there is; with `follow` until this is cancelled. Nothing to do where there never was an object.
+        """Copy what there is; with `follow` until this is cancelled. Does nothing if there never was an object.
 
-        Raises SourceWentBack where the source has forgotten what the mirror has, ReplicationRefused, MirrorStream for a
+        Raises SourceWentBack if the source has forgotten what the mirror has, ReplicationRefused, MirrorStream for a
         mirror that was promoted, ObjectDamaged when everything else was copied, and the errors of reading and writing,
         after which another run goes on.
         """
@@ -84,7 +84,7 @@ class ObjectCopy:
             await self._passes(there, here, mirror.uid, follow=follow)
 
     async def _prepare(self, uid: str) -> Head:
-        """Make the mirror's index, or see that what is there is one. Raises ReplicationRefused."""
+        """Make the mirror's index, or check that the one that exists is one. Raises ReplicationRefused."""
         target = self._target
         try:
             found = (await target.streams.read(self.name)).head
@@ -106,7 +106,7 @@ class ObjectCopy:
         return found
 
     async def _compare(self, there: ObservedObjects, stack: AsyncExitStack, mirror: Head) -> None:
-        """Raise SourceWentBack if the source's index has not the record up to which it was copied."""
+        """Raise SourceWentBack if the source's index does not have the record up to which it was copied."""
         verdict = Verdict.UNKNOWN
         if mirror.mark is not None:
             verdict, _ = await judged(self._place, mirror.mark, mirror, self._history)
@@ -147,7 +147,7 @@ class ObjectCopy:
             await asyncio.sleep(max(_LOOK_S, (loop.time() - began) * _COMPARING_SHARE if same_at >= 0 else 0.0))
 
     async def _pass(self, there: ObservedObjects, here: MirrorObjects, mirror_uid: str) -> bool:
-        """Make the mirror what the source is at this moment; returns whether it was that before."""
+        """Make the mirror what the source is at this moment; return whether it was the same before."""
         found, version = await compared(there, here, self._source)
         if not found.empty or self._mark is None:
             # It is written first: what the mirror has must never be more than what it remembers of the source.

@@ -1,4 +1,4 @@
-"""`EtcdClient`: requests to whichever member of an etcd cluster answers, each within its time.
+"""`EtcdClient`: requests to whichever member of an etcd cluster answers, each with a deadline.
 
 All of a client's traffic goes to one member at a time. When that one fails, streams move on with the requests, so
 nothing waits on a member that others found dead. A mutation is sent twice only if the first never left.
@@ -24,7 +24,7 @@ _log = logging.getLogger("buckram.etcd")
 Answer = dict[str, Any]
 _CONNECT_S = 2.0
 _ANSWER_S = 3.0
-"""After so long a read is asked again, of the next member."""
+"""Seconds after which a read is asked again, of the next member."""
 _MAX_CONNECTIONS = 16
 _MAX_WAITING = 10_000
 _MAX_TOKENS = 2
@@ -63,7 +63,7 @@ class EtcdClient:
 
     @property
     def forked(self) -> bool:
-        """Whether this is the copy of a child process: connections and session are the parent's."""
+        """Return whether this is the copy of a child process: connections and session are the parent's."""
         return os.getpid() != self._pid
 
     def check_usable(self) -> None:
@@ -73,7 +73,7 @@ class EtcdClient:
             raise MetadataUnavailable(CLOSED)
 
     async def call(self, path: str, body: Mapping[str, Any], what: str, *, repeat: bool) -> Answer:
-        """One request. `what` is for the error's words. `repeat`: it may be sent again when its answer is lost.
+        """Make one request. `what` names it in errors. `repeat`: it may be sent again when its answer is lost.
 
         Refused is raised as it is; `translate` makes it an error for callers.
         """
@@ -95,7 +95,7 @@ class EtcdClient:
             self._waiting -= 1
 
     async def call_translated(self, path: str, body: Mapping[str, Any], what: str, *, repeat: bool) -> Answer:
-        """The same, with what etcd refuses as an error for callers."""
+        """Make one request like `call`, with what etcd refuses as an error for callers."""
         try:
             return await self.call(path, body, what, repeat=repeat)
         except Refused as refused:
@@ -147,7 +147,7 @@ class EtcdClient:
         return _parsed(status, answer)
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[Answer]:
-        """Answers as they come, from the member that is asked now; the end when that one is left.
+        """Yield answers as they come, from the current member; ends when the client leaves that member.
 
         OSError, TimeoutError and Refused are the caller's to deal with.
         """
@@ -216,11 +216,14 @@ class EtcdClient:
 
     @property
     def at(self) -> int:
-        """Which member is asked; `leave` takes it back as proof that nobody else has left it meanwhile."""
+        """Return the number of the current member.
+
+        `leave` takes it as proof that no other call has left that member meanwhile.
+        """
         return self._at
 
     def leave(self, at: int) -> None:
-        """The member did not do what it should: ask the next one."""
+        """Leave a member that failed, and ask the next one."""
         if at != self._at:
             return
         self._at = (at + 1) % len(self._all)
@@ -230,7 +233,7 @@ class EtcdClient:
             connection.close()
 
     def close(self) -> None:
-        """Everything that waits fails. Idempotent."""
+        """Close all connections; everything that waits fails. Idempotent."""
         self._closed = True
         for connection in (*self._idle, *self._busy, *self._streams):
             connection.close()
@@ -238,7 +241,7 @@ class EtcdClient:
 
 
 class _Attempt:
-    """One call on its way: what is sent, whether it has left, and why it is not answered yet."""
+    """One call on its way: its content, whether it has left, and why it is not answered yet."""
 
     __slots__ = ("at", "body", "path", "repeat", "sent", "what", "why")
 

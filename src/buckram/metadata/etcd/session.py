@@ -1,8 +1,8 @@
 """`EtcdSession`: a lease that this process keeps alive, and the fence that ends what it sent before.
 
-That the session is over is something that etcd says, never this process's own clock: an answer to a keep-alive without
-time to live, or a lease that is not found. The lease's own key is the fence: every transaction of the session is bound
-to its revision, so a change whose answer was lost cannot happen any more once the key was written again.
+Only etcd decides that the session is over, never this process's own clock: an answer to a keep-alive without time to
+live, or a lease that is not found. The lease's own key is the fence: every transaction of the session is bound to its
+revision, so a change whose answer was lost cannot happen any more once the key was written again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from buckram.seams import Notify
 _log = logging.getLogger("buckram.etcd")
 _CLOSE_S = 2.0
 _PARTS = 4
-"""Keep-alives within one time to live."""
+"""Number of keep-alives within one time to live."""
 
 
 class EtcdSession:
-    """The session of one store. It begins when it is needed first, and anew after a loss.
+    """The session of one store. It begins when it is first needed, and anew after a loss.
 
     `lost` is called on the loop after each loss; the session that follows begins with the next change.
     """
@@ -31,7 +31,7 @@ class EtcdSession:
     def __init__(self, client: EtcdClient, places: Places, ttl_s: int, lost: Notify) -> None:
         self.ttl_s = ttl_s
         self.lease = 0
-        """0 while there is no session."""
+        """Id of the lease; 0 while there is no session."""
         self.fence = 0
         """The revision that transactions are bound to; 0 after a change whose answer was lost."""
         self._client, self._places, self._lost = client, places, lost
