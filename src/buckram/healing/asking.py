@@ -43,7 +43,7 @@ class Asked:
 async def ask_readonly(client: LedgerClient, bookie: BookieId, wanted: bool, *, within_s: float = FOLLOW_S) -> Asked:
     """Have a bookie take no new entries until that is taken back, or take it back, a drain included.
 
-    NoSuchBookie; Refused for Apache's, and for one that does not follow, with what keeps it.
+    Raises NoSuchBookie; Refused for Apache's bookies, and for one that does not follow in time, with the reason.
     """
     store = client.services.store
     info = await _known(store, bookie)

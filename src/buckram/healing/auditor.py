@@ -130,7 +130,7 @@ class Auditor:
     async def _step(self) -> float:
         """Look at everything once; return the seconds until it has to be looked at again if nothing changes."""
         notify, loop = self._changed.set, asyncio.get_running_loop()
-        await self._follow_delay()  # before the bookies: who asks for an audit has seen that one is gone
+        await self._follow_delay()  # before the bookies: whoever requests an audit has already noticed a missing one
         there = await self._store.bookies(notify)
         # A bookie whose cookie was deleted is known as long as ledgers name it.
         known = [*dict.fromkeys([*await self._store.known_bookies(), *self._named])]
@@ -174,7 +174,7 @@ class Auditor:
         return look_s if next_due is None else min(look_s, max(0.0, next_due - loop.time()))
 
     def _domains(self) -> dict[BookieId, tuple[str, ...]]:
-        """The fault domains that count for the brake, of every bookie whose place is known."""
+        """Return the fault domains that matter for the brake, of every bookie whose place is known."""
         topology = self._client.services.bookies.topology
         return {
             bookie: tuple(f"{level} {name}" for level in self._brake_levels if (name := topology.domain(bookie, level)))
@@ -279,6 +279,6 @@ class Auditor:
         index.marked += 1
         try:
             await self._tree.mark(ledger, names, self._client.services.runtime.clock.wall_us() // 1000)
-        except MalformedRecord as error:  # a mark it is, and workers say why it waits; the others go on
+        except MalformedRecord as error:  # it is marked already, and replicators report why it waits
             index.unreadable += 1
             log.warning("auditor %s: %s", self.name, error)

@@ -85,7 +85,7 @@ class Board:
     async def marked(self) -> None:
         """Wake the replicators: ledgers were marked."""
         key = f"{self._base}/round"
-        with suppress(VersionConflict, KeyExists, NoSuchKey):  # then somebody else has just woken them
+        with suppress(VersionConflict, KeyExists, NoSuchKey):  # then another process has just woken them
             try:
                 await self._keys.set(key, b"", (await self._keys.get(key)).version)
             except NoSuchKey:
@@ -136,7 +136,7 @@ class Board:
             return {}
         return {check: result for check, result in found.items() if isinstance(result, dict)}
 
-    # -- who was away -------------------------------------------------------------------------------------
+    # -- attendance ----------------------------------------------------------------------------------------
 
     async def attendance(self) -> tuple[Attendance, int]:
         """Return which bookies were away, and the version of the record; -1 if there is none.

@@ -37,7 +37,7 @@ async def collect_now(client: LedgerClient, bookie: BookieId, *, within_s: float
     fresh = secrets.token_hex(8)
 
     def ask(wish: Wish) -> Wish | None:
-        # A request that is not answered yet gets one answer for all who wait.
+        # All callers that wait for the same unanswered request share its answer.
         waits = wish.collect and begun.get("word") != wish.collect
         return None if waits else replace(wish, collect=fresh)
 

@@ -99,7 +99,7 @@ class CopiesCheck(MemberCheck):
         info = self._services.bookies.info(bookie)
         pieces = [piece for piece in plan_pieces(ledger, metadata, PIECE_BYTES) if piece.bookie == bookie]
         if not pieces and not metadata.closed:
-            return True  # only what can still grow, which its writer sees to
+            return True  # it is only in the open last fragment, which its writer takes care of
         if info is None or info.address is None or not pieces:
             return None
         peer = Peer(info.address, self._services.identities.expected(bookie))

@@ -149,7 +149,7 @@ async def drain(
 
     await change_wish(store, bookie, leaving)
     await _until_readonly(store, bookie)
-    # What was made until it became read-only counts as well, and what is copied already.
+    # The total includes ledgers made until it became read-only, and those that are copied already.
     return await _wait(client, bookie, depending | await ledgers_naming(store, bookie), on_progress, stuck_s)
 
 
@@ -266,8 +266,8 @@ async def _wait(
         rate = sum(worker.bytes_per_s for worker in workers)
         on_progress(Progress(len(total) - len(left), len(total), rate, eta_s(workers)))
         if not left:
-            # The proof: every record, read after the store told all that was complete. One may have been made, or
-            # copied to this bookie, while the others were waited for.
+            # The proof: every record, read after a sync of the store. A ledger may have been made, or
+            # copied to this bookie, while this waited for the others.
             await store.sync()
             found = await ledgers_naming(store, bookie)
             total |= found

@@ -139,7 +139,7 @@ class FirstChecks:
         try:
             self._version = await self._board.say_attendance(self._attendance, self._version)
         except (VersionConflict, KeyExists, NoSuchKey):
-            self._attendance = None  # another auditor: what it says is read before anything else is done
+            self._attendance = None  # another auditor wrote it: read its record before anything else
             raise MetadataError("another auditor has just said who was away") from None
 
     async def _walk(self) -> None:
@@ -157,7 +157,7 @@ class FirstChecks:
             since = ledger + 1
             if metadata is None or not metadata.closed:
                 found_open.append(ledger)
-        await self._see()  # a bookie that went meanwhile is held to what the walks before found
+        await self._see()  # a bookie that left meanwhile is judged by the walks before this one
         if self._attendance is not None:
             self._attendance.walked(Unsettled.of(since, found_open))
             await self._write()
@@ -209,9 +209,9 @@ class FirstChecks:
         except MalformedRecord:
             return False
         if metadata.state is LedgerState.IN_RECOVERY:
-            return False  # what it lacks is told by its end, and its record may name other members then
+            return False  # known only once it is closed, and its record may name other members then
         if note.bookie not in members_of(metadata):
-            return True  # somebody else has its place, with all its copies
+            return True  # another bookie has its place, with all its copies
         if there.find(note.bookie) is None or not await self._check.look_at(note.ledger, note.bookie, found):
             return False
         # The look at an open ledger ends where it was confirmed: one that was closed meanwhile goes further.

@@ -1,4 +1,4 @@
-"""Copying what one member of a fragment stores to another bookie: whole batches, verified, durable when it is done.
+"""Copies what one member of a fragment stores to another bookie: whole batches, verified, durable when it is done.
 
 Entries travel as they are stored, digest and LAC included. Not here: which bookie is the target, and the change of the
 metadata afterwards (`healing/ledger_repair`).
@@ -94,7 +94,7 @@ class FragmentCopy:
         self._pulls = Pulls(services, ledger, digest, self._local, scope, pace, limits)
 
     async def to(self, target: BookieId, position: Position, last: EntryId) -> Copied:
-        """Make `target` hold what `position` stores up to `last`. Raises the error of a target that refuses."""
+        """Make `target` hold what `position` stores up to `last`. Raises the error with which the target refused."""
         done = Copied()
         # One iterator for all walkers: a striped fragment has millions of short ranges.
         ranges = self._quorum.held_ranges(position, self._fragment.first_entry, last)
@@ -147,7 +147,7 @@ class FragmentCopy:
             return None
 
         if one_batch:
-            if (error := await walk()) is not None:  # nothing goes on beside it
+            if (error := await walk()) is not None:  # a single batch needs no concurrency
                 raise error
             await sink.acknowledged(0)
             return
@@ -200,7 +200,7 @@ class FragmentCopy:
             at += max(1, len(chunk))
 
     async def _pass_on(self, target: BookieId, chunk: Sequence[_Run], sink: _Acks, done: Copied) -> None:
-        """Send, and wait while too much is not acknowledged. `chunk` has the run of each entry."""
+        """Send runs of entries, and wait while too much is not acknowledged. `chunk` has the run of each entry."""
         lane = self._services.pool.lane(target)
         ours = self._services.bookies.incarnation(target) is not None
         at = 0
@@ -234,7 +234,7 @@ class FragmentCopy:
         holders = [p for p in self._quorum.write_set(entry) if p != position and ensemble[p] not in self._gone]
         order = list(self._services.bookies.read_order([ensemble[p] for p in holders]))
         if ensemble[position] not in self._gone:
-            order.append(ensemble[position])  # it lives and gives way: the last to be asked, and perhaps the only one
+            order.append(ensemble[position])  # it lives and is replaced: asked last, and perhaps the only holder
         return order
 
     async def _read(self, position: Position, at: EntryId, last: EntryId, done: Copied) -> Sequence[_Run]:
@@ -271,7 +271,7 @@ class FragmentCopy:
 
 
 class _Run(NamedTuple):
-    """Consecutive entries that are sent together. `size`: their stored bytes, `frames`: what is sent."""
+    """Consecutive entries that are sent together. `size`: their stored bytes, `frames`: the bytes to send."""
 
     first: EntryId
     entries: int

@@ -286,7 +286,7 @@ class LedgerRepair:
         assert member.last is not None
         ranges = partial(quorum.held_ranges, member.position, member.first, member.last)
         birth = digest.birth
-        for again in (False, True):  # the second time: what the target dropped before metadata named it
+        for again in (False, True):  # second pass: entries that the target dropped before metadata named it
             try:
                 copied = await copy.to(target, member.position, member.last)
                 if member.last >= member.first:
@@ -362,9 +362,9 @@ class LedgerRepair:
         outcome.copied.bytes += report.bytes_copied
         problems, without = list(report.problems), list[EntryId]()
         if problems and not metadata.closed:
-            # The last one says that an open ledger's end was not looked at. What is confirmed of it is filled in; the
-            # writer or whoever recovers the ledger sees to the rest. A mark for that would stay for ever where nobody
-            # writes or recovers any more.
+            # The last problem is that an open ledger's end was not checked. Its confirmed entries are copied here; the
+            # writer, or the recovery of the ledger, completes the rest. A mark for that would stay for ever if there is
+            # no writer or recovery any more.
             not_looked_at = problems.pop()
             if not await self._fill_open(ledger):
                 outcome.reasons.append(Reason(Why.WRITER_LIVES, not_looked_at))

@@ -139,7 +139,7 @@ class Pulls:
         if self._digest.kind not in (DigestType.CRC32, DigestType.CRC32C):
             return False
         if self._services.bookies.incarnation(target) is None:
-            return False  # none of ours
+            return False  # an Apache bookie, or not registered
         until = self._services.apart.get((source, target))
         return until is None or until <= asyncio.get_running_loop().time()
 
@@ -154,7 +154,7 @@ class Pulls:
             places, size = Located(located.directory, located.identity, group), sum(one.length for one in group)
             count = sum(one.entries for one in group)
             if group[0].first + count - 1 > last:
-                return False  # nobody asked for so many
+                return False  # the located group reaches beyond the last requested entry
             await self._pace.take(size)
             request = Pull(
                 self._ledger, group[0].first, count, self._digest.key, self._digest.kind, source, places,

@@ -1,7 +1,7 @@
-"""A replicator: takes marked ledgers, those with the fewest copies first, and makes them whole or says why not.
+"""A replicator: takes marked ledgers, those with the fewest copies first, and makes them whole or gives the reason.
 
-Any number of them share the work through locks, with Apache's workers too. A ledger ends healthy, in progress,
-waiting with a reason, or lost with its entries. Not here: the repair of one ledger (`healing/ledger_repair`).
+Any number of them share the work through locks, with Apache's too. A ledger ends healthy, in progress, waiting with a
+reason, or lost with its entries. Not here: the repair of one ledger (`healing/ledger_repair`).
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Replicator:
         there, members = self._client.services.bookies, members_of(metadata)
         gone = [bookie for bookie in members if there.info(bookie) is None]
         needs = needs_of(ledger, metadata, [*gone, *self._leaving])
-        # One that leaves and lives endangers nothing: ledgers that lost a copy come first.
+        # A living bookie that leaves endangers no entry: ledgers that lost a copy come first.
         return needs_of(ledger, metadata, gone), copied_bytes(metadata, needs)
 
     async def _take(self, candidate: Candidate) -> None:
@@ -253,7 +253,7 @@ class Replicator:
             del self._kept[ledger]
             return
         if sessions != self._sessions or self._forbidden:
-            return  # meanwhile, and perhaps with this lock; the next round gives it back or takes it anew
+            return  # session lost or copying forbidden meanwhile: the next round gives the lock back or takes it anew
         self._active[ledger] = None
         ended = self._attempts[ledger] = asyncio.timeout(None)
         try:
@@ -290,7 +290,7 @@ class Replicator:
 
     async def _unmark(self, candidate: Candidate, mark: Mark | None) -> bool:
         """Remove the ledger's mark; return whether this did it."""
-        if mark is None:  # what it has is an empty folder, perhaps with something strange in it
+        if mark is None:  # an empty folder, perhaps with a foreign key in it
             self._retry_at[candidate.ledger] = asyncio.get_running_loop().time() + self._config.retry_s
             await self._tree.tidy([candidate.ledger])
             return False

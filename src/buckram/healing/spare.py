@@ -58,7 +58,7 @@ def next_spare(
     now = broken({})
     options = [(position, together[position]) for position in left if position in together]
     options = [one for one in options if broken(dict([one])) <= now]
-    # `now` counts those of whom nobody knows where they are: what is no worse may still be worse than it need be.
+    # `now` includes members whose place is unknown: an option that is no worse may still be worse than necessary.
     if not options or any(broken(dict(options[:1]))):
         for position in left:
             alone = spare_members(bookies, ensemble, {position: failed[position]}, quorum, policy, wanted)

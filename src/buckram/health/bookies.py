@@ -122,7 +122,7 @@ class Asking:
         return self._addresses.get(bookie)
 
     def _place(self, cluster: str, name: BookieId, info: BookieInfo | None, doubting: str) -> None:
-        """Note where the bookie can be asked, and who has to answer there. The same address stays the same object."""
+        """Record the bookie's address, and which id has to answer there. The same address stays the same object."""
         address = info.address if info is not None else address_of_id(doubting) or address_of_id(name)
         if address is None:
             self._addresses.pop(name, None)

@@ -124,7 +124,7 @@ class StreamsLook:
                     await self._look_at(name, head, policy)
                 except MetadataUnavailable:
                     raise
-                except Exception as error:  # What somebody wrote into one stream's metadata hides no others.
+                except Exception as error:  # One stream's malformed metadata must not hide the others.
                     if not isinstance(error, BuckramError):
                         _log.error("health failed over stream %s by a mistake", name, exc_info=error)
                     self._missed.append((f"stream {name}", str(error)))
@@ -155,7 +155,7 @@ class StreamsLook:
             if step.query:
                 query = QueryFacts(name, application, step.query, step.version, step.time, step.pause)
                 self._found.queries.append(query)
-        objects = name.endswith(f"/{OBJECTS_LOG}")  # its replication tells of itself when something changes only
+        objects = name.endswith(f"/{OBJECTS_LOG}")  # objects' replication writes progress only on changes
         if head.mirror is not None and head.mirror.state == MIRROR and not objects:
             await self._look_at_mirror(name, head)
         if policy.backup_every_s and purpose_of(name, head) is Purpose.DATABASE:

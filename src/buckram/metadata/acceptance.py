@@ -1,9 +1,9 @@
-"""Accepting a metadata store that went back or was restored, so that it serves the cluster in a new epoch.
+"""Accepts a metadata store that went back or was restored, so that it serves the cluster in a new epoch.
 
 Every running bookie publishes a note of the epochs it has seen and the ids it holds. The new epoch is higher than all
-of those, and new ids start after all of those. What bookies saw deleted since the backup is compared with what came
-back with it (`metadata/told_deletions.py`). A bookie that returns later moves the ids itself when it adopts the epoch
-(`bookie/witness.py`).
+of those, and new ids start after all of those. The deletions that bookies saw since the backup are compared with what
+came back with it (`metadata/told_deletions.py`). A bookie that returns later moves the ids itself when it adopts the
+epoch (`bookie/witness.py`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
         raise InvalidArgument(
             f"{store.uri}: nobody restored this store, and no bookie says that it went back: there is nothing to accept"
         )
-    # Nobody uses it while it is looked at, and every bookie that runs says what it knows.
+    # The store is not in use while it is looked at, and every running bookie reports what it knows.
     version = await set_history(store, replace(history, accepted=False, moved=""))
     said = await _all_bookies(store, without, version)
     epoch = max([history.epoch, *(one.epoch for one in said)]) + 1
@@ -102,7 +102,7 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
 
 
 async def _followed(store: TreeStore) -> None:
-    """Wait for the bookies to go on; one that does not follow in time is named by the next checkup."""
+    """Wait for the bookies to go on; the next checkup names those that do not follow in time."""
     deadline = asyncio.get_running_loop().time() + WITHIN_S
     while await suspects(store) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - of other processes
         await asyncio.sleep(_PAUSE_S)

@@ -59,7 +59,7 @@ def _me() -> str:
 
 
 async def notes(store: MetadataStore, watch: Notify | None = None) -> dict[str, AuditEvent | None]:
-    """Yield the notes that wait, by key; None for one that does not parse. Raises MetadataError."""
+    """Return the notes that wait, by key; None for one that does not parse. Raises MetadataError."""
     folder = f"{store.own}/{FOLDER}/notes"
     found: dict[str, AuditEvent | None] = {}
     if watch is not None:

@@ -167,7 +167,7 @@ def write_file(path: Path, backup: Backup) -> None:
         new.rename(path)
     finally:
         new.unlink(missing_ok=True)
-    read_file(path)  # what cannot be read again is no backup
+    read_file(path)  # verify: a file that cannot be read again is no backup
 
 
 def _lines(backup: Backup) -> Iterable[bytes]:

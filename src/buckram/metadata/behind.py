@@ -104,7 +104,7 @@ async def forget_deleted(store: MetadataStore) -> int:
         key = deletions_key(store.own, bucket)
         try:
             deleted = decode_deleted(key, (await store.keys.get(key)).value)
-        except (NoSuchKey, MalformedRecord):  # who cannot read it is told by who deletes for it
+        except (NoSuchKey, MalformedRecord):  # the removal of ledgers reports a record that cannot be read
             continue
         for ledger, bookie in notes:
             if ledger in deleted and await is_gone(store, ledger):

@@ -92,7 +92,7 @@ class Election:
             try:
                 await self._keys.get(f"{self._folder}/{watched.name}", changed)
             except NoSuchKey:
-                continue  # it went this moment; the watch may fire once for nothing
+                continue  # it was just deleted; the watch may fire once without a change
             if own == 0:
                 await self._show()
             return own == 0

@@ -116,7 +116,9 @@ class LedgerTree(Protocol):
 
 
 class FolderTree:
-    """All ledgers in one folder; a counter gives ids in blocks that grow, so that one ledger leaves no gap."""
+    """A tree with all ledgers in one folder; a counter gives ids in blocks that grow, so that one ledger
+    leaves no gap.
+    """
 
     def __init__(self, keys: KeyStore, layout: Layout) -> None:
         self._keys, self._layout = keys, layout
@@ -158,7 +160,7 @@ class FolderTree:
             counter = await self._counter()
             if ledger_id < _number(self._layout.next_ledger_id, counter.value):
                 raise LedgerIdUsed(ledger_id)
-            # Not when the counter moves meanwhile: the id would be given, and nobody looks here again.
+            # Fails if the counter moves meanwhile: it might give out the id, without looking at chosen ids again.
             ops.append(CheckVersion(self._layout.next_ledger_id, counter.version))
             ops.append(await self._marking(ledger_id))
         return ops

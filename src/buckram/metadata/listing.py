@@ -1,4 +1,4 @@
-"""All children of a key, by their names or with their values, page by page. Not here: what they mean."""
+"""All children of a key, by their names or with their values, page by page. Not here: the meaning of keys."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class MemoryTree:
             return {key: KeyValue(node.value, node.version) for key, node in sorted(self._nodes.items())}
 
     def lasting(self) -> dict[str, KeyValue]:
-        """Return a snapshot without what is bound to sessions, as a copy of a store would be."""
+        """Return a snapshot without keys that are bound to sessions, as a copy of a store would be."""
         with self._lock:
             return {
                 key: KeyValue(node.value, node.version)

@@ -92,7 +92,7 @@ class _Removal:
     def fail(self, error: Exception) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # whoever was cancelled does not ask
+            self.done.exception()  # mark it as retrieved: a cancelled caller does not await it
 
 
 class Removals:
@@ -115,7 +115,7 @@ class Removals:
         try:
             async with self._turn:
                 while mine in self._waiting:
-                    # Whoever is cancelled leaves the others of this step alone.
+                    # Cancelling one caller must not affect the others of this step.
                     await asyncio.shield(asyncio.ensure_future(self._step(self._next())))
         finally:
             if mine in self._waiting:  # cancelled while it waited

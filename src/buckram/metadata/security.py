@@ -176,7 +176,7 @@ class SecurityStore:
         for _ in range(_TRIES):
             ops: list[KeyOp] = [Create(path, value)]
             with contextlib.suppress(NoSuchKey):
-                # Deleted and made anew in one step, so that whoever watches which keys there are hears of it.
+                # Deleted and made anew in one step, so that watches of the list of keys fire.
                 ops.insert(0, Delete(path, (await self._keys.get(path)).version))
             with contextlib.suppress(KeyExists, VersionConflict, NoSuchKey):
                 await self._keys.multi(ops)

@@ -43,7 +43,7 @@ class SessionLock:
         with _fork_guard:
             if _held.pop(self._fd, self) is self:
                 return
-            if self.intact():  # else the name is somebody else's by now
+            if self.intact():  # else another process has the name by now
                 self._path.unlink(missing_ok=True)
             os.close(self._fd)
 

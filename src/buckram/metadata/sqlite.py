@@ -412,7 +412,7 @@ class _Worker:
         if place not in self._watches:
             self._pauses[_pause_of(place)] += 1
         armed, waiting = self._watches.get(place, (token, {}))
-        if armed != token:  # a change that no poll has seen yet; those who waited hear of it now
+        if armed != token:  # a change that no poll has seen yet: notify the earlier watches now
             self._fire(place)
             self._pauses[_pause_of(place)] += 1
             waiting = {}
@@ -440,7 +440,7 @@ class _Worker:
         """Return the pause between two polls in seconds; None if there is nothing to notice."""
         if self._watches:
             return min(pause for pause, places in self._pauses.items() if places)
-        # Also without anything to notice: an open file that nobody looks at could be deleted unseen.
+        # Poll even without watches, to notice that the open file was deleted.
         return _SESSION_POLL_S if self.tree.is_open else None
 
     def _poll(self) -> None:

@@ -53,7 +53,7 @@ class Rows(Protocol):
 
     def row(self, place: Place) -> Row | None: ...
     def children_of(self, parent: str) -> Generator[tuple[str, int | None]]:
-        """Return names and sessions of the rows below a key."""
+        """Yield names and sessions of the rows below a key."""
         ...
 
     def keys_of(self, session: int) -> list[Place]: ...
@@ -125,7 +125,7 @@ class Changes:
             for place, row in reversed(self._undo):
                 self._now[place] = row
             self.touched = touched
-            # What ended with a dead session stays ended: that it was met by a job that failed changes nothing.
+            # A dead session stays ended, even if the job that met it failed.
             for session in self.ended:
                 self.end(session)
             return error

@@ -1,9 +1,9 @@
-"""One statement that does to the SQLite file whatever a batch of writes changes. Synchronous.
+"""One statement that makes all changes of a batch of writes to the SQLite file. Synchronous.
 
-SQLite's write lock is taken when the first statement that changes something begins, and let go when the transaction is
-committed. Between two statements a thread may wait for the interpreter, and whoever stops the process then stops
-everybody's changes. So the rows of a batch go into a view, in one `INSERT`, whose triggers change the tables, and
-SQLite commits by itself at the end of it. What the batch was worked out from is held by `View`: SQLite refuses the
+SQLite's write lock is taken when the first statement that changes something begins, and released when the transaction
+is committed. Between two statements a thread may wait for the interpreter, and stopping the process there would block
+all other writers. So the rows of a batch go into a view, in one `INSERT`, whose triggers change the tables, and SQLite
+commits by itself at the end of it. `View` holds the snapshot that the batch was worked out from: SQLite refuses the
 statement if somebody has changed the file since.
 
 The view and its triggers are temporary: each connection has its own, and the file has nothing of them.
@@ -125,7 +125,7 @@ def rows_of(changes: Changes, session: int | None) -> list[ChangeRow]:
 
 
 def commit(db: sqlite3.Connection, rows: Sequence[ChangeRow]) -> None:
-    """Change the file. On an error the caller rolls back what is in a transaction."""
+    """Change the file. On an error the caller rolls back an open transaction."""
     parts = [rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS)]
     if len(parts) > 1 and not db.in_transaction:
         db.execute("BEGIN")

@@ -91,7 +91,7 @@ class SqliteConnection:
     def _settle(self) -> None:
         """Make a commit durable, in the file that has the name."""
         self._sync()
-        self.check_file()  # or it was replaced just now, and what is reported as done is in no file that has a name
+        self.check_file()  # if it was just replaced, the commit is in a file without a name
         self._empty_long_log()
 
     def make_durable(self) -> None:

@@ -2,8 +2,8 @@
 
 WAL: readers never wait for writers, and a process that is killed at any moment leaves a file that the next one opens as
 if nothing had been going on. SQLite would sync the log of a commit while nobody else can write (synchronous=FULL). Here
-whoever has committed syncs it right after that, and whoever has read what others committed, before he tells anybody
-(`Log`). SQLite itself syncs the log before a checkpoint copies from it (synchronous=NORMAL).
+a writer syncs it right after the commit, and a reader of others' commits before it passes on what it has read (`Log`).
+SQLite itself syncs the log before a checkpoint copies from it (synchronous=NORMAL).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def prepare(path: Path, busy_timeout_s: float) -> None:
 
 def _make_private(path: Path) -> None:
     """Make the file for its owner only: whoever opens it may do everything. SQLite gives its log the same mode."""
-    with contextlib.suppress(OSError):  # it is there, or SQLite says better what is wrong
+    with contextlib.suppress(OSError):  # it exists, or SQLite's own error is better
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 

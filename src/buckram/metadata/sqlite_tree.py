@@ -67,7 +67,9 @@ class SqliteTree(SqliteConnection):
         self._polled_keys: list[tuple[int, WatchKey, WatchKey]] = []
         self._keys_known = False
         self._polled_own = True
-        """True if the file had our session at the last poll that saw a change by others."""
+        """`_polled_own`: whether the file had our session when others last changed it; False means that the session was
+        lost. `_polled_keys`: keys of others' sessions, as read since then if `_keys_known`.
+        """
         self.touched: dict[WatchKey, None] = {}
         self.session_lost = False
 
@@ -147,7 +149,7 @@ class SqliteTree(SqliteConnection):
             return found
 
     def _rows(self, columns: str, parent: str, after: str, limit: int) -> Generator[tuple[Any, ...]]:
-        """Return children behind `after` in order, without those of sessions that ended.
+        """Yield children behind `after` in order, without those of sessions that ended.
 
         `columns` end with the session.
         """
@@ -324,7 +326,7 @@ class SqliteTree(SqliteConnection):
         try:
             self._committed(changes, changed)
         except BaseException:
-            self._forget_new_lock()  # the session is in doubt, and nobody goes on with it: it ends
+            self._forget_new_lock()  # the session is in doubt: end it instead of going on with it
             raise
         return found
 

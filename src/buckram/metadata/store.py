@@ -229,14 +229,14 @@ class TreeStore:
         """
         used: LedgerExists | None = None
         chosen, fresh = ledger_id not in self._given, self._given.get(ledger_id)
-        if fresh is not None:  # after this attempt somebody else may have found the ledger, and deleted it
+        if fresh is not None:  # after this attempt another process may have found the ledger, and deleted it
             self._given[ledger_id] = None
         try:
             version = await self.create_record(ledger_id, serialise(metadata), chosen=chosen, fresh=fresh)
             self._given.pop(ledger_id, None)
             return Versioned(metadata, version)
         except LedgerIdUsed as error:
-            used = error  # maybe by ourselves, and the reply was lost
+            used = error  # maybe by this process, if the reply was lost
         except KeyExists:
             self._given.pop(ledger_id, None)
             if not metadata.creator_token:

@@ -35,7 +35,7 @@ async def read_topology(store: MetadataStore, watch: Notify | None = None) -> To
     theirs = apache_key(store)
     if not theirs:
         return found
-    # A mapping that is not for these credentials is none; nobody must fail for it.
+    # A mapping that these credentials may not read is ignored, without an error.
     with suppress(AccessRefused):
         found = found.over((await _read(store, theirs, watch)).topology())
     with suppress(AccessRefused):

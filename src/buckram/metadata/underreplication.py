@@ -142,7 +142,7 @@ class Underreplication:
 
     async def _walk(self, folder: str, depth: int, floor: list[str]) -> AsyncIterator[str]:
         """Yield leaves below `folder`; `floor` is the path, one name a level, of what was seen before."""
-        if depth < 4 and floor:  # what was seen may be in the middle of this folder's first child
+        if depth < 4 and floor:  # the leaves already seen may end inside this folder's first child
             async for leaf in self._walk(f"{folder}/{floor[0]}", depth + 1, floor[1:]):
                 yield leaf
         after = floor[0] if floor else ""

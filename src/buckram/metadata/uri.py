@@ -32,7 +32,7 @@ others are this side's own certificate and key.
 """
 ZOOKEEPER_SHARED = "BUCKRAM_ZOOKEEPER_SHARED"
 """Variable; `ledgers`: on a ZooKeeper that lets in nobody without a login, the nodes of Apache's ledger tree are made
-for all who have one, and only for them (`zookeeper/shared_tree.py`). `buckram up --secure --zookeeper` shows it.
+for all who have one, and only for them (`zookeeper/shared_tree.py`). `buckram up --secure --zookeeper` sets it.
 """
 ETCD_AUTH = "BUCKRAM_ETCD_AUTH"
 """Variable with USER:PASSWORD, for URIs that name no user."""
@@ -47,7 +47,10 @@ _trees: dict[str, MemoryTree] = {}
 
 @dataclass(frozen=True, slots=True)
 class MetadataUri:
-    """`scheme` is sqlite or memory; `path` the database's absolute path, or the name of the memory tree."""
+    """A parsed URI.
+
+    `scheme` is sqlite or memory; `path` the database's absolute path, or the name of the memory tree.
+    """
 
     scheme: str
     path: str

@@ -60,7 +60,7 @@ async def supersede(side: Side, namespace: str, link: Link) -> list[str]:
             if head.deleting:
                 continue
             if head.incomplete:
-                # A fork takes no mark while it is being made. Whoever makes it is told to fork again, after the fence.
+                # A fork takes no mark while it is being made. Its maker gets an error and forks again, after the fence.
                 await delete_incomplete(side.client, side.streams, name, head.uid)
                 head = (await side.streams.read(name)).head
             mark = head.mirror

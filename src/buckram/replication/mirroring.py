@@ -85,7 +85,7 @@ class Mirroring:
             await asyncio.sleep(EVERY_S)
 
     async def once(self, head: Head, copied: int) -> None:
-        """Bring it up to date now. Raises what changing the mirror raises."""
+        """Bring it up to date now. Raises the errors of changing the mirror."""
         await self._pass(head, copied, cursors=True)
 
     async def _pass(self, head: Head, copied: int, *, cursors: bool) -> None:

@@ -31,14 +31,14 @@ from buckram.types import History
 
 _LOOK_S = 1.0
 _COMPARING_SHARE = 10
-"""Comparing takes at most one part in so many of the time, however many objects there are."""
+"""Divisor of the time that comparing may take, however many objects there are: at most one part in so many."""
 _AT_ONCE = 16
 _MOST_PASSES = 5
-"""Without `follow`, objects that changed while they were copied are looked for in so many passes."""
+"""Maximum number of passes, without `follow`, that look for objects which changed while they were copied."""
 
 
 class ObjectCopy:
-    """Copies the objects of one namespace. `objects` and `bytes` count what this object copied."""
+    """Copies the objects of one namespace. `objects` and `bytes` count those that this instance has copied."""
 
     def __init__(self, source: Side, target: Side, namespace: str, pace: Pace, *, epoch: int = 0) -> None:
         """`epoch`: the number of promotions of the namespace."""
@@ -115,7 +115,7 @@ class ObjectCopy:
             return
         here = await observed(stack, self._target, self.name.namespace)
         found, _ = await compared(there, here, self._source)
-        # Without a mark it is a mirror that an older release made, of whose source's history nothing is known.
+        # Without a mark it is a mirror of an older release, which did not record the history of the source.
         forgotten = mirror.mark is not None or parted_at(await there.outline(), await here.outline()) is not None
         if forgotten and (found.gone or found.replaced):
             namespace = self.name.namespace
@@ -136,9 +136,9 @@ class ObjectCopy:
         same_at, passes = -1, 0
         while True:
             applied, began = there.applied, loop.time()
-            if applied != same_at or there.ended:  # One that has stopped applies nothing any more, and says why.
+            if applied != same_at or there.ended:  # An ended one applies nothing any more; the pass raises its error.
                 same = await self._pass(there, here, mirror_uid)
-                # What was done since `applied` was read is compared once more, which finds nothing.
+                # Changes since `applied` was read are compared once more, which finds no difference.
                 same_at, passes = applied if same else -1, passes + 1
             if self.damaged:
                 raise next(iter(self.damaged.values()))
@@ -150,7 +150,7 @@ class ObjectCopy:
         """Make the mirror what the source is at this moment; return whether it was the same before."""
         found, version = await compared(there, here, self._source)
         if not found.empty or self._mark is None:
-            # It is written first: what the mirror has must never be more than what it remembers of the source.
+            # The mark is written first: the mirror must never have more than the position that it remembers.
             head = (await self._source.streams.read(self.name)).head
             await self._remember(await source_mark(self._place, head, there.applied, self._history))
         self.damaged, self._changed = {}, False

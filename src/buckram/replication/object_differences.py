@@ -48,7 +48,7 @@ class MissingObjects:
     source_version: int | None
     """Version of the source's index up to which the source is known to have been."""
     asked: int | None = None
-    """When the source was asked last, in microseconds UTC, if it cannot be asked now."""
+    """Time at which the source was last asked, microseconds UTC, if it cannot be asked now."""
     trouble: str = ""
     """Reason why objects are not copied, as last written down; empty if they are."""
     since: int = 0
@@ -119,7 +119,7 @@ async def _compared(source: Side, target: Side, namespace: str) -> tuple[Differe
 
 
 async def kept_objects(old: Side, new: Side, namespace: str, epoch: int) -> KeptObjects | None:
-    """Return what only the old side has of a namespace's objects; None if it has none to be reconciled."""
+    """Return the objects that only the old side of a namespace has; None if it has none to be reconciled."""
     if await _superseded(old, namespace) is None:
         return None
     async with AsyncExitStack() as stack:
@@ -129,7 +129,7 @@ async def kept_objects(old: Side, new: Side, namespace: str, epoch: int) -> Kept
 
 
 async def keep_objects(old: Side, new: Side, namespace: str, epoch: int, pace: Pace) -> None:
-    """Copy what only the old side has into a namespace of its own, and delete the old side's objects.
+    """Copy the objects that only the old side has into a namespace of their own, and delete the old side's objects.
 
     It may be stopped and repeated.
     """

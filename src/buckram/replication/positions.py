@@ -154,7 +154,7 @@ async def went_back(
 
 
 def choices(namespace: str) -> str:
-    """Return what can be done about a mirror whose source went back."""
+    """Return the ways to go on with a mirror whose source went back."""
     return (
         "`buckram replicate run --keep-diverged` keeps aside what only the mirror has and begins it anew, `buckram "
         f"replicate promote {namespace}` makes the mirror the side that is written"

@@ -98,7 +98,7 @@ async def differences(old: Side, new: Side, namespace: str) -> list[Difference]:
 
 
 async def differing_objects(old: Side, new: Side, namespace: str) -> KeptObjects | None:
-    """Return what only the old side has of objects; None if it has none. After `differences`."""
+    """Return the objects that only the old side has; None if there are none. To be called after `differences`."""
     there = await read_link(new, namespace)
     return None if there is None else await kept_objects(old, new, namespace, there.epoch)
 
@@ -144,7 +144,7 @@ async def reconcile(
 ) -> None:
     """Keep aside what only the old side has, delete its streams, and let the new side be copied here.
 
-    `found` is what `differences` returned. It may be stopped and repeated, with what `differences` returns then. Raises
+    `found`: the result of `differences`. It may be stopped and repeated, with a new result of `differences`. Raises
     ReplicationRefused if a stream has changed since, and the errors of copying.
     """
     there = await read_link(new, namespace)

@@ -142,7 +142,7 @@ class Replication:
     ) -> Replication:
         """Check both sides, and make the target's namespaces. `places`: NAMESPACE, or NAMESPACE/STREAM.
 
-        `keep_diverged`: where the source went back, what only the mirror has is kept aside and the mirror begun anew.
+        `keep_diverged`: if the source went back, what only the mirror has is kept aside and the mirror is begun anew.
         Raises NoSuchNamespace and NoSuchStream of the source, ReplicationRefused.
         """
         chosen = _chosen(places)
@@ -161,7 +161,7 @@ class Replication:
         return made
 
     async def once(self) -> None:
-        """Copy what there is. What could not be copied is in `streams`, with the reason."""
+        """Copy what there is. `streams` has what could not be copied, with the reason."""
         await self._look()
         room = asyncio.Semaphore(_AT_ONCE)
 
@@ -185,7 +185,7 @@ class Replication:
         """Copy until this is cancelled.
 
         Raises ReplicationRefused when the target was promoted, StoreWentBack when the metadata of a side were restored:
-        another run compares then what was copied.
+        another run then compares what was copied.
         """
         async with TaskScope("replication") as scope:
             for namespace, objects in self.objects.items():

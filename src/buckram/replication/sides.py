@@ -55,11 +55,11 @@ async def read_link(side: Side, namespace: str) -> Link | None:
 async def write_link(side: Side, namespace: str, link: Link) -> Link:
     """Replace the record that was read with `link.version`, and return the new one.
 
-    The namespace's record is written anew in the same step. Streams are created on condition that it did not change,
-    so whatever was begun before, and did not read this link, is not created.
+    The namespace's record is written anew in the same step. Streams are created on condition that it did not change, so
+    a stream whose creation began earlier, without reading this link, is not created.
 
-    Raises VersionConflict if somebody else changed it meanwhile, KeyExists if it is there and was not, and NoSuchKey if
-    it or the namespace was deleted meanwhile.
+    Raises VersionConflict if somebody else changed it meanwhile, KeyExists if it exists and did not before, and
+    NoSuchKey if it or the namespace was deleted meanwhile.
     """
     keys, layout = side.streams.keys, side.streams.layout
     key, value = layout.link(namespace), encode_link(link)

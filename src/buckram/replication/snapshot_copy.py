@@ -49,7 +49,7 @@ class SnapshotCopy:
     async def once(self, head: Head, copied: int) -> None:
         """Publish the newest snapshot of the source whose records the mirror has, which are those below `copied`.
 
-        Raises SnapshotDamaged, NotEnoughBookies, MirrorStream, and what reading and writing a ledger raises.
+        Raises SnapshotDamaged, NotEnoughBookies, MirrorStream, and the errors of reading and writing a ledger.
         """
         rows = [row for row in head.snapshots or () if self._newest < row.offset <= copied]
         if rows:

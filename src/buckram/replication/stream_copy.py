@@ -75,9 +75,10 @@ class StreamCopy:
         into: StreamName | None = None,
         first: int = 0,
     ) -> None:
-        """`epoch`: the number of promotions of the namespace. `skip_truncated`: where the source truncated records
-        before they were copied, the mirror begins anew behind them, instead of ReplicationRefused. `into`: another name
-        for the mirror; `first`: the least offset that it is to have."""
+        """`epoch`: the number of promotions of the namespace. `skip_truncated`: if the source truncated records before
+        they were copied, begin the mirror anew behind them, instead of raising ReplicationRefused. `into`: another name
+        for the mirror; `first`: the least offset that it is to have.
+        """
         self.name = name
         self._into, self._first = into or name, first
         self.copied = 0
@@ -164,7 +165,7 @@ class StreamCopy:
                 async with asyncio.timeout(_LOOK_S):
                     item = await reading.next_item()
             except TimeoutError:
-                await self._land(0)  # It raises what has become of the mirror's writer meanwhile.
+                await self._land(0)  # It raises the error of the mirror's writer, if that failed meanwhile.
                 if loop.time() - moved > IDLE_S and self._engine is not None:
                     await self._close(sound=True)
                     await self._remember()
@@ -235,7 +236,7 @@ class StreamCopy:
         mark = mirror.mirror
         own = mark is not None and (mark.state, mark.cluster, mark.uid) == (MIRROR, self._source.cluster, self._uid)
         if mirror.deleting and own:
-            # An earlier run was stopped when it began the mirror anew, or somebody deletes it for that.
+            # An earlier run was stopped when it began the mirror anew, or another process is deleting it for that.
             return await self._anew(mirror, head)
         check_counterpart(str(self._into), mirror, self._source.cluster, self._uid)
         if mirror.open_segment is not None:
@@ -246,7 +247,7 @@ class StreamCopy:
         mirror = await self._compared((await self._target.streams.read(self._into)).head)
         if head.earliest <= self.copied:
             return mirror
-        # Of a machine, what the log has lost is in its snapshots.
+        # A machine's snapshots have the state of the records that its log has lost.
         if not self._skip and head.snapshots is None and mirror.earliest < self.copied:
             raise ReplicationRefused(
                 str(self.name),

@@ -32,10 +32,10 @@ CLOSED = "this metadata store was closed"
 
 
 class EtcdClient:
-    """`hosts` are host:port each; `credentials` user and password. Close it on the loop it was made on.
+    """Client of one etcd cluster. `hosts` are host:port each; `credentials` user and password.
 
-    Every call ends within `timeout_s`: with the answer, with Refused, or with MetadataUnavailable, which names the
-    hosts and what the last one did.
+    Close it on the loop it was made on. Every call ends within `timeout_s`: with the answer, with Refused, or with
+    MetadataUnavailable, which names the hosts and how the last one failed.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class EtcdClient:
             self._streams.pop(connection, None)
 
     async def _headers(self) -> dict[str, str]:
-        # Without it a member that has lost its leader keeps a stream open and says nothing.
+        # Without it a member that has lost its leader keeps a stream open and silent.
         headers = {"Grpc-Metadata-hasleader": "true"}
         if self._credentials is not None:
             headers["Authorization"] = self._token or await self._sign_in()
@@ -189,7 +189,7 @@ class EtcdClient:
             except Refused as refused:
                 if "not enabled" not in refused.message:
                     raise
-                self._token = "none"  # this etcd asks nobody who they are
+                self._token = "none"  # this etcd has no authentication
             except KeyError:
                 raise BadAnswer("no token in the answer to user and password") from None
             finally:
@@ -258,7 +258,7 @@ def _parsed(status: int, answer: bytes) -> Answer:
     found = _json(answer)
     if status != 200:
         raise Refused(int(found.get("code", 2)), str(found.get("message", found.get("error", status))))
-    # The gateway answers what is a stream in gRPC (keep-alives) like one, with one line.
+    # The gateway answers a request that is a stream in gRPC (keep-alives) as a stream of one line.
     inner = found.get("result")
     return inner if isinstance(inner, dict) else found
 

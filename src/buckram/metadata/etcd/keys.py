@@ -301,7 +301,7 @@ class EtcdKeys:
             if refused.transient:
                 self.session.doubt(fence)
             raise translate(refused, what, self.client.hosts, sum(len(one.key) for one in ops)) from None
-        except BaseException:  # also for who gave up waiting: it may happen still
+        except BaseException:  # also on cancellation: the change may still happen
             self.session.doubt(fence)
             raise
         if not answer.get("succeeded"):

@@ -78,7 +78,7 @@ def make_plan(ops: Sequence[KeyOp], view: View, places: Places, lease: int) -> P
 
 
 class _Work:
-    """The state while operations are carried out on it, and what of the view was relied on."""
+    """The state while operations are carried out on it, and the parts of the view that were relied on."""
 
     def __init__(self, view: View, lease: int) -> None:
         self.view, self.lease = view, lease
@@ -165,7 +165,7 @@ def _of_present(work: _Work, places: Places) -> list[dict[str, Any]]:
             made.append(condition(place, "MOD", "EQUAL", found.mod))
     for key in work.emptied:
         below = places.children(key)
-        if work.view.children[key]:  # deleted here, too: each has its own condition, and nothing may have joined them
+        if work.view.children[key]:  # children deleted in this plan have their own conditions; none may have been added
             made.append(condition(below, "MOD", "LESS", work.view.revision + 1))
         else:
             made.append(condition(below, "CREATE", "EQUAL", 0))

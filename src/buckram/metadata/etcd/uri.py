@@ -18,7 +18,7 @@ _MAX_ROOT = 200
 
 @dataclass(frozen=True, slots=True)
 class EtcdUri:
-    """`hosts` are host:port each, `root` the prefix of all keys of the cluster."""
+    """A parsed URI. `hosts` are host:port each, `root` the prefix of all keys of the cluster."""
 
     hosts: tuple[str, ...]
     root: str

@@ -114,7 +114,7 @@ class EtcdWatches:
 
 
 class _Folder:
-    """Direct children of one key, and its stream of events while somebody watches."""
+    """Direct children of one key, and its stream of events while there are watches."""
 
     def __init__(self, client: EtcdClient, places: Places, folder: str, deliver: Deliver) -> None:
         self._client, self._places, self._deliver = client, places, deliver
@@ -212,7 +212,7 @@ class _Folder:
         if answer.get("canceled"):
             compacted = int(answer.get("compact_revision", 0))
             if compacted:
-                # What happened up to there is not known: everybody reads again, and the stream goes on behind it.
+                # The events up to there are lost: all watches fire, and the stream goes on behind them.
                 self._at = self._began = max(self._at, compacted - 1)
                 self.fire_all()
             else:
@@ -222,7 +222,7 @@ class _Folder:
             self.connected = True
             now = int(answer["header"]["revision"])
             if now < self._at:
-                # The servers were put back, or this one lags: what is waited for here may have another number there.
+                # The servers were restored, or this one lags: awaited events may have other revisions there.
                 self._at = self._began = now
                 self.fire_all()
                 return False
@@ -237,7 +237,7 @@ class _Folder:
         try:
             key = self._places.key(base64.b64decode(kv["key"]).decode("utf-8", "replace"))
         except MalformedRecord:
-            return  # nobody watches what is no key of ours
+            return  # not a key of ours, so not watched
         self._changed(("value", key), revision)
         if event.get("type") == "DELETE" or kv.get("create_revision") == kv["mod_revision"]:
             self._changed(("children", self._folder), revision)

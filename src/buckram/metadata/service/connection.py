@@ -95,7 +95,7 @@ class ServiceConnection(asyncio.Protocol):
 
     def _on_beat(self) -> None:
         now, pause = self._loop.time(), self._timeout_s / _BEATS
-        # What counts is who has not answered, not a loop that was late itself: then nothing was read meanwhile.
+        # Only a silent bookie counts, not a late loop of our own, which has read nothing meanwhile.
         if self._waiting and now - max(self._heard, self._sent) > self._timeout_s:
             self.fail(f"no answer for {now - self._heard:.1f} s")
             return
@@ -127,7 +127,7 @@ class ServiceConnection(asyncio.Protocol):
         if len(self._waiting) == 1 and request.kind is Kind.GET:
             assert self._transport is not None
             self._transport.write(packet)
-        else:  # what is asked in one turn of the loop leaves in one write, and its changes have one commit
+        else:  # requests of one turn of the loop leave in one write, and their changes have one commit
             if not self._out:
                 self._loop.call_soon(self._flush)
             self._out.append(packet)

@@ -128,7 +128,7 @@ class ServiceKeys:
         for left in reversed(range(_ASKED)):
             connection = self._usable() or await self._connected()
             if place is not None and watch is not None:
-                self._watches.setdefault(place, {})[watch] = None  # before the bookie can tell of a change
+                self._watches.setdefault(place, {})[watch] = None  # before the bookie can send an event
             try:
                 return await connection.call(request)
             except ConnectionEnded as error:
@@ -223,7 +223,7 @@ class ServiceKeys:
         if welcome.instance_id != expected:
             raise WrongCluster(f"{where} serves cluster {welcome.instance_id}, not {expected}: name its own bookies")
 
-    # What bookies tell
+    # Events from bookies
 
     def _on_event(self, event: Event) -> None:
         if self._closed:

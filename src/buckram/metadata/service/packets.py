@@ -83,7 +83,7 @@ class Welcome(NamedTuple):
 
 
 class Names(NamedTuple):
-    """Children; `more`: the frame had no room for all that were asked for."""
+    """Names of children; `more`: the frame had no room for all that were requested."""
 
     names: list[str]
     more: bool

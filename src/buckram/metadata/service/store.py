@@ -1,7 +1,7 @@
 """`ServiceStore`: the MetadataStore of a process that reaches it through bookies.
 
-Where ledgers are kept, and how ids are given, depends on the store behind the bookies; so a bookie is asked for that,
-too (`ServiceTree`).
+The places and ids of ledgers depend on the store behind the bookies, so a bookie is asked for those, too
+(`ServiceTree`).
 """
 
 from __future__ import annotations

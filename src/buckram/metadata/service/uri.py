@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,100}")
 
 @dataclass(frozen=True, slots=True)
 class ServiceUri:
-    """`hosts` are bookies; `cluster` is the instance id that they must have, "" for any."""
+    """A parsed URI. `hosts` are bookies; `cluster` is the instance id that they must have, "" for any."""
 
     hosts: tuple[tuple[str, int], ...]
     cluster: str = ""

@@ -81,7 +81,7 @@ def _holds_ledgers(manager: Manager, name: str) -> bool:
 
 
 async def look(session: ZkSession, root: str) -> ClusterState:
-    """Read what there is."""
+    """Read the names and nodes below a root."""
     await session.sync(root)
     state = ClusterState(root)
     try:
@@ -127,7 +127,7 @@ async def make_cluster(
                 await _make_parents(session, split(root)[0])
             await session.multi(_nodes(state, wanted or HIERARCHICAL, chosen))
         except (KeyExists, NoSuchKey, MetadataUnavailable) as error:
-            lost = error  # somebody else makes or unmakes it, or the answer is lost: look again
+            lost = error  # another process makes or removes it, or the answer is lost: look again
             continue
         return Made(state.instance_id or chosen, wanted or HIERARCHICAL, True)
     raise MetadataUnavailable(f"{root}: not made after {_TRIES} tries, and not there either: {lost}")

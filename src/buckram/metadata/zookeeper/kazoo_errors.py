@@ -63,7 +63,7 @@ def first_failure(ops: Sequence[KeyOp], results: Sequence[Any], hosts: str) -> E
     """Return why a multi did not happen, None if it did; kazoo gives a result or an exception for each operation."""
     failures = [(op, result) for op, result in zip(ops, results, strict=False) if isinstance(result, Exception)]
     for op, failure in failures:
-        # The operations around the one that failed only say that they were rolled back or not tried.
+        # Operations around the failed one only report that they were rolled back or not tried.
         if not isinstance(failure, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
             if isinstance(op, Create):
                 return translate(failure, "create", op.key, -1, hosts)

@@ -201,10 +201,10 @@ class _Wakes:
 class OneThreadHandler:
     """A kazoo handler (IHandler): the connection's thread is the only one, callbacks run in it and must not block.
 
-    A server gets `connect_s` to take a connection, and is left when it has said nothing for `silence_s` after it was
-    asked something: kazoo itself stays with a silent one as long as there are requests. `on_result` is called with each
-    result that is settled, mostly in the thread; `on_end` in the thread, as its last deed. `tls` gives the context of a
-    new connection; None: no TLS.
+    A server gets `connect_s` to take a connection, and is left when it has been silent for `silence_s` after a request:
+    kazoo itself stays with a silent one as long as there are requests. `on_result` is called with each result that is
+    settled, mostly in the thread; `on_end` in the thread, as its last action. `tls` gives the context of a new
+    connection; None: no TLS.
     """
 
     name = "buckram"

@@ -25,7 +25,7 @@ from buckram.metadata.zookeeper.watches import Change
 
 _log = logging.getLogger("buckram.zookeeper")
 _kazoo_log = logging.getLogger("buckram.zookeeper.kazoo")
-_kazoo_log.setLevel(logging.ERROR)  # what it warns of, again and again, kazoo_session says once
+_kazoo_log.setLevel(logging.ERROR)  # it repeats warnings that kazoo_session logs once
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
 _RESTART_S = 0.25
 _REFUSED_S = 5.0
@@ -161,7 +161,7 @@ class KazooLink:
         if client is self.client:
             self._on_state("CLOSED", 0)
             _stop(client)
-            # Who was refused may be let in later: a server that was set up wrong, a user that was made meanwhile.
+            # A refused login may succeed later: the server is reconfigured, or the user is made meanwhile.
             self._loop.call_later(_REFUSED_S if self._refused else _RESTART_S, self._restart)
 
     def _arrive(self, item: Callable[[], None]) -> None:

@@ -290,7 +290,7 @@ class KazooSession:
     def _flush(self) -> None:
         self._flushing = None
         for _ in range(_BATCH):
-            # kazoo's thread knows first that the connection is lost; what it took now would be sent at some later time.
+            # kazoo's thread notices a lost connection first; a request handed to it now would be sent some time later.
             if not self._waiting or not self._connected or not self._link.client.connected:
                 return
             self._send(self._waiting.popleft())
@@ -387,7 +387,7 @@ class KazooSession:
         before, self._session = self._session, session
         self._connected, self._refused = True, ""
         # A server may lag behind, and what was sent before may still be on its way to the leader by another one. After
-        # a sync what is read is not older than this connection, and tells for good whether those happened.
+        # a sync, reads are not older than this connection, and show for good whether those happened.
         self.operations.syncs += 1
         self._link.client.sync_async("/")
         self._waiting.extendleft(reversed(self._again))

@@ -77,7 +77,7 @@ class ApacheTree:
             raise ClusterNotInitialised(self._uri)
         manager = choose_manager(self._layout_node, record, self._wanted)
         if record is not None:
-            self._manager = manager  # what is missing may still be made, by a peer and with another manager
+            self._manager = manager  # not kept while LAYOUT is missing: a peer may make it, with another manager
         return manager
 
     async def instance_id(self) -> str:
@@ -166,7 +166,7 @@ class ApacheTree:
             except VersionConflict as error:
                 if fresh and error.key == fresh[0].key:
                     raise
-                marks = None  # somebody else chose or deleted an id near this one
+                marks = None  # another process chose or deleted an id in the same bucket
             except NoSuchKey as error:
                 if fresh and error.key == fresh[0].key:
                     raise
@@ -277,7 +277,7 @@ class ApacheTree:
         self._forget_walk()
         folder = split(key)[0]
         try:
-            # Of a ledger alone: what is above any other key may be a record without children.
+            # Only for a ledger: the parent of any other key may be a record without children.
             if not (await self.manager()).removes_parents or self.layout.ledger_of(key) is None:
                 return
             while folder != self._root:
@@ -308,7 +308,7 @@ class ApacheTree:
         """Return a page; the next one goes on with the folders that were read for this one, if it is asked for soon."""
         walk = self._resumed(after)
         if walk is None:
-            # This one must never go on with what another read before it began: collection relies on that.
+            # A listing must never go on with folders read before it began: collection relies on that.
             self._forget_walk()
             # Folders that are not there are empty, so an empty ZooKeeper would look like a cluster without ledgers.
             await self.instance_id()

@@ -18,7 +18,7 @@ _FROM_LAYOUT = ("null", "")
 
 @dataclass(frozen=True, slots=True)
 class ZkUri:
-    """`hosts` are host:port each, `root` the cluster's node; `manager` None takes what LAYOUT says."""
+    """A parsed URI. `hosts` are host:port each, `root` the cluster's node; `manager` None takes the one in LAYOUT."""
 
     hosts: tuple[str, ...]
     root: str = DEFAULT_ROOT
