@@ -188,7 +188,10 @@ async def replace_bookie(
 
 
 async def forget(store: MetadataStore, bookie: BookieId) -> None:
-    """Remove the cookie of a bookie that nothing depends on, and the requests and accusations kept for it."""
+    """Remove the cookie of a bookie that nothing depends on, and its accusations, requests and recorded time.
+
+    Raises InvalidArgument if it is registered again.
+    """
     if (await store.bookies()).find(bookie) is not None:
         raise InvalidArgument(f"bookie {bookie} came back: its cookie stays; stop it and decommission it again")
     with suppress(NoSuchKey):

@@ -139,7 +139,7 @@ class Pulls:
         if self._digest.kind not in (DigestType.CRC32, DigestType.CRC32C):
             return False
         if self._services.bookies.incarnation(target) is None:
-            return False  # an Apache bookie, or not registered
+            return False  # an Apache bookie, or one never seen
         until = self._services.apart.get((source, target))
         return until is None or until <= asyncio.get_running_loop().time()
 
