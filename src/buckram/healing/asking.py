@@ -1,7 +1,7 @@
-"""Asking a bookie to be read-only, writable again, or to rest; and letting an id come back with an empty directory.
+"""Ask a bookie to be read-only, writable again, or in maintenance; and let an id come back with an empty directory.
 
-A wish is kept in the metadata store: one that is said to a bookie that is down holds from its start on. Not here: what
-the bookie does about it (`bookie/wishes`), and giving everything away (`healing/decommission`).
+A request is kept in the metadata store as a wish: one for a bookie that is down holds from its next start on. Not here:
+what the bookie does about it (`bookie/wishes`), and giving everything away (`healing/decommission`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ LONGEST_S = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`state`: "readonly" or "writable", or "down" where the wish holds from the bookie's next start on."""
+    """Result of a request.
+
+    `state`: "readonly" or "writable", or "down" if the wish holds from the bookie's next start on.
+    """
 
     bookie: BookieId
     state: str
@@ -40,7 +43,7 @@ class Asked:
 async def ask_readonly(client: LedgerClient, bookie: BookieId, wanted: bool, *, within_s: float = FOLLOW_S) -> Asked:
     """Have a bookie take no new entries until that is taken back, or take it back, a drain included.
 
-    NoSuchBookie; Refused for Apache's, and for one that does not follow, with what keeps it.
+    Raises NoSuchBookie; Refused for Apache's bookies, and for one that does not follow in time, with the reason.
     """
     store = client.services.store
     info = await _known(store, bookie)
@@ -62,7 +65,7 @@ async def ask_readonly(client: LedgerClient, bookie: BookieId, wanted: bool, *, 
 
 
 async def _known(store: MetadataStore, bookie: BookieId) -> BookieInfo | None:
-    """Its registration; None for one that is down."""
+    """Return the bookie's registration; None for one that is down."""
     await store.sync()
     info = (await store.bookies()).find(bookie)
     if info is None and bookie not in await store.known_bookies():
@@ -75,7 +78,10 @@ async def _known(store: MetadataStore, bookie: BookieId) -> BookieInfo | None:
 
 
 async def follows(store: MetadataStore, bookie: BookieId, states: Collection[str], *, within_s: float) -> bool:
-    """Whether the bookie shows itself "readonly" or "writable" within so many seconds; no state: not registered."""
+    """Return whether the bookie is registered in all of `states` ("readonly", "writable") within `within_s` seconds.
+
+    Empty `states` wait until it is registered in neither.
+    """
     changed = asyncio.Event()
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
@@ -97,10 +103,11 @@ async def follows(store: MetadataStore, bookie: BookieId, states: Collection[str
 async def begin_maintenance(
     client: LedgerClient, bookie: BookieId, for_s: float, *, within_s: float = FOLLOW_S
 ) -> None:
-    """For so long no new ensemble gets the bookie, and nothing is copied although it may be away.
+    """Begin maintenance: for the given time no new ensemble gets the bookie, and nothing is copied although it may be
+    away.
 
-    NoSuchBookie; InvalidArgument for a time that is none; Refused where entries would have fewer than Qa copies on
-    bookies that live and do not rest.
+    Raises NoSuchBookie; InvalidArgument for a time out of bounds; Refused where entries would have fewer than Qa copies
+    on bookies that live and are not in maintenance.
     """
     if not 1.0 <= for_s <= LONGEST_S:
         raise InvalidArgument(f"a maintenance of {for_s:g} s: needs 1 s to {LONGEST_S:g} s")
@@ -127,7 +134,7 @@ async def begin_maintenance(
 
 
 async def end_maintenance(client: LedgerClient, bookie: BookieId) -> bool:
-    """Whether there was one."""
+    """End the maintenance of a bookie; return whether there was one."""
     ended = False
 
     def end(wish: Wish) -> Wish:
@@ -146,7 +153,7 @@ async def allow_rejoin(client: LedgerClient, bookie: BookieId) -> None:
     """Let an id come back with an empty directory, once it is proven that no ledger names it.
 
     What was promised under the id is then on others, and ledgers that are closed, fenced or deleted refuse late writers
-    by what metadata says of them. NoSuchBookie; Refused.
+    according to the metadata. Raises NoSuchBookie and Refused.
     """
     store = client.services.store
     await store.sync()
@@ -179,7 +186,7 @@ async def refuse_registered(store: MetadataStore, bookie: BookieId, what: str) -
 
 
 async def refuse_named(store: MetadataStore, bookie: BookieId, what: str) -> None:
-    """Refused where a ledger names the bookie."""
+    """Raise Refused if a ledger names the bookie."""
     naming: Collection[int] = await ledgers_naming(store, bookie)
     if naming:
         one = len(naming) == 1

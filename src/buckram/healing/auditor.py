@@ -1,7 +1,7 @@
 """The auditor: elected among all candidates, it marks the ledgers of lost bookies when their delay is over.
 
 Every candidate follows registrations, so that a new auditor goes on counting where the last one died. Marks may be made
-twice: workers look at each ledger themselves. Not here: copying (`healing/replicator`).
+twice: replicators look at each ledger themselves. Not here: copying (`healing/replicator`).
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ log = logging.getLogger("buckram.healing")
 _PAGE = 1000
 _AT_ONCE = 64
 _LOOK_S = 60.0
-"""Everything is looked at anew so often, whatever watches say."""
+"""Longest time between two looks at everything, seconds, whatever watches say."""
 
 
 @dataclass(slots=True)
 class Index:
-    """What one walk over all records found."""
+    """Counts of one walk over all records."""
 
     ledgers: int = 0
     named: Counter[BookieId] = field(default_factory=Counter)
-    """How many ledgers name a bookie."""
+    """Number of ledgers that name a bookie."""
     marked: int = 0
     unreadable: int = 0
-    """Records and marks that nobody can read."""
+    """Records and marks that cannot be read."""
 
 
 def brake_levels(words: str) -> tuple[str, ...]:
-    """The levels of a topology that `[healing] brake_levels` names, the widest first. ConfigError."""
+    """Return the levels of a topology that `[healing] brake_levels` names, the widest first. Raises ConfigError."""
     levels = words.replace(",", " ").split()
     unknown = [level for level in levels if level not in LEVELS]
     if unknown:
@@ -82,9 +82,11 @@ class Auditor:
         self._named: list[BookieId] = []
         """Bookies that ledgers named at the last walk."""
         self._delay: Delay | None = None
-        """As it was read last."""
+        """Delay before a lost bookie is audited, as last read; None before the first read."""
         self._asked = self._hurry = False
-        """An audit was asked for and is not done; what is lost shall not be waited for."""
+        """`_asked`: an audit was requested and is not done yet; `_hurry`: it shall not wait for the delay of lost
+        bookies.
+        """
         self._is_elected = asyncio.Event()
         self.elected = False
         self.name = name
@@ -126,9 +128,9 @@ class Auditor:
     # -- one look -----------------------------------------------------------------------------------------
 
     async def _step(self) -> float:
-        """Look at everything once; gives the seconds until it has to be looked at again if nothing changes."""
+        """Look at everything once; return the seconds until it has to be looked at again if nothing changes."""
         notify, loop = self._changed.set, asyncio.get_running_loop()
-        await self._follow_delay()  # before the bookies: who asks for an audit has seen that one is gone
+        await self._follow_delay()  # before the bookies: whoever requests an audit has already noticed a missing one
         there = await self._store.bookies(notify)
         # A bookie whose cookie was deleted is known as long as ledgers name it.
         known = [*dict.fromkeys([*await self._store.known_bookies(), *self._named])]
@@ -172,7 +174,7 @@ class Auditor:
         return look_s if next_due is None else min(look_s, max(0.0, next_due - loop.time()))
 
     def _domains(self) -> dict[BookieId, tuple[str, ...]]:
-        """The fault domains that count for the brake, of every bookie whose place is known."""
+        """Return the fault domains that matter for the brake, of every bookie whose place is known."""
         topology = self._client.services.bookies.topology
         return {
             bookie: tuple(f"{level} {name}" for level in self._brake_levels if (name := topology.domain(bookie, level)))
@@ -180,7 +182,7 @@ class Auditor:
         }
 
     async def _count_down(self, wishes: dict[BookieId, Wish], now: float) -> None:
-        """Write down what is left of maintenances, and end those that are over."""
+        """Write down what is left of each maintenance, and end those that are over."""
         for bookie, wish in wishes.items():
             if self._countdown.changed(bookie, wish, now) is not None:
                 changed = await change_wish(self._store, bookie, partial(self._countdown.changed, bookie, now=now))
@@ -190,14 +192,16 @@ class Auditor:
         self._countdown.seen(wishes, now)
 
     def _look_s(self, wishes: dict[BookieId, Wish], now: float) -> float:
-        """How long nothing has to be looked at while nothing changes."""
+        """Return the seconds until the next look if nothing changes: at most `_LOOK_S`, less if a maintenance ends
+        sooner.
+        """
         next_at = self._countdown.next_at(wishes, now)
         return _LOOK_S if next_at is None else min(_LOOK_S, max(0.0, next_at - now))
 
     async def _follow_delay(self) -> None:
-        """Read the delay, and see whether somebody asked for an audit by writing it anew, as Apache's tools do.
+        """Read the delay, and notice a requested audit: writing the delay anew asks for one, as Apache's tools do.
 
-        The same value again asks that what is lost now is waited for no longer.
+        The same value written again also asks to audit lost bookies without waiting for their delay.
         """
         delay = await self._tree.read_delay(self._config.lost_bookie_delay_s, self._changed.set)
         before, self._delay = self._delay, delay
@@ -207,7 +211,9 @@ class Auditor:
             self._hurry |= before.version >= 0 and before.seconds == delay.seconds
 
     async def _publish_brake(self) -> None:
-        """Before it is believed, it is seen whether any ledger names these bookies: old ones may be long replaced."""
+        """Publish the brake if it changed. Before it is pulled, a walk counts which of these bookies ledgers still
+        name: old ones may be long replaced.
+        """
         brake = self._losses.brake()
         if brake is not None and brake != self._brake:
             await self._walk(())
@@ -223,7 +229,7 @@ class Auditor:
     # -- the audit ----------------------------------------------------------------------------------------
 
     async def _audit(self, due: Collection[BookieId]) -> None:
-        """Mark every ledger that names one of these bookies."""
+        """Mark every ledger that names one of the bookies `due`."""
         index = await self._walk(due)
         if not due:
             return
@@ -239,7 +245,10 @@ class Auditor:
             await self._board.marked()
 
     async def _walk(self, due: Collection[BookieId]) -> Index:
-        """Read every record. One that cannot be read is counted and left; a listing that fails ends the walk (M10)."""
+        """Read every record.
+
+        One that cannot be read is counted and left out; a listing that fails ends the walk (M10).
+        """
         index, after = Index(), -1
         while page := await self._store.read_ledgers(after=after, limit=_PAGE):
             lacking = [one for ledger, found in page if (one := self._look(ledger, found, due, index)) is not None]
@@ -255,7 +264,7 @@ class Auditor:
     def _look(
         self, ledger: LedgerId, found: Versioned | MalformedRecord, due: Collection[BookieId], index: Index
     ) -> tuple[LedgerId, list[BookieId]] | None:
-        """The ledger and those of its bookies that are due; None where there are none."""
+        """Return the ledger and those of its bookies that are due; None if there are none."""
         index.ledgers += 1
         if isinstance(found, MalformedRecord):
             index.unreadable += 1
@@ -270,6 +279,6 @@ class Auditor:
         index.marked += 1
         try:
             await self._tree.mark(ledger, names, self._client.services.runtime.clock.wall_us() // 1000)
-        except MalformedRecord as error:  # a mark it is, and workers say why it waits; the others go on
+        except MalformedRecord as error:  # it is marked already, and replicators report why it waits
             index.unreadable += 1
             log.warning("auditor %s: %s", self.name, error)

@@ -1,8 +1,8 @@
-"""What auditors and replicators tell each other and people: the brake, reasons for waiting, progress. Keys of our own.
+"""Keys of our own by which auditors and replicators inform each other and people: brake, reasons for waiting, progress.
 
-Below `own`/healing: `brake` (by the auditor), `proceed` (an operator's word), `waiting/ID` (reasons, by the last worker
-that tried), `round` (changes when ledgers were marked), `checks` (last results), `workers/NAME` (progress, ephemeral),
-`attendance` (which bookies were away, and whose copies were not looked at since).
+Below `own`/healing: `brake` (by the auditor), `proceed` (an operator's permission), `waiting/ID` (reasons, by the last
+replicator that tried), `round` (changes when ledgers were marked), `checks` (last results), `workers/NAME` (progress,
+ephemeral), `attendance` (which bookies were away, and whose copies were not looked at since).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _DIGITS = 19
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one replicator does now."""
+    """Progress of one replicator at the moment of its report."""
 
     worker: str
     ledgers: tuple[LedgerId, ...]
-    """Being copied."""
+    """Ledgers that are being copied."""
     left: int
-    """Marked ledgers that it knows of and has not begun."""
+    """Number of marked ledgers that it knows of and has not begun."""
     copied_ledgers: int
     copied_bytes: int
     bytes_per_s: float
     left_bytes: int
-    """About how much is to be copied of the ledgers it knows of."""
+    """Estimate of the bytes to copy for all ledgers that it knows of."""
 
 
 class Board:
@@ -52,7 +52,10 @@ class Board:
     # -- the brake ----------------------------------------------------------------------------------------
 
     async def brake(self, watch: Notify | None = None) -> Brake | None:
-        """None: copying is allowed. The watch fires when that may have changed."""
+        """Return the brake; None if copying is allowed. The watch fires when that may have changed.
+
+        Raises MalformedRecord.
+        """
         found = await self._read(f"{self._base}/brake", watch)
         if found is None or not found:
             return None
@@ -65,12 +68,12 @@ class Board:
         await self._write(f"{self._base}/brake", asdict(brake) if brake else {})
 
     async def allowed(self, watch: Notify | None = None) -> tuple[BookieId, ...]:
-        """Bookies for which an operator said that copying shall proceed."""
+        """Return the bookies for which an operator said that copying shall proceed."""
         found = await self._read(f"{self._base}/proceed", watch)
         return tuple(map(str, found.get("bookies", ()))) if found else ()
 
     async def proceed(self) -> tuple[BookieId, ...]:
-        """Let copying go on for the bookies that the brake names; they are returned."""
+        """Let copying go on for the bookies that the brake names; return them."""
         brake = await self.brake()
         bookies = brake.bookies if brake else ()
         if bookies:
@@ -82,14 +85,14 @@ class Board:
     async def marked(self) -> None:
         """Wake the replicators: ledgers were marked."""
         key = f"{self._base}/round"
-        with suppress(VersionConflict, KeyExists, NoSuchKey):  # then somebody else has just woken them
+        with suppress(VersionConflict, KeyExists, NoSuchKey):  # then another process has just woken them
             try:
                 await self._keys.set(key, b"", (await self._keys.get(key)).version)
             except NoSuchKey:
                 await self._keys.create(key, b"")
 
     async def watch_marks(self, watch: Notify) -> None:
-        """The watch fires when our auditor has marked ledgers. Apache's does not tell."""
+        """Set a watch that fires when our auditor has marked ledgers. Apache's auditor does not write this key."""
         with suppress(NoSuchKey):
             await self._keys.get(f"{self._base}/round", watch)
 
@@ -99,18 +102,18 @@ class Board:
         return f"{self._base}/waiting/{ledger:0{_DIGITS}d}"
 
     async def say_waiting(self, waiting: Waiting) -> None:
-        """Replaces what was said of the ledger before."""
+        """Replace the ledger's reasons for waiting."""
         await self._put(self._waiting_key(waiting.ledger), waiting.encode())
 
     async def clear_waiting(self, ledgers: Collection[LedgerId]) -> None:
-        """Nothing is said of these ledgers any more. Asks for the list of all that wait, and for no single one."""
+        """Remove the reasons of these ledgers. Lists all ledgers that wait instead of asking for each key."""
         folder, wanted = f"{self._base}/waiting", {f"{ledger:0{_DIGITS}d}" for ledger in ledgers}
         async for name in all_names(self._keys, folder):
             if name in wanted:
                 await remove(self._keys, f"{folder}/{name}")
 
     async def waiting(self) -> AsyncIterator[Waiting]:
-        """All of them by ledger; a record that cannot be read is left out."""
+        """Yield the reasons of all ledgers that wait, by ledger; a record that cannot be read is left out."""
         folder = f"{self._base}/waiting"
         async for name in all_names(self._keys, folder):
             if not name.isdigit():
@@ -122,21 +125,24 @@ class Board:
     # -- checks of all ledgers ----------------------------------------------------------------------------
 
     async def say_checked(self, check: str, result: Mapping[str, object]) -> None:
-        """What the last complete run of a check found."""
+        """Write the result of the last complete run of a check."""
         await self._write(f"{self._base}/checks", {**await self.checked(), check: dict(result)})
 
     async def checked(self) -> dict[str, dict[str, Any]]:
-        """The last results by name of the check; what cannot be read is left out."""
+        """Return the last results by name of the check; one that cannot be read is left out."""
         try:
             found = await self._read(f"{self._base}/checks", None) or {}
         except MalformedRecord:
             return {}
         return {check: result for check, result in found.items() if isinstance(result, dict)}
 
-    # -- who was away -------------------------------------------------------------------------------------
+    # -- attendance ----------------------------------------------------------------------------------------
 
     async def attendance(self) -> tuple[Attendance, int]:
-        """Who was away, and the version of the record; -1 where there is none. MalformedRecord."""
+        """Return which bookies were away, and the version of the record; -1 if there is none.
+
+        Raises MalformedRecord.
+        """
         key = f"{self._base}/attendance"
         try:
             found = await self._keys.get(key)
@@ -145,7 +151,10 @@ class Board:
         return parse_attendance(key, found.value), found.version
 
     async def say_attendance(self, attendance: Attendance, version: int) -> int:
-        """Gives the new version. VersionConflict, KeyExists and NoSuchKey: another auditor has written it."""
+        """Write which bookies were away; return the new version.
+
+        Raises VersionConflict, KeyExists or NoSuchKey if another auditor has written it.
+        """
         key, value = f"{self._base}/attendance", attendance.encode()
         if version < 0:
             return await self._keys.create(key, value)
@@ -154,13 +163,13 @@ class Board:
     # -- progress -----------------------------------------------------------------------------------------
 
     async def report(self, progress: Progress) -> None:
-        """Gone with the session of its worker."""
+        """Write a replicator's progress; the key goes with the session of its replicator."""
         await self._put(
             f"{self._base}/workers/{progress.worker}", json.dumps(asdict(progress)).encode(), ephemeral=True
         )
 
     async def progress(self) -> list[Progress]:
-        """Of all replicators of ours that live."""
+        """Return the progress of all our replicators that live; a report that cannot be read is left out."""
         found: list[Progress] = []
         for name in await self._keys.children(f"{self._base}/workers", limit=_PAGE):
             raw = await self._read(f"{self._base}/workers/{name}", None)
@@ -187,7 +196,10 @@ class Board:
         await self._put(key, json.dumps(record).encode())
 
     async def _put(self, key: str, value: bytes, *, ephemeral: bool = False) -> None:
-        """Whoever writes last wins: these are reports, nothing is decided by them but the brake, of one auditor."""
+        """Write a key whatever its version: the last writer wins.
+
+        These are reports; nothing is decided by them except by the brake, which only the elected auditor writes.
+        """
         while True:
             try:
                 found = await self._keys.get(key)

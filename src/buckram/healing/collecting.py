@@ -1,4 +1,4 @@
-"""Asking a running bookie to collect garbage now, and waiting for what that comes to.
+"""Ask a running bookie to collect garbage now, and wait for the result.
 
 Not here: the collection (`bookie/gc.py`), and the bookie's side of the request (`bookie/collect_requests.py`).
 """
@@ -22,14 +22,14 @@ from buckram.seams import MetadataStore
 from buckram.types import BookieId
 
 _LOOK_S = 1.0
-"""The answer is looked for so often, whatever watches say."""
+"""Interval between two looks for the answer, seconds, whatever watches say."""
 
 
 async def collect_now(client: LedgerClient, bookie: BookieId, *, within_s: float = FOLLOW_S) -> Collected:
     """Have a bookie run one round of collection and a compaction, and wait until they have ended.
 
-    `within_s`: so soon the bookie has to begin. NoSuchBookie; Refused for one that is down, Apache's, or does not
-    follow, and with its reason for one whose collection failed.
+    `within_s`: seconds within which the bookie has to begin. Raises NoSuchBookie; Refused for a bookie that is down, is
+    Apache's or does not follow, and with the bookie's reason if its collection failed.
     """
     store = client.services.store
     await _check(store, bookie)
@@ -37,7 +37,7 @@ async def collect_now(client: LedgerClient, bookie: BookieId, *, within_s: float
     fresh = secrets.token_hex(8)
 
     def ask(wish: Wish) -> Wish | None:
-        # A request that is not answered yet gets one answer for all who wait.
+        # All callers that wait for the same unanswered request share its answer.
         waits = wish.collect and begun.get("word") != wish.collect
         return None if waits else replace(wish, collect=fresh)
 
@@ -85,7 +85,7 @@ async def _answer(store: MetadataStore, bookie: BookieId, word: str, within_s: f
 async def _read(
     store: MetadataStore, bookie: BookieId, changed: asyncio.Event | None = None
 ) -> tuple[dict[str, object], str]:
-    """The newest answer of the bookie, empty where there is none, and its key. MalformedRecord."""
+    """Return the newest answer of the bookie, empty if there is none, and its key. Raises MalformedRecord."""
     key = answer_key(store, bookie)
     try:
         record = json.loads((await store.keys.get(key, changed.set if changed is not None else None)).value)

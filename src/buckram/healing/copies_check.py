@@ -1,4 +1,4 @@
-"""The copies check: whether the bookies that ledgers name list the entries that they must hold. What lacks is marked.
+"""The copies check: whether the bookies that ledgers name list the entries that they must hold; what lacks is marked.
 
 Nothing is copied here: a marked ledger is checked entry by entry by a replicator. Not here: whether the bytes are good
 (`healing/digest_check`).
@@ -41,12 +41,15 @@ class CopiesCheck(MemberCheck):
         super().__init__(client, tree)
         self._requests, self._reads = requests, reads
         self._confirmed: tuple[LedgerMetadata, EntryId | None] | None = None
-        """Of the open ledger that is looked at: how far it was confirmed."""
+        """Metadata of the open ledger that is checked now, and its last confirmed entry; None before the first open
+        ledger.
+        """
         self._listless: set[BookieId] = set()
-        """Bookies that did not answer with a list: they are read at once."""
+        """Bookies that did not answer with a list of entries: their entries are read instead."""
 
     async def holds(self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId) -> bool | None:
-        """Whether the bookie holds all its entries, by its list, else by reading them; None: it cannot be told.
+        """Return whether the bookie holds all its entries, by its list, else by reading them; None if it cannot be
+        told.
 
         Of an open ledger it must hold what was confirmed when that was asked for, a moment before.
         """
@@ -61,7 +64,7 @@ class CopiesCheck(MemberCheck):
         return held
 
     async def _end(self, ledger: LedgerId, metadata: LedgerMetadata) -> EntryId | None:
-        """How far an open ledger is confirmed; None where that cannot be told: nothing is known of its end then."""
+        """Return the last confirmed entry of an open ledger; None if it cannot be read."""
         if self._confirmed is None or self._confirmed[0] is not metadata:
             end = None
             with suppress(ReadFailed):
@@ -96,7 +99,7 @@ class CopiesCheck(MemberCheck):
         info = self._services.bookies.info(bookie)
         pieces = [piece for piece in plan_pieces(ledger, metadata, PIECE_BYTES) if piece.bookie == bookie]
         if not pieces and not metadata.closed:
-            return True  # only what can still grow, which its writer sees to
+            return True  # it is only in the open last fragment, which its writer takes care of
         if info is None or info.address is None or not pieces:
             return None
         peer = Peer(info.address, self._services.identities.expected(bookie))

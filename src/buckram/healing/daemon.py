@@ -1,4 +1,6 @@
-"""What `buckram up` and `buckram autorecovery run` start: an auditor, its checks and a replicator."""
+"""The healing services that `buckram up` and `buckram autorecovery run` start: an auditor, its checks and a
+replicator.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from buckram.healing.replicator import Replicator
 
 
 async def heal(client: LedgerClient, name: str, config: HealingConfig) -> None:
-    """Until cancelled; then vote and locks are given back. Raises what ends one of them: a bug, a replaced store."""
+    """Run all healing services until cancelled, then give back the vote and the locks.
+
+    Raises what ends one of them: a bug, or a replaced metadata store.
+    """
     auditor, replicator = Auditor(client, name, config), Replicator(client, name, config)
     checks, first = PeriodicChecks(client, auditor, config), FirstChecks(client, auditor, config)
     tasks = [asyncio.ensure_future(part.run()) for part in (auditor, first, checks, replicator)]

@@ -1,8 +1,8 @@
-"""Taking a bookie out: what it holds is copied to others, and at the end it is proven that nothing depends on it.
+"""Take a bookie out: its entries are copied to others, and at the end it is proven that no ledger depends on it.
 
 One that lives is drained: it becomes read-only and serves reads until it can be stopped. One that is stopped is
-decommissioned: its cookie goes at the end. In both cases a wish says so to the auditor and the replicators, which do
-the copying (`healing/auditor`, `healing/replicator`); a drain therefore goes on when whoever asked for it has gone.
+decommissioned: its cookie is removed at the end. In both cases a wish tells the auditor and the replicators, which do
+the copying (`healing/auditor`, `healing/replicator`); a drain therefore goes on when its caller has gone.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from buckram.types import BookieId, LedgerId
 
 _POLL_S = 0.5
 _STUCK_S = 20.0
-"""When no ledger became free for so long and each has a reason, it is told instead of waiting for ever."""
+"""Seconds without a ledger becoming free after which a departure ends, if each that is left has a reason: the reasons
+are returned instead of waiting for ever.
+"""
 _ASK_S = 10.0
-"""Ledgers that are neither marked nor free after so long were looked at by somebody who knows nothing of wishes, one
-of Apache's workers: an audit marks them anew."""
+"""Seconds after which ledgers that are neither marked nor free are marked anew by an audit: one of Apache's
+replicators, which knows nothing of wishes, looked at them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is. `eta_s`: about the seconds that are left, where a replicator reports its rate."""
+    """Progress of a departure. `eta_s`: estimate of the seconds left, None if no replicator reports its rate."""
 
     done: int
     total: int
@@ -51,12 +54,12 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """How far it came. `remaining`: ledgers that still name the bookie, `reasons` why, by ledger."""
+    """Result of a departure. `remaining`: ledgers that still name the bookie; `reasons`: why, by ledger."""
 
     bookie: BookieId
     ledgers: int
     entries: int
-    """Of the bookie's ledgers that are copied now, as their records placed them."""
+    """Entries that the records of the ledgers copied by now placed on the bookie."""
     remaining: tuple[LedgerId, ...]
     reasons: dict[LedgerId, str]
 
@@ -79,8 +82,8 @@ async def decommission(
     `target` gets the copies where the placement is no worse for it; each replicator copies at most `rate` bytes in a
     second, and 0 is its own limit.
 
-    Errors: NoSuchBookie; InvalidArgument for a bookie that is registered; Refused while nothing would be copied. What
-    waits with a reason for long is in the result; the bookie stays known then.
+    Raises NoSuchBookie; InvalidArgument for a bookie that is registered; Refused while nothing would be copied. Ledgers
+    that wait for long with a reason are in the result; the bookie's cookie stays then.
     """
     store = client.services.store
     await store.sync()
@@ -119,8 +122,9 @@ async def drain(
 ) -> Departure:
     """Have everything copied that a living bookie holds, while it serves reads. It is read-only from now on.
 
-    Errors: NoSuchBookie; Refused, with nothing changed, for a bookie that is down or does not follow, while nothing
-    would be copied, and where the others have no room. What was begun stays asked for until `writable` takes it back.
+    Raises NoSuchBookie; Refused, with nothing changed, for a bookie that is down or does not follow, while nothing
+    would be copied, and where the others have no room. A drain that was begun stays requested until `writable` takes it
+    back.
     """
     store = client.services.store
     await store.sync()
@@ -145,7 +149,7 @@ async def drain(
 
     await change_wish(store, bookie, leaving)
     await _until_readonly(store, bookie)
-    # What was made until it became read-only counts as well, and what is copied already.
+    # The total includes ledgers made until it became read-only, and those that are copied already.
     return await _wait(client, bookie, depending | await ledgers_naming(store, bookie), on_progress, stuck_s)
 
 
@@ -160,8 +164,8 @@ async def replace_bookie(
 ) -> Departure:
     """Take `old` out, dead or alive, with `new` in its places as far as the placement allows it; then forget it.
 
-    One that lives takes its registration back before its cookie goes: its process can be stopped at any time then, and
-    it does not come back. Errors as of `drain` and `decommission`.
+    One that lives takes its registration back before its cookie is removed: its process can be stopped at any time
+    then, and it does not come back. Raises the errors of `drain` and `decommission`.
     """
     store = client.services.store
     await store.sync()
@@ -184,7 +188,10 @@ async def replace_bookie(
 
 
 async def forget(store: MetadataStore, bookie: BookieId) -> None:
-    """Remove the cookie of a bookie that nothing depends on, and what was asked of it and held against it."""
+    """Remove the cookie of a bookie that nothing depends on, and its accusations, requests and recorded time.
+
+    Raises InvalidArgument if it is registered again.
+    """
     if (await store.bookies()).find(bookie) is not None:
         raise InvalidArgument(f"bookie {bookie} came back: its cookie stays; stop it and decommission it again")
     with suppress(NoSuchKey):
@@ -204,7 +211,7 @@ async def _check_runs(store: MetadataStore) -> None:
 
 
 async def _held_up(store: MetadataStore) -> str:
-    """Why nothing is copied in the whole cluster; empty: it is."""
+    """Return why nothing is copied in the whole cluster; empty if copying goes on."""
     tree = Underreplication(store.keys, store.root, "")
     if not await tree.enabled():
         return "autorecovery is disabled: `buckram autorecovery enable`"
@@ -262,8 +269,8 @@ async def _wait(
         rate = sum(worker.bytes_per_s for worker in workers)
         on_progress(Progress(len(total) - len(left), len(total), rate, eta_s(workers)))
         if not left:
-            # The proof: every record, read after the store told all that was complete. One may have been made, or
-            # copied to this bookie, while the others were waited for.
+            # The proof: every record, read after a sync of the store. A ledger may have been made, or
+            # copied to this bookie, while this waited for the others.
             await store.sync()
             found = await ledgers_naming(store, bookie)
             total |= found
@@ -281,7 +288,7 @@ async def _wait(
 
 
 async def _reasons(store: MetadataStore, board: Board, left: Collection[LedgerId]) -> dict[LedgerId, str]:
-    """Why ledgers wait, those that do."""
+    """Return the reasons of those ledgers of `left` that wait, by ledger."""
     why = await _held_up(store)
     if why:
         return dict.fromkeys(left, f"nothing is copied: {why}")

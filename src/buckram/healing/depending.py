@@ -1,7 +1,7 @@
-"""Which ledgers depend on a bookie: the proof that none does, and whether the others could take over or get by.
+"""The proof that no ledger depends on a bookie, and whether the other bookies could take over or get by.
 
-Only metadata is asked, and every record of it: one that cannot be read ends the walk, because nobody knows whom it
-names. Not here: the copying (`healing/replicator`).
+Only metadata is read, and every record of it: one that cannot be read ends the walk, because it could name any bookie.
+Not here: the copying (`healing/replicator`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ _AT_ONCE = 64
 
 
 class Refused(Exception):
-    """It is not done; the message says why, and what would let it go on."""
+    """A request that is not carried out; the message says why, and what would let it go on."""
 
 
 async def records(
     store: MetadataStore, ledgers: Collection[LedgerId] | None = None
 ) -> AsyncIterator[tuple[LedgerId, LedgerMetadata]]:
-    """The record of every ledger, or of these, ascending; those that are deleted are left out. MalformedRecord."""
+    """Yield the record of every ledger, or of those given, ascending, without deleted ones.
+
+    Raises MalformedRecord.
+    """
     if ledgers is not None:
         async for one in _read(store, list(ledgers)):
             yield one
@@ -57,7 +60,9 @@ async def _record(store: MetadataStore, ledger: LedgerId) -> LedgerMetadata | No
 async def ledgers_naming(
     store: MetadataStore, bookie: BookieId, ledgers: Collection[LedgerId] | None = None
 ) -> dict[LedgerId, int]:
-    """Every ledger (or every one of these) that names the bookie, with the entries that it places there."""
+    """Return every ledger (or every one of those given) that names the bookie, with the entries that it
+    places there.
+    """
     return {
         ledger: entries_held(metadata, bookie)
         async for ledger, metadata in records(store, ledgers)
@@ -66,5 +71,5 @@ async def ledgers_naming(
 
 
 def shown(ledgers: Collection[LedgerId], most: int = 10) -> str:
-    """The first of them, for people."""
+    """Return the first of these ledgers as text for people."""
     return ", ".join(map(str, list(ledgers)[:most])) + (", ..." if len(ledgers) > most else "")

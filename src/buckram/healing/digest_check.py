@@ -46,7 +46,7 @@ class DigestCheck(MemberCheck):
         return kind in (None, DigestType.DUMMY) or (kind is DigestType.MAC and metadata.password is None)
 
     async def holds(self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId) -> bool | None:
-        """False: an entry that was read is bad, or the bookie has not got it."""
+        """Return False if an entry that was read is bad, or the bookie does not have it."""
         pieces = [piece for piece in plan_pieces(ledger, metadata, PIECE_BYTES) if piece.bookie == bookie]
         pieces = [piece for piece in pieces if piece.entries]
         auditor = await self._auditor(bookie) if pieces else None
@@ -67,7 +67,7 @@ class DigestCheck(MemberCheck):
         return True
 
     async def _auditor(self, bookie: BookieId) -> ReplicaAuditor | None:
-        """Connections to a bookie as it is registered now; None where it has no address."""
+        """Return connections to a bookie as it is registered now; None if it has no address."""
         info = self._services.bookies.info(bookie)
         if info is None or info.address is None:
             return None

@@ -1,4 +1,4 @@
-"""What `buckram doctor` finds beyond a look at the cluster's health, and the fixes that lose nothing: orphans.
+"""Findings of `buckram doctor` beyond a look at the cluster's health, and the fixes that lose nothing: orphans.
 
 Not here: the look (`health/gathering.py`), reading all records (`metadata/checkup.py`), leftovers
 (`healing/leftovers.py`), what is printed (`cli/doctor.py`).
@@ -17,19 +17,19 @@ from buckram.streams.maintain.orphans import Orphan, delete_orphan, find_orphans
 from buckram.streams.shared.metadata import StreamStore
 
 Fix = Callable[[], Awaitable[str]]
-"""Mends something and says what it did. BuckramError."""
+"""A coroutine that mends something and returns what it did. Raises BuckramError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixable:
-    """Something that is in a state, and what mends it without losing anything."""
+    """A finding with a fix that loses nothing."""
 
     noted: Noted
     fix: Fix
 
 
 async def orphans(client: LedgerClient) -> list[Fixable]:
-    """Ledgers that were made for a stream, have no place in it, and never will."""
+    """Return the ledgers that were made for a stream, have no place in it, and never will."""
     found = [one for one in await find_orphans(client, StreamStore(client.services.store)) if one.safe]
     if not found:
         return []
@@ -45,8 +45,9 @@ async def _delete(client: LedgerClient, orphans: list[Orphan]) -> str:
 
 
 async def mend(fixable: Iterable[Fixable]) -> tuple[list[tuple[Noted, str]], dict[str, str]]:
-    """Carry out every fix. -> what was in which state, with what was done about it; and by the place of those whose fix
-    failed, the reason."""
+    """Carry out every fix. Return the findings, each with what was done about it; and the errors of fixes that failed,
+    by the place (`where`) of their finding.
+    """
     done, failed = list[tuple[Noted, str]](), dict[str, str]()
     for one in fixable:
         try:

@@ -1,9 +1,9 @@
-"""What an elected auditor looks at before all else: ledgers that clients noted, and those of bookies that were away.
+"""First checks of an elected auditor: ledgers that clients noted, and those of bookies that were away.
 
-A note goes when the member lists everything, or when the ledger is marked: then a replicator copies, and the mark goes
-when that was verified. A bookie that is back counts as verified when its copies of all ledgers were looked at that may
-have been open while it was away. Not here: which these are (`core/healing/attendance.py`), the keys of notes
-(`metadata/behind.py`), which of them have their turn (`healing/noted.py`), the check of all ledgers
+A note is removed when the member lists everything, or when the ledger is marked: then a replicator copies, and removes
+the mark once that is verified. A bookie that is back counts as verified when its copies of all ledgers were looked at
+that may have been open while it was away. Not here: which these are (`core/healing/attendance.py`), the keys of notes
+(`metadata/behind.py`), which of them are due (`healing/noted.py`), the check of all ledgers
 (`healing/periodic_checks.py`).
 """
 
@@ -41,16 +41,18 @@ from buckram.types import MAX_LEDGER_ID, BookieId, BookieSet, LedgerId, LedgerMe
 
 log = logging.getLogger("buckram.healing")
 LOOK_S = 5.0
-"""So often what could not be told is looked at again, whatever watches say."""
+"""Interval between two looks at copies that could not be verified, seconds, whatever watches say."""
 WALK_S = 120.0
-"""Longer than a session lives without its process: a hang that is seen now began after the walk before the last one."""
+"""Interval between two walks over all ledgers, seconds. It is longer than a session lives without its process, so that
+a hang that is noticed now began after the walk before the last one.
+"""
 _PAGE, _AT_ONCE = 1000, 64
 _BETWEEN = 100
-"""After so many ledgers it is looked who is there, and what was noted meanwhile."""
+"""Number of ledgers after which registrations and new notes are looked at in between."""
 
 
 class FirstChecks:
-    """Those of one candidate. `run` never ends by itself; cancel it."""
+    """First checks of one candidate. `run` never ends by itself; cancel it."""
 
     def __init__(self, client: LedgerClient, auditor: Auditor, config: HealingConfig) -> None:
         self._auditor, self._config = auditor, config
@@ -62,7 +64,7 @@ class FirstChecks:
         self._changed = asyncio.Event()
         self._notes = NoteQueue(store, self._changed.set, least_s=LOOK_S, most_s=WALK_S)
         self._attendance: Attendance | None = None
-        """None: not read since this auditor was elected."""
+        """Attendance of bookies; None if not read since this auditor was elected."""
         self._version = -1
         self._walked_at = float("-inf")
         stats = client.services.runtime.stats
@@ -90,7 +92,7 @@ class FirstChecks:
                     await self._changed.wait()
 
     async def look(self) -> None:
-        """Everything once."""
+        """Wait until elected, then run every part of the checks once."""
         if not self._auditor.elected:
             self._attendance = None
             await self._auditor.until_elected()
@@ -107,7 +109,7 @@ class FirstChecks:
     # -- who is there -------------------------------------------------------------------------------------
 
     async def _see(self) -> dict[BookieId, str]:
-        """Take note of who is registered now, before anything is done about it."""
+        """Write down who is registered now, before anything is done about it."""
         attendance, anew = self._attendance, False
         if attendance is None:
             attendance, self._version = await self._read()
@@ -137,7 +139,7 @@ class FirstChecks:
         try:
             self._version = await self._board.say_attendance(self._attendance, self._version)
         except (VersionConflict, KeyExists, NoSuchKey):
-            self._attendance = None  # another auditor: what it says is read before anything else is done
+            self._attendance = None  # another auditor wrote it: read its record before anything else
             raise MetadataError("another auditor has just said who was away") from None
 
     async def _walk(self) -> None:
@@ -155,7 +157,7 @@ class FirstChecks:
             since = ledger + 1
             if metadata is None or not metadata.closed:
                 found_open.append(ledger)
-        await self._see()  # a bookie that went meanwhile is held to what the walks before found
+        await self._see()  # a bookie that left meanwhile is judged by the walks before this one
         if self._attendance is not None:
             self._attendance.walked(Unsettled.of(since, found_open))
             await self._write()
@@ -170,7 +172,7 @@ class FirstChecks:
             return True
 
     async def _from(self, since: LedgerId) -> AsyncIterator[tuple[LedgerId, LedgerMetadata | None]]:
-        """All ledgers from this one on; None for a record that nobody can read."""
+        """Yield all ledgers from this one on, with None for a record that cannot be read."""
         after = since - 1
         while page := await self._store.read_ledgers(after=after, limit=_PAGE):
             for ledger, found in page:
@@ -180,7 +182,7 @@ class FirstChecks:
     # -- looking ------------------------------------------------------------------------------------------
 
     async def _look_at_notes(self) -> None:
-        """Each note whose turn it is: it goes when nothing lacks, or when the ledger is marked."""
+        """Look at each note that is due: it is removed when nothing lacks, or when the ledger is marked."""
         await self._notes.refresh()
         if not len(self._notes):
             return
@@ -207,16 +209,19 @@ class FirstChecks:
         except MalformedRecord:
             return False
         if metadata.state is LedgerState.IN_RECOVERY:
-            return False  # what it lacks is told by its end, and its record may name other members then
+            return False  # known only once it is closed, and its record may name other members then
         if note.bookie not in members_of(metadata):
-            return True  # somebody else has its place, with all its copies
+            return True  # another bookie has its place, with all its copies
         if there.find(note.bookie) is None or not await self._check.look_at(note.ledger, note.bookie, found):
             return False
         # The look at an open ledger ends where it was confirmed: one that was closed meanwhile goes further.
         return metadata.closed or not (await self._store.read_ledger(note.ledger)).metadata.closed
 
     async def _look_at_returned(self, bookie: BookieId, unsettled: Unsettled, session: str) -> None:
-        """All its copies that it may lack. What could not be told is looked at again in the next round."""
+        """Look at all copies that a returned bookie may lack.
+
+        What could not be told is looked at again in the next round.
+        """
         assert self._attendance is not None
         found, unknown, looked = Checked(), list[LedgerId](), 0
         candidates = [ledger async for ledger in self._candidates(bookie, unsettled)]
@@ -245,7 +250,7 @@ class FirstChecks:
             log.info(text, self._auditor.name, bookie, looked, found.marked, len(unknown))
 
     async def _candidates(self, bookie: BookieId, unsettled: Unsettled) -> AsyncIterator[LedgerId]:
-        """Open ledgers first: they are the ones that are written."""
+        """Yield the ledgers to look at, open ones first because they are still written."""
         for ledger in unsettled.open:
             yield ledger
         if unsettled.since > MAX_LEDGER_ID:

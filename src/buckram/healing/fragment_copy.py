@@ -1,4 +1,4 @@
-"""Copying what one member of a fragment stores to another bookie: whole batches, verified, durable when it is done.
+"""Copies what one member of a fragment stores to another bookie: whole batches, verified, durable when it is done.
 
 Entries travel as they are stored, digest and LAC included. Not here: which bookie is the target, and the change of the
 metadata afterwards (`healing/ledger_repair`).
@@ -31,27 +31,31 @@ from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
 
 _BATCH_ENTRIES = 20_000
 _MOST_LACKING = 10_000
-"""A copy that lacks so many is none, whatever else there is: a record may speak of any number of entries."""
+"""Number of missing entries at which a copy is given up, because a record may claim any number of entries."""
 _RUN_ENTRIES, _RUN_BYTES = 1000, 256 * 1024
-"""Of what is sent at once. The target syncs about so many bytes at a time, and its neighbours on the same disk wait."""
+"""Limits of one run of entries that is sent at once. The target syncs about so many bytes at a time, while other
+writers on the same disk wait.
+"""
 _WALKERS = 32
 _READS_AHEAD = 3
 
 
 @dataclass(slots=True)
 class Copied:
-    """What was copied for one member of a fragment."""
+    """Result of copying for one member of a fragment."""
 
     entries: int = 0
     bytes: int = 0
     lost: list[Row] = field(default_factory=list)
-    """Entries of which no member has a good copy: every one denied it, or gave bytes that do not fit their digest."""
+    """Entries of which no member has a good copy: each either does not have it or returned bytes with a wrong
+    digest.
+    """
     unread: list[Row] = field(default_factory=list)
     """Entries that may be on a bookie that did not answer."""
     error: str = ""
-    """Why the first of these was not read."""
+    """Reason why the first of the unread entries was not read; empty if all were."""
     lacking: int = 0
-    """Entries that were not had; at _MOST_LACKING of them nothing more is looked for."""
+    """Number of entries that could not be read; at `_MOST_LACKING` the copy looks for no more."""
 
     @property
     def given_up(self) -> bool:
@@ -63,8 +67,9 @@ class Copied:
 
 
 class FragmentCopy:
-    """Copies of one fragment of one ledger. `gone`: bookies that are not asked; `entry_bytes`: about how many bytes an
-    entry has, 0 where nobody knows."""
+    """Copies of one fragment of one ledger. `gone`: bookies that are not asked; `entry_bytes`: estimate of the bytes of
+    an entry, 0 if unknown.
+    """
 
     def __init__(
         self,
@@ -89,7 +94,7 @@ class FragmentCopy:
         self._pulls = Pulls(services, ledger, digest, self._local, scope, pace, limits)
 
     async def to(self, target: BookieId, position: Position, last: EntryId) -> Copied:
-        """Make `target` hold what `position` stores up to `last`. Raises the error of a target that refuses."""
+        """Make `target` hold what `position` stores up to `last`. Raises the error with which the target refused."""
         done = Copied()
         # One iterator for all walkers: a striped fragment has millions of short ranges.
         ranges = self._quorum.held_ranges(position, self._fragment.first_entry, last)
@@ -109,7 +114,9 @@ class FragmentCopy:
     async def _pulled(
         self, target: BookieId, position: Position, first: EntryId, last: EntryId, done: Copied
     ) -> Row | None:
-        """Have the target copy them itself, from the files of a bookie on its machine; what is left, if anything."""
+        """Have the target copy the entries itself, from the files of a bookie on its machine; return the range that is
+        left, if any.
+        """
         after, size = await self._pulls.copy(target, self._holders(position, first), first, last)
         done.entries, done.bytes = done.entries + after - first, done.bytes + size
         return (after, last) if after <= last else None
@@ -140,7 +147,7 @@ class FragmentCopy:
             return None
 
         if one_batch:
-            if (error := await walk()) is not None:  # nothing goes on beside it
+            if (error := await walk()) is not None:  # a single batch needs no concurrency
                 raise error
             await sink.acknowledged(0)
             return
@@ -156,19 +163,24 @@ class FragmentCopy:
                 walker.cancel()
 
     def _has_files(self, last: EntryId) -> bool:
-        """Whether a neighbour's files are worth a question, as for any reader. Each has all entries where E == Qw."""
+        """Return whether the fragment is large enough to look for the files of a bookie on this machine.
+
+        Only with E == Qw, where each member has all entries.
+        """
         least = self._services.config.local_read_bytes
         size = (last - self._fragment.first_entry + 1) * self._entry_bytes
         return self._quorum.mirrored and 0 < least < size and self._local.may()
 
     def _piece_entries(self) -> int:
-        """A batch or two, so that the next one is read while this one is on its way."""
+        """Return the number of entries of one piece: a batch or two, so that the next one is read while this one is
+        sent.
+        """
         return max(1, min(_BATCH_ENTRIES, 2 * self._services.config.read_batch_bytes // max(64, self._entry_bytes)))
 
     async def _from_files(
         self, target: BookieId, position: Position, first: EntryId, last: EntryId, sink: _Acks, done: Copied
     ) -> EntryId:
-        """Copy from the files of a bookie on this machine, as far as that goes; where it ended."""
+        """Copy from the files of a bookie on this machine, as far as possible; return the entry where it ended."""
         holders = self._holders(position, first)
         span = Span(self._fragment.ensemble, first, last)
         async with aclosing(self._local.chunks(span, holders, self._runs)) as chunks:
@@ -188,7 +200,7 @@ class FragmentCopy:
             at += max(1, len(chunk))
 
     async def _pass_on(self, target: BookieId, chunk: Sequence[_Run], sink: _Acks, done: Copied) -> None:
-        """Send, and wait while too much is not acknowledged. `chunk` has the run of each entry."""
+        """Send runs of entries, and wait while too much is not acknowledged. `chunk` has the run of each entry."""
         lane = self._services.pool.lane(target)
         ours = self._services.bookies.incarnation(target) is not None
         at = 0
@@ -217,16 +229,16 @@ class FragmentCopy:
         return runs
 
     def _holders(self, position: Position, entry: EntryId) -> list[BookieId]:
-        """Who is asked for an entry, in this order."""
+        """Return the bookies to ask for an entry, in this order."""
         ensemble = self._fragment.ensemble
         holders = [p for p in self._quorum.write_set(entry) if p != position and ensemble[p] not in self._gone]
         order = list(self._services.bookies.read_order([ensemble[p] for p in holders]))
         if ensemble[position] not in self._gone:
-            order.append(ensemble[position])  # it lives and gives way: the last to be asked, and perhaps the only one
+            order.append(ensemble[position])  # it lives and is replaced: asked last, and perhaps the only holder
         return order
 
     async def _read(self, position: Position, at: EntryId, last: EntryId, done: Copied) -> Sequence[_Run]:
-        """The run of each good entry from `at` on; none when entry `at` cannot be had, which is noted then."""
+        """Return the run of each good entry from `at` on; none if entry `at` cannot be had, which is noted then."""
         ensemble, errors = self._fragment.ensemble, list[BuckramError]()
         opener = partial(self._runs, self.ledger, at)
         for bookie in self._holders(position, at):
@@ -254,12 +266,12 @@ class FragmentCopy:
         return ()
 
     def _shared_end(self, position: Position, at: EntryId, last: EntryId) -> EntryId:
-        """The last entry from `at` on that this position stores without a gap."""
+        """Return the last entry from `at` on that this position stores without a gap."""
         return next((high for low, high in self._quorum.held_ranges(position, at, last) if low <= at), at)
 
 
 class _Run(NamedTuple):
-    """Consecutive entries that are sent together. `size`: their stored bytes, `frames`: what is sent."""
+    """Consecutive entries that are sent together. `size`: their stored bytes, `frames`: the bytes to send."""
 
     first: EntryId
     entries: int
@@ -268,7 +280,7 @@ class _Run(NamedTuple):
 
 
 def _pieces(ranges: Iterator[Row], most: int) -> Iterator[Row]:
-    """The same entries in ranges of at most so many."""
+    """Split the entries into ranges of at most so many."""
     for low, high in ranges:
         for start in range(low, high + 1, most):
             yield start, min(high, start + most - 1)
@@ -301,7 +313,7 @@ class _Acks:
         self._answered(first, last)
 
     def _answered(self, first: EntryId, last: EntryId) -> None:
-        """Runs are answered in pieces where entries are answered one by one."""
+        """Account for the answer to a run; bookies that answer entry by entry answer a run in pieces."""
         for start in [s for s in self._pending if s <= last and self._pending[s][0] >= first]:
             end, size = self._pending.pop(start)
             left = 0
@@ -314,7 +326,10 @@ class _Acks:
         self._changed.set()
 
     async def acknowledged(self, at_most: int) -> None:
-        """Until at most so many bytes (0: nothing at all) wait for an answer; raises what the target refused with."""
+        """Wait until at most so many bytes (0: nothing at all) are unacknowledged.
+
+        Raises the error with which the target refused.
+        """
         while self._error is None and (self._bytes > at_most or (not at_most and self._pending)):
             self._changed.clear()
             await self._changed.wait()

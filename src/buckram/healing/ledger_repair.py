@@ -1,4 +1,5 @@
-"""One marked ledger: members that are lost give way to others that hold all that they held, or it is said why not.
+"""Repair of one marked ledger: lost members are replaced by others that hold everything they held, or a reason is
+given.
 
 Closed fragments only; an open ledger is recovered first if its writer is dead. The order is M7's: all copies durable,
 then the metadata, then a second look at them. Not here: which ledger is next, locks and marks (`healing/replicator`).
@@ -53,7 +54,7 @@ _WITHIN_S = 10.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What one attempt at a ledger came to. `whole`: its mark may go."""
+    """Result of one attempt at a ledger. `whole`: nothing lacks, so its mark may be removed."""
 
     reasons: list[Reason] = field(default_factory=list)
     survivors: int = 0
@@ -72,11 +73,14 @@ class LedgerRepair:
         self._client, self._services = client, client.services
         self._open_ledgers, self._pace, self._limits = open_ledgers, pace, CopyLimits()
         self._slow: dict[int, Pace] = {}
-        """The pace that an operator asked for last, by its rate."""
+        """The speed limit that an operator set last, by its rate in bytes per second; at most one is kept."""
 
     async def run(self, ledger: LedgerId, named: Collection[BookieId]) -> Outcome:
-        """`named`: the bookies of its mark. Those that are registered are checked entry by entry; where the mark names
-        none, or EVERY_MEMBER, all members are. Raises MetadataUnavailable, and InvariantViolation for a bug."""
+        """Attempt to repair a ledger. `named`: the bookies of its mark.
+
+        Those that are registered are checked entry by entry; if the mark names none, or EVERY_MEMBER, all members are.
+        Raises MetadataUnavailable, and InvariantViolation for a bug.
+        """
         outcome = Outcome()
         try:
             versioned = await self._services.store.read_ledger(ledger)
@@ -108,10 +112,10 @@ class LedgerRepair:
         return outcome
 
     async def move(self, ledger: LedgerId, moves: Collection[tuple[EntryId, BookieId, BookieId]]) -> Outcome:
-        """Put others in the places of members that live: (first entry of the fragment, member, who comes).
+        """Replace members that live. Each move: (first entry of the fragment, old member, new member).
 
-        What is not as it was any more is left. Metadata names a new member once it lists all that the old one stores,
-        so there are never fewer copies than before. Raises what `run` raises, and NoSuchLedger.
+        A move whose fragment has changed meanwhile is skipped. Metadata names a new member once it lists all that the
+        old one stores, so there are never fewer copies than before. Raises what `run` raises, and NoSuchLedger.
         """
         outcome = Outcome()
         versioned = await self._services.store.read_ledger(ledger)
@@ -140,12 +144,12 @@ class LedgerRepair:
         return outcome
 
     async def _leaving(self, named: Collection[BookieId]) -> dict[BookieId, Wish]:
-        """Which of these an operator takes out, alive or not, and what he wants of that."""
+        """Return those of these bookies that an operator takes out, alive or not, each with the operator's wish."""
         wishes = {bookie: await read_wish(self._services.store, bookie) for bookie in named if valid_bookie_id(bookie)}
         return {bookie: wish for bookie, wish in wishes.items() if wish.leave}
 
     def _pace_of(self, lost: Collection[BookieId], leaving: Mapping[BookieId, Wish]) -> Pace:
-        """The replicator's limit, and what an operator set where all that is copied leaves at his wish."""
+        """Return the replicator's speed limit, or the operator's if all that is copied leaves at an operator's wish."""
         rates = [leaving[bookie].rate if bookie in leaving else 0 for bookie in lost]
         if not rates or not all(rates):
             return self._pace
@@ -157,7 +161,7 @@ class LedgerRepair:
     async def _end(
         self, ledger: LedgerId, versioned: Versioned, leaving: Mapping[BookieId, Wish], outcome: Outcome
     ) -> Versioned | None:
-        """Recover a ledger whose writer is dead; else say why not."""
+        """Recover a ledger whose writer is dead; else give the reason why not."""
         metadata = versioned.metadata
         last = metadata.last_fragment.ensemble
         gone = [b for b in last if b in leaving or self._services.bookies.info(b) is None]
@@ -186,7 +190,10 @@ class LedgerRepair:
         lost: Collection[BookieId],
         leaving: Mapping[BookieId, Wish],
     ) -> dict[int, BookieId]:
-        """Who takes the places of the lost, as far as there is somebody: the one that is wanted, where it may."""
+        """Return replacements for the lost members by position, as many as can be found.
+
+        The bookie that the operator wants is preferred where the placement allows it.
+        """
         failed = {p: b for p, b in enumerate(fragment.ensemble) if b in lost}
         quorum, policy, wanted = self._placement(metadata, leaving)
         return spare_members(self._services.bookies, fragment.ensemble, failed, quorum, policy, wanted)
@@ -198,7 +205,9 @@ class LedgerRepair:
         left: Collection[Missing],
         leaving: Mapping[BookieId, Wish],
     ) -> tuple[Missing, BookieId | None]:
-        """Which of the members of one fragment that were not tried yet gives way now, and to whom."""
+        """Return the next member of a fragment to replace among those not tried yet, and its replacement, None if there
+        is none.
+        """
         by_position = {member.position: member for member in left}
         ensemble = metadata.fragments[fragment_index(metadata, next(iter(left)).first)].ensemble
         failed = {Position(position): bookie for position, bookie in enumerate(ensemble) if bookie in lost}
@@ -270,11 +279,14 @@ class LedgerRepair:
         *,
         look_first: bool = False,
     ) -> None:
-        """`look_first`: the target has to list its copies before metadata names it, too; nothing is at stake yet."""
+        """Copy to the target and name it in place of a member.
+
+        `look_first`: check the target's list of copies before metadata names it, too, while nothing is at stake yet.
+        """
         assert member.last is not None
         ranges = partial(quorum.held_ranges, member.position, member.first, member.last)
         birth = digest.birth
-        for again in (False, True):  # the second time: what the target dropped before metadata named it
+        for again in (False, True):  # second pass: entries that the target dropped before metadata named it
             try:
                 copied = await copy.to(target, member.position, member.last)
                 if member.last >= member.first:
@@ -310,7 +322,10 @@ class LedgerRepair:
         )
 
     async def _force(self, target: BookieId, digest: Digest, ledger: LedgerId) -> None:
-        """What the target had already may be a copy that somebody else makes right now and that is not yet synced."""
+        """Have the target sync the ledger: entries that it had already may be unsynced copies of somebody else's.
+
+        Raises BookieError or the error of the request.
+        """
         reply = await ask(self._services.pool, target, Force(ledger, digest.birth))
         if isinstance(reply, BuckramError):
             raise reply
@@ -318,7 +333,7 @@ class LedgerRepair:
             raise BookieError(target, f"does not say that its copies are durable: {reply.code.name}")
 
     async def _name(self, cell: MetadataCell, member: Missing, target: BookieId) -> bool:
-        """Put the target in the place of the lost bookie; whether it was this call that did it."""
+        """Put the target in the place of the lost bookie; return whether this call did it."""
 
         def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
             present = metadata.fragments[fragment_index(metadata, member.first)]
@@ -336,7 +351,7 @@ class LedgerRepair:
         )
 
     async def _check(self, ledger: LedgerId, metadata: LedgerMetadata, outcome: Outcome) -> None:
-        """Read every copy where it is, and make those again that are missing or bad."""
+        """Read every copy where it is, and copy again those that are missing or bad."""
         try:
             report = await repair_ledger(
                 self._services, ledger, password=metadata.password or b"", digest=metadata.digest_type
@@ -347,9 +362,9 @@ class LedgerRepair:
         outcome.copied.bytes += report.bytes_copied
         problems, without = list(report.problems), list[EntryId]()
         if problems and not metadata.closed:
-            # The last one says that an open ledger's end was not looked at. What is confirmed of it is filled in; the
-            # writer or whoever recovers the ledger sees to the rest. A mark for that would stay for ever where nobody
-            # writes or recovers any more.
+            # The last problem is that an open ledger's end was not checked. Its confirmed entries are copied here; the
+            # writer, or the recovery of the ledger, completes the rest. A mark for that would stay for ever if there is
+            # no writer or recovery any more.
             not_looked_at = problems.pop()
             if not await self._fill_open(ledger):
                 outcome.reasons.append(Reason(Why.WRITER_LIVES, not_looked_at))
@@ -364,7 +379,8 @@ class LedgerRepair:
             outcome.reasons += await reasons_for(self._services, ledger, metadata, digest, without)
 
     async def _fill_open(self, ledger: LedgerId) -> bool:
-        """Copy what is confirmed of an open last fragment to those of its members that lack it; whether they have all.
+        """Copy the confirmed entries of an open last fragment to those members that lack them; return whether all have
+        them.
 
         Then nothing has to wait for its end: what follows the LAC is written by its writer or by recovery.
         """
@@ -385,7 +401,7 @@ class LedgerRepair:
 
 
 def _entry_bytes(metadata: LedgerMetadata) -> int:
-    """About how many payload bytes an entry has; 0 where the record does not say how many there are."""
+    """Return the average payload bytes of an entry; 0 if the record does not say how many entries there are."""
     entries = 0 if metadata.last_entry is None else metadata.last_entry + 1
     return (metadata.length or 0) // entries if entries else 0
 

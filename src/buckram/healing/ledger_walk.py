@@ -1,4 +1,5 @@
-"""A check that looks at every ledger, one after the other: what cannot be read is counted and never stops the others.
+"""A check that looks at every ledger, one after the other: one that cannot be read is counted and does not stop the
+check.
 
 Not here: what is looked at (`healing/copies_check`, `healing/digest_check`, `healing/placement_check`) and when
 (`healing/periodic_checks`).
@@ -32,7 +33,7 @@ _SILENT_S = 60.0
 
 @dataclass(slots=True)
 class Checked:
-    """What one run of a check found."""
+    """Counts of one run of a check."""
 
     ledgers: int = 0
     """Ledgers that were looked at."""
@@ -41,17 +42,17 @@ class Checked:
     unknown: int = 0
     """Ledgers with a bookie that could not be asked, or whose record changed all the time."""
     unreadable: int = 0
-    """Ledgers whose record or mark nobody can read."""
+    """Ledgers whose record or mark cannot be read."""
     skipped: int = 0
-    """Ledgers that the check can say nothing of."""
+    """Ledgers that the check cannot judge."""
     misplaced: int = 0
     """Ledgers whose members break their placement."""
     complete: bool = False
-    """Every ledger was looked at; False for a run that was stopped."""
+    """True if every ledger was looked at; False for a run that was stopped."""
 
 
 class LedgerWalk:
-    """One run over all ledgers. Subclasses say what is looked at."""
+    """One run over all ledgers. Subclasses define what is looked at."""
 
     title = "check"
 
@@ -59,7 +60,10 @@ class LedgerWalk:
         self._client, self._services = client, client.services
 
     async def run(self, go_on: Callable[[], bool]) -> Checked:
-        """Look at every ledger while `go_on` says so. Raises MetadataError where ledgers cannot be listed or marked."""
+        """Look at every ledger while `go_on` returns True.
+
+        Raises MetadataError if ledgers cannot be listed or marked.
+        """
         found, after, store = Checked(), -1, self._services.store
         while page := await store.list_ledgers(after=after, limit=_PAGE):
             for ledger in page:
@@ -72,7 +76,7 @@ class LedgerWalk:
         return found
 
     async def _ledger(self, ledger: LedgerId, found: Checked) -> None:
-        """One that cannot be read is counted, and never stops the others."""
+        """Look at one ledger; one that cannot be read is counted, and never stops the others."""
         try:
             await self.look(ledger, found)
         except NoSuchLedger:
@@ -87,7 +91,7 @@ class LedgerWalk:
             log.warning("%s: ledger %d: %s", self.title, ledger, error)
 
     async def look(self, ledger: LedgerId, found: Checked) -> None:
-        """Look at one ledger and count what is found. Raises what reading it raises."""
+        """Look at one ledger and count what is found. Raises the errors of reading it."""
         raise NotImplementedError
 
 
@@ -101,20 +105,25 @@ class MemberCheck(LedgerWalk):
         super().__init__(client)
         self._tree = tree
         self._only: BookieId | None = None
-        """The one member that is looked at; None: all are."""
+        """The one member that is looked at; None for all members."""
         self._silent_until: dict[BookieId, float] = {}
-        """Bookies that could not be read a moment ago: nobody waits for them once for each ledger."""
+        """Bookies that could not be read a moment ago, until when they are skipped: one wait for each ledger would be
+        too long.
+        """
 
     async def holds(self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId) -> bool | None:
-        """Whether the bookie holds its part as it should; None: it cannot be told."""
+        """Return whether the bookie holds its part as it should; None if it cannot be told."""
         raise NotImplementedError
 
     def skips(self, metadata: LedgerMetadata) -> bool:
-        """Whether nothing can be said of such a ledger."""
+        """Return whether the check cannot judge a ledger with such metadata."""
         return False
 
     async def look_at(self, ledger: LedgerId, bookie: BookieId, found: Checked) -> bool:
-        """Look at the copies of one member only. Whether it is known how they are; what lacks is marked then."""
+        """Look at the copies of one member only, and mark what lacks.
+
+        Return whether the state of its copies is known.
+        """
         unknown = found.unknown + found.unreadable
         self._only = bookie
         try:
@@ -139,7 +148,7 @@ class MemberCheck(LedgerWalk):
         self._silent_until[bookie] = asyncio.get_running_loop().time() + _SILENT_S
 
     async def _lacking(self, ledger: LedgerId, found: Checked) -> list[BookieId] | None:
-        """Bookies that do not hold what the record places on them; None: one of them could not be asked.
+        """Return the bookies that do not hold what the record places on them; None if one of them could not be asked.
 
         What lacks counts only while the record stays the same: a bookie gives up what another one took over.
         """

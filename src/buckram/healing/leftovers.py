@@ -1,4 +1,4 @@
-"""Keys that crashes and removals leave in the metadata store and that nobody reads any more; and their removal.
+"""Keys that crashes and removals leave in the metadata store and that nothing reads any more; and their removal.
 
 Each is judged anew right before it is removed, and removed only in the version that was judged. Not here: ledgers that
 no stream lists (`streams/maintain/orphans.py`).
@@ -22,7 +22,9 @@ from buckram.types import BookieId, LedgerId
 
 
 async def leftovers(store: MetadataStore) -> list[Fixable]:
-    """Marks of ledgers that are gone, reasons of ledgers that wait for nothing, wishes of bookies that nobody knows."""
+    """Return the leftovers: marks of ledgers that are gone, reasons of ledgers that do not wait any more, wishes of
+    unknown bookies.
+    """
     found: list[Fixable] = []
     tree, board = Underreplication(store.keys, store.root, ""), Board(store)
     marked = [ledger async for ledger in tree.marked()]

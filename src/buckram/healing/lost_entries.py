@@ -1,4 +1,4 @@
-"""Whether entries that a check of copies could not mend are lost, or only out of reach: every member is asked.
+"""The verdict on entries that a check of copies could not mend: lost, or only out of reach. Every member is asked.
 
 Not here: the check itself (`client/maintain/repair`).
 """
@@ -18,13 +18,15 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 _MOST = 10_000
-"""So many entries are looked at; the rest counts as out of reach until these are settled."""
+"""Maximum number of entries that are looked at; the rest counts as out of reach until these are settled."""
 
 
 async def reasons_for(
     services: Services, ledger: LedgerId, metadata: LedgerMetadata, digest: Digest, entries: Collection[EntryId]
 ) -> list[Reason]:
-    """An entry is lost when every member is registered, answers, and has no good copy. Else it is out of reach."""
+    """Return the reasons for these entries: lost if every member is registered, answers, and has no good copy; else out
+    of reach.
+    """
     lost, unread = list[Row](), list[Row]()
     async with TaskScope(f"lost entries {ledger}") as scope:
         reads = LedgerReads(services, ledger, digest, scope)

@@ -1,9 +1,9 @@
-"""Which notes of members that may lack entries are looked at now; there may be very many.
+"""A queue of the notes of members that may lack entries: which are looked at now, as there may be very many.
 
-The folder is listed again when it changed, and now and then; its notes are read one by one only when their turn comes.
-A note whose bookie is registered has its turn when it is new, when the bookie is back, and after growing pauses where
-it could not be settled. Of bookies that are away only so many ledgers' records are read in a look, in turn, to see
-whether the ledgers are gone or others have their places. Not here: looking (`healing/first_checks.py`).
+The folder is listed again when it changed, and now and then; its notes are read one by one only when they are due. A
+note whose bookie is registered is due when it is new, when the bookie is back, and after growing pauses if it could not
+be settled. For bookies that are away, each look reads a limited number of ledgers' records, in turn, to see whether the
+ledgers are gone or others have their places. Not here: looking (`healing/first_checks.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from buckram.types import BookieId, LedgerId
 
 Note = tuple[LedgerId, BookieId]
 AWAY_AT_ONCE = 500
-"""So many records of ledgers with members that are away are read in a look."""
+"""Maximum number of records of ledgers with members that are away that one look reads."""
 _SHARE = 20
-"""Listing takes no more than one in so many parts of the time."""
+"""Listing takes at most one part in so many of the time."""
 
 
 class NoteQueue:
@@ -32,15 +32,17 @@ class NoteQueue:
         self._listed_at, self._took_s = float("-inf"), 0.0
         self._changed = True
         self._again: dict[Note, tuple[str, float, float]] = {}
-        """Of those that could not be settled: the session of the bookie then, when to look again, and the pause."""
+        """Retry state of each unsettled note: the session of the bookie then, when to look again, and the pause in
+        seconds.
+        """
         self._turn: Note = (-1, "")
-        """The last note of a bookie that is away whose ledger was looked at."""
+        """Last note of a bookie that is away whose ledger was looked at; the next look goes on after it."""
 
     def __len__(self) -> int:
         return len(self._listed)
 
     async def refresh(self) -> None:
-        """List the folder again where that is due. MetadataError."""
+        """List the folder again if that is due. Raises MetadataError."""
         began = self._loop.time()
         age_s = began - self._listed_at
         if age_s < self._most_s and not (self._changed and age_s >= max(self._least_s, _SHARE * self._took_s)):
@@ -52,7 +54,7 @@ class NoteQueue:
         self._again = {note: state for note, state in self._again.items() if note in self._listed}
 
     def due(self, there: Mapping[BookieId, str]) -> list[Note]:
-        """Those to look at now; `there`: the bookies that are registered, with their sessions."""
+        """Return the notes to look at now. `there`: the session of each registered bookie."""
         now = self._loop.time()
         found = [note for note in self._listed if note[1] in there and self._is_due(note, there[note[1]], now)]
         away = [note for note in self._listed if note[1] not in there]
@@ -67,12 +69,14 @@ class NoteQueue:
         return state is None or state[0] != session or state[1] <= now
 
     def settled(self, note: Note) -> None:
-        """It was taken back."""
+        """Drop a note that was taken back."""
         self._again.pop(note, None)
         self._listed.pop(note, None)
 
     def unsettled(self, note: Note, session: str) -> None:
-        """Its bookie is there, and whether it lacks entries could not be told, or there is a later note."""
+        """Try a note again later: its bookie is registered, but whether it lacks entries could not be told, or there is
+        a later note.
+        """
         state = self._again.get(note)
         pause_s = min(2 * state[2], self._most_s) if state is not None and state[0] == session else self._least_s
         self._again[note] = session, self._loop.time() + pause_s, pause_s

@@ -1,4 +1,4 @@
-"""Open ledgers that name a lost bookie: whether their writer lives, from what their members and leases say.
+"""Open ledgers that name a lost bookie: whether their writer lives, judged from their members and leases.
 
 Not here: the recovery itself (`client/maintain/recover`), and what is copied once the ledger is closed.
 """
@@ -19,7 +19,10 @@ from buckram.types import BookieId, LedgerId, LedgerMetadata
 
 
 class OpenLedgers:
-    """Looks at open ledgers again and again. A writer that lives, degraded or idle, is never fenced by this."""
+    """Judge of open ledgers, looking at them again and again.
+
+    A writer that lives, degraded or idle, is never fenced by this.
+    """
 
     def __init__(self, client: LedgerClient, grace_s: float) -> None:
         self._client, self._grace_s = client, grace_s
@@ -27,7 +30,7 @@ class OpenLedgers:
         self._still = Stillness()
 
     async def why_not(self, ledger: LedgerId, metadata: LedgerMetadata) -> str:
-        """Why the ledger must not be recovered now; empty: its writer is taken for dead."""
+        """Return why the ledger must not be recovered now; empty if its writer is taken for dead."""
         owner = owner_of(metadata.custom_metadata)
         if owner is not None and await self._leased(owner[1]):
             return f"stream {owner[0]} has a writer"

@@ -1,4 +1,4 @@
-"""All that is known of ledgers that lack copies, for people: from marks, locks, reasons and reports of progress."""
+"""Overview for people of ledgers that lack copies: from marks, locks, reasons and reports of progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from buckram.types import BookieId, EntryId, LedgerId
 _AT_ONCE = 64
 NOTED = "a client noted that a member may lack entries; that one is looked at as soon as it answers"
 COPIES, PLACEMENT = "checkallledgers", "placementpolicycheck"
-"""The name of the check of all copies in the tree: Apache's check of all ledgers marks what lacks, as this one does."""
+"""Names of the checks of all copies and of placement, as keys in the tree: Apache's check of all ledgers marks the
+same.
+"""
 """So many marks are read at a time."""
 
 
@@ -36,13 +38,15 @@ class Lacking:
     """"in progress", "queued", "waiting" or "lost"."""
     why: str
     eta_s: float | None
-    """Seconds until all that is queued now is copied, where some replicator of ours reports its rate."""
+    """Seconds until all that is queued now is copied; None if no replicator of ours reports its rate."""
     lost: tuple[tuple[EntryId, EntryId], ...] = ()
     """Rows of entries of which no good copy is left."""
     unreadable: bool = False
-    """Some entries cannot be read now: they are lost, or their bookies are away."""
+    """True if some entries cannot be read now: they are lost, or their bookies are away."""
     age_s: float | None = None
-    """How long it has been marked, by the clocks of who marked it and of who asks, never negative; None: not known."""
+    """Age of the mark in seconds, by the clocks of who marked it and of who asks, never negative; None if it is not
+    known.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +60,18 @@ class Overview:
     workers: tuple[Progress, ...]
     queue: tuple[Lacking, ...]
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What the last complete run of each periodic check found."""
+    """Result of the last complete run of each periodic check, by its name."""
 
     unverified: Mapping[BookieId, int | None] = field(default_factory=dict)
     """Bookies that were away and whose copies were not looked at since, with the number of ledgers that are left."""
     attended: bool = True
-    """Whether an auditor ever found out which ledgers are open, and watches who is away since."""
+    """False if no auditor has found out yet which ledgers are open, and so watched who was away since."""
     degraded: Mapping[BookieId, str] = field(default_factory=dict)
     """Bookies that clients find slow, and why."""
 
     @property
     def shortfalls(self) -> list[Shortfall]:
-        """What keeps anybody from saying that the copies that are not known to lack are all there."""
+        """Return the reasons why it cannot be said that all copies not known to lack are there."""
         return shortfalls(
             self.unverified,
             self.degraded,
@@ -78,13 +82,15 @@ class Overview:
 
     @property
     def misplaced(self) -> int | None:
-        """Ledgers that the last check of the placement would have elsewhere; None where there was none."""
+        """Return the number of ledgers that the last placement check would have elsewhere; None if there was
+        no check.
+        """
         found: int | None = self.checks.get(PLACEMENT, {}).get("misplaced")
         return found
 
     @property
     def oldest(self) -> Lacking | None:
-        """The ledger that has been marked for longest."""
+        """Return the ledger that has been marked for longest."""
         return max((one for one in self.queue if one.age_s is not None), key=lambda one: one.age_s or 0.0, default=None)
 
 
@@ -93,7 +99,10 @@ def _count(said: object) -> int:
 
 
 async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
-    """`now_ms`: the present, if ages of marks are wanted. MetadataUnavailable, MalformedRecord."""
+    """Read the overview.
+
+    `now_ms`: the present, if ages of marks are wanted. Raises MetadataUnavailable, MalformedRecord.
+    """
     tree, board = Underreplication(store.keys, store.root, ""), Board(store)
     votes = await Election(store.keys, store.root, "").votes()
     workers = tuple(await board.progress())
@@ -129,7 +138,7 @@ async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
 
 
 async def _attendance(store: MetadataStore, board: Board) -> Attendance:
-    """As it is now, whether or not an auditor has seen yet who is back."""
+    """Return the attendance as it is now, whether or not an auditor has seen yet which bookies are back."""
     attendance, _ = await board.attendance()
     attendance.seen(sessions_of(await store.bookies()))
     return attendance
@@ -152,7 +161,7 @@ def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta: float | None) -> 
 
 
 def eta_s(workers: Sequence[Progress]) -> float | None:
-    """About the seconds until all that replicators know of is copied; None where nobody reports a rate."""
+    """Return an estimate of the seconds until all that replicators know of is copied; None if none reports a rate."""
     rate = sum(worker.bytes_per_s for worker in workers)
     left = max((worker.left_bytes for worker in workers), default=0)
     return left / rate if rate > 0 else None

@@ -1,4 +1,4 @@
-"""When an elected auditor runs its checks of all ledgers, and how long marks have been open.
+"""Periodic checks of all ledgers by the elected auditor, and how long marks have been open.
 
 Dates are written only after a complete run, so a new auditor begins anew what another one did not end. On ZooKeeper
 those of the copies check and of the placement check are where Apache's auditor keeps the dates of its own.
@@ -28,13 +28,13 @@ log = logging.getLogger("buckram.healing")
 _LOOK_S = 60.0
 _AGES_S = 300.0
 _MOST_MARKS = 10_000
-"""So many marks are looked at for their age."""
+"""Maximum number of marks whose age is looked at."""
 DIGESTS = "digests"
-"""Apache has no such check: its date is with its result, in keys of our own."""
+"""Name of the digest check. Apache has no such check: its date is with its result, in keys of our own."""
 
 
 class PeriodicChecks:
-    """The checks of one candidate. `run` never ends by itself; cancel it."""
+    """Periodic checks of one candidate. `run` never ends by itself; cancel it."""
 
     def __init__(self, client: LedgerClient, auditor: Auditor, config: HealingConfig) -> None:
         self._client, self._auditor, self._config = client, auditor, config
@@ -67,7 +67,7 @@ class PeriodicChecks:
             await asyncio.sleep(min(wait_s, shortest_s))
 
     async def _step(self, interval_s: float, check: str = COPIES) -> float:
-        """Run the check if it is due; gives the seconds until it has to be looked at again."""
+        """Run the check if it is due; return the seconds until it has to be looked at again."""
         due_s = due_in_s(await self._last_ms(check), self._now_ms(), interval_s)
         if due_s > 0 or not await self._tree.enabled():
             return due_s or _LOOK_S
@@ -81,7 +81,7 @@ class PeriodicChecks:
         return interval_s
 
     async def check(self, check: str = COPIES) -> Checked:
-        """One run now, for as long as this auditor is elected."""
+        """Run the check once now, for as long as this auditor is elected."""
         client, config, tree = self._client, self._config, self._tree
         requests, reads = Pace(config.check_requests_per_s), Pace(config.copy_bytes_per_s)
         if check == PLACEMENT:
@@ -119,7 +119,9 @@ class PeriodicChecks:
             log.warning("auditor %s: the age of marks is not known: %s", self._auditor.name, error)
 
     async def look_at_ages(self) -> None:
-        """Set the metric, and name the ledger that has been marked for longest if that is too long."""
+        """Set the metric of the oldest mark, and log the ledger that has been marked for longest if that is
+        too long.
+        """
         oldest_ms, oldest, late, seen = 0, -1, 0, 0
         async for ledger in self._tree.marked():
             try:

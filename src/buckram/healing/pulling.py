@@ -1,7 +1,7 @@
-"""Having the target copy entries itself, from the files of a bookie on its machine: no entry passes this process.
+"""Copies that the target makes itself, from the files of a bookie on its machine: no entry passes this process.
 
-Only a short way: wherever it ends, the copy goes on as if there were none (`healing/fragment_copy.py`). The target
-checks each entry and says what is durable. Not here: its side (`bookie/service/pulls.py`).
+This is only an optimisation: wherever it ends, the copy goes on as if it did not exist (`healing/fragment_copy.py`).
+The target checks each entry and reports what is durable. Not here: its side (`bookie/service/pulls.py`).
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
 APART_S = 60.0
-"""For so long a target is not asked again that cannot read a neighbour's files."""
+"""Seconds for which a target that cannot read a neighbour's files is not asked again."""
 _ONCE_BYTES, AHEAD_BYTES, _ALL_AHEAD_BYTES = 1024 * 1024, 8 * 1024 * 1024, 64 * 1024 * 1024
 _PACED_ONCE_BYTES, PACED_AHEAD_BYTES, _PACED_ALL_AHEAD_BYTES = 256 * 1024, 1024 * 1024, 8 * 1024 * 1024
-"""What one request is for, and what all unanswered ones of a copy, and of all copies, are for together; the second line
-where there is a speed limit."""
+"""Maximum bytes of one request, of all unanswered requests of one copy, and of all copies together; this line applies
+with a speed limit, the one above without.
+"""
 _THROUGH_AT_ONCE = 8
 
 
 class CopyLimits:
-    """What the copies of one process share."""
+    """Limits that all copies of one process share."""
 
     def __init__(self) -> None:
         self.through = asyncio.Semaphore(_THROUGH_AT_ONCE)
-        """For copies whose entries pass this process, which has them in memory."""
+        """Semaphore for copies whose entries pass this process, which has them in memory."""
         self.pulled = 0
-        """Copies that bookies make themselves just now."""
+        """Number of copies that bookies are making themselves now."""
 
     def ahead_bytes(self, *, paced: bool) -> int:
-        """What one of those may have asked for and not been told of. `paced`: there is a speed limit."""
+        """Return the maximum bytes of unanswered requests of one such copy. `paced`: there is a speed limit."""
         once, most, everything = _ONCE_BYTES, AHEAD_BYTES, _ALL_AHEAD_BYTES
         if paced:
             once, most, everything = _PACED_ONCE_BYTES, PACED_AHEAD_BYTES, _PACED_ALL_AHEAD_BYTES
@@ -56,11 +57,13 @@ class _Asked(NamedTuple):
 
 
 class _Window:
-    """The requests that are not answered yet, in the order of their entries, and how far the copy has come."""
+    """The requests that are not answered yet, in the order of their entries, and the progress of the copy."""
 
     def __init__(self, first: EntryId) -> None:
         self.first, self.copied_bytes, self.whole = first, 0, True
-        """The first entry that is not copied; stored bytes before it; whether nothing was left out so far."""
+        """`first`: the first entry that is not copied; `copied_bytes`: stored bytes before it; `whole`: nothing was
+        left out so far.
+        """
         self._asked = deque[_Asked]()
         self._bytes = 0
 
@@ -69,7 +72,9 @@ class _Window:
         self._bytes += size
 
     async def down_to(self, most: int) -> None:
-        """Wait until requests for at most so many bytes have no answer, or one was not carried out as a whole."""
+        """Wait until at most so many bytes are requested and unanswered, or a request was not carried out as
+        a whole.
+        """
         while self.whole and self._asked and (self._bytes > most or self._asked[0].answer.done()):
             size, answer = self._asked.popleft()
             self._bytes -= size
@@ -103,7 +108,9 @@ class Pulls:
     async def copy(
         self, target: BookieId, holders: Sequence[BookieId], first: EntryId, last: EntryId
     ) -> tuple[EntryId, int]:
-        """Have the target copy from `first` on, as far as that goes; where it ended, and the stored bytes before."""
+        """Have the target copy from `first` on, as far as possible; return where it ended, and the stored
+        bytes before.
+        """
         source = self._local.neighbour(holders)
         if source is None or not self._may(source, target):
             return first, 0
@@ -124,16 +131,22 @@ class Pulls:
         return window.first, window.copied_bytes
 
     def _may(self, source: BookieId, target: BookieId) -> bool:
-        """Whether it is worth a question. The target has to know the digest without the ledger's password."""
+        """Return whether the target is worth asking.
+
+        It has to be one of ours, know the digest without the ledger's password (CRC32, CRC32C), and not have failed
+        lately.
+        """
         if self._digest.kind not in (DigestType.CRC32, DigestType.CRC32C):
             return False
         if self._services.bookies.incarnation(target) is None:
-            return False  # none of ours
+            return False  # an Apache bookie, or one never seen
         until = self._services.apart.get((source, target))
         return until is None or until <= asyncio.get_running_loop().time()
 
     async def _send(self, source: BookieId, target: BookieId, located: Located, last: EntryId, window: _Window) -> bool:
-        """Ask for everything that is located; whether that was possible, and nothing has been left out so far."""
+        """Send requests for all entries that are located; return whether that was possible and nothing was left out so
+        far.
+        """
         paced = self._pace.limited
         once = _PACED_ONCE_BYTES if paced else _ONCE_BYTES
         sent = 0
@@ -141,7 +154,7 @@ class Pulls:
             places, size = Located(located.directory, located.identity, group), sum(one.length for one in group)
             count = sum(one.entries for one in group)
             if group[0].first + count - 1 > last:
-                return False  # nobody asked for so many
+                return False  # the located group reaches beyond the last requested entry
             await self._pace.take(size)
             request = Pull(
                 self._ledger, group[0].first, count, self._digest.key, self._digest.kind, source, places,
@@ -156,7 +169,7 @@ class Pulls:
         return sent == len(located.extents)
 
     async def _ask(self, target: BookieId, request: Pull) -> PullReply | None:
-        """Return the answer; None if there is none that could be believed."""
+        """Return the answer; None if there is none that can be believed."""
         reply = await ask(self._services.pool, target, request)
         apart = isinstance(reply, ProtocolError)
         if isinstance(reply, PullReply) and reply.count <= request.count:

@@ -1,7 +1,7 @@
-"""Evening out: places of fragments go from the fullest bookies to the emptiest, as after bookies were added.
+"""Rebalancing: members of fragments move from the fullest bookies to the emptiest, as after bookies were added.
 
-Whoever asks for it does the copying, a few ledgers at a time, each under the lock that replicators take. Nothing is
-written down: ended in the middle, the next call goes on from what the records say then. Not here: which places to move
+The caller does the copying, a few ledgers at a time, each under the lock that replicators take. No state is kept: if a
+run ends in the middle, the next call goes on from what the records say then. Not here: which places to move
 (`core/healing/balance`), and the move of one (`healing/ledger_repair`).
 """
 
@@ -43,14 +43,14 @@ WITHIN = 0.1
 
 @dataclass(slots=True)
 class Rebalanced:
-    """What came of it, or what would come. `failed`: ledgers of which something could not be moved, and why."""
+    """Result of a run, or plan of a dry run. `failed`: ledgers of which something could not be moved, and why."""
 
     before: Mapping[BookieId, int]
     after: Mapping[BookieId, int]
     """The bytes that records place on each bookie."""
     even: bool
     moves: list[Move] = field(default_factory=list)
-    """Of a dry run what would be moved, else what was."""
+    """Moves that were made; in a dry run those that would be made."""
     entries: int = 0
     bytes: int = 0
     failed: dict[LedgerId, str] = field(default_factory=dict)
@@ -61,8 +61,8 @@ async def rebalance(
 ) -> Rebalanced:
     """Move until no bookie is further than `within` of the mean from it, or nothing that may be moved helps.
 
-    At most `rate` bytes in a second; 0: no limit. Errors: InvalidArgument; Refused while nothing may be copied, while
-    somebody else rebalances, and where fewer than two bookies could take part.
+    At most `rate` bytes in a second; 0: no limit. Raises InvalidArgument; Refused while nothing may be copied, while
+    another rebalancing runs, and where fewer than two bookies could take part.
     """
     if not 0.01 <= within <= 1.0:
         raise InvalidArgument(f"bookies within {within:.0%} of the mean: needs 1% to 100%")
@@ -138,7 +138,7 @@ class _Rebalance:
                     task.result()
 
     async def _ledger(self, moves: list[Move], found: Rebalanced) -> None:
-        """Move places of one ledger, if nobody else works on it."""
+        """Move places of one ledger, unless somebody else holds its lock."""
         ledger, sessions = moves[0].ledger, self._sessions
         if await self._tree.read_mark(ledger) is not None:
             found.failed[ledger] = "it lacks copies: that comes first, `buckram autorecovery status` tells more"
@@ -182,7 +182,7 @@ class _Rebalance:
             found.failed[ledger] = "; ".join(reason.text for reason in outcome.reasons)
 
     def _session_lost(self) -> None:
-        """All locks are gone with it, so replicators may work on these ledgers by now."""
+        """End the moves of a lost session: all its locks are gone, so replicators may work on these ledgers by now."""
         self._sessions += 1
         now = asyncio.get_running_loop().time()
         for session_lost in self._running:
@@ -230,7 +230,7 @@ async def _check_allowed(client: LedgerClient) -> None:
 
 @asynccontextmanager
 async def _alone(client: LedgerClient) -> AsyncIterator[None]:
-    """Two at the same time would undo each other's moves."""
+    """Run only if no other rebalancing does: two at the same time would undo each other's moves. Raises Refused."""
     keys, key = client.services.store.keys, f"{client.services.store.own}/healing/rebalance"
     try:
         await keys.create(key, b"", ephemeral=True)

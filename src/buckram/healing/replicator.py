@@ -1,7 +1,7 @@
-"""A replicator: takes marked ledgers, those with the fewest copies first, and makes them whole or says why not.
+"""A replicator: takes marked ledgers, those with the fewest copies first, and makes them whole or gives the reason.
 
-Any number of them share the work through locks, with Apache's workers too. A ledger ends healthy, in progress,
-waiting with a reason, or lost with its entries. Not here: the repair of one ledger (`healing/ledger_repair`).
+Any number of them share the work through locks, with Apache's too. A ledger ends healthy, in progress, waiting with a
+reason, or lost with its entries. Not here: the repair of one ledger (`healing/ledger_repair`).
 """
 
 from __future__ import annotations
@@ -40,23 +40,27 @@ from buckram.types import BookieId, LedgerId
 
 log = logging.getLogger("buckram.healing")
 _POLL_S = 5.0
-"""Apache's auditor does not say that it marked something, and brakes may go: the marks are read so often."""
+"""Interval between two reads of the marks, seconds: Apache's auditor writes no key to watch, and brakes may be
+released.
+"""
 _QUEUE = 10_000
-"""So many marked ledgers are known at a time; the rest is read when these are done."""
+"""Maximum number of marked ledgers in the queue; the rest is read when these are done."""
 _SEEN = 64
 _BATCH = 16
-"""So many ledgers for each one at a time are worked on before it is seen whether work may go on."""
+"""Ledgers per concurrent worker in a batch; between batches it is checked whether work may go on."""
 _SMALL_BYTES, _SMALL_AT_ONCE = 512 * 1024, 6
-"""So many ledgers with at most so much to copy count as one."""
+"""Small ledgers: maximum bytes to copy of one, and how many of them count as one large ledger."""
 _READS_AT_ONCE = 64
 _BURST_S = 0.02
-"""Copies go out evenly: what a target has to sync at once holds up the writers on its disk."""
+"""Burst of the speed limit, seconds: copies go out evenly, because large syncs of a target delay writers on
+its disk.
+"""
 _REPORT_S = 0.25
-"""Progress is not written more often, but for the last of a round."""
+"""Shortest interval between two reports of progress, seconds; the last of a round is always written."""
 
 
 class Replicator:
-    """One worker process's part. `run` never ends by itself; cancel it, then `close`."""
+    """One replicator process's part. `run` never ends by itself; cancel it, then `close`."""
 
     def __init__(self, client: LedgerClient, name: str, config: HealingConfig) -> None:
         self._client, self._store, self._config = client, client.services.store, config
@@ -67,30 +71,32 @@ class Replicator:
         self._repair = LedgerRepair(client, OpenLedgers(client, config.open_ledger_grace_s), pace)
         self._changed = asyncio.Event()
         self._rules_changed = asyncio.Event()
-        """Copying was disabled or enabled, or the brake was pulled or released."""
+        """Set when copying was disabled or enabled, or the brake was pulled or released."""
         self._forbidden = False
-        """It was found to be, while ledgers were in work."""
+        """True if copying was found to be forbidden while ledgers were in work."""
         self._queue: list[tuple[tuple[int, LedgerId], Candidate]] = []
-        """A heap, those of the greatest urgency first."""
+        """Heap of marked ledgers, the most urgent first."""
         self._leaving: frozenset[BookieId] = frozenset()
-        """Bookies that give everything away."""
+        """Bookies that leave and give everything away."""
         self._sizes: dict[LedgerId, int] = {}
-        """About how many bytes are to be copied of each ledger in the queue or in work."""
+        """Estimate of the bytes to copy of each ledger in the queue or in work."""
         self._pace_seen: deque[tuple[float, int]] = deque(maxlen=_SEEN)
-        """Moments, and what had been copied by then."""
+        """Samples of the rate: a moment, and the bytes copied by then."""
         self._retry_at: dict[LedgerId, float] = {}
         self._active: dict[LedgerId, None] = {}
         """Ledgers in work."""
         self._coming: dict[LedgerId, None] = {}
-        """Those of the batch that are not begun yet."""
+        """Ledgers of the batch that are not begun yet."""
         self._unmarked: list[LedgerId] = []
-        """Those of the batch that are whole: what is left of them is looked at together."""
+        """Ledgers of the batch that are whole: their leftover keys are tidied together."""
         self._attempts: dict[LedgerId, asyncio.Timeout] = {}
-        """What ends the attempts at ledgers when their locks are gone, or when copying is forbidden."""
+        """Timeouts by ledger that end attempts when their locks are gone, or when copying is forbidden."""
         self._kept: dict[LedgerId, None] = {}
-        """Locks that this session may have: a request for one, or to give one back, may have failed half-way."""
+        """Ledgers whose lock this session may hold: a request to take it, or to give it back, may have failed
+        half-way.
+        """
         self._sessions = 0
-        """How often the session ended, and all locks with it."""
+        """Number of times the session ended, and all locks with it."""
         self._store.on_session_lost(self._session_lost)
         self.copied_ledgers = self.copied_bytes = self.rounds = 0
         self._reported: Progress | None = None
@@ -125,7 +131,7 @@ class Replicator:
                 await self._unlock(ledger)
 
     async def _round(self) -> float:
-        """Work until nothing that is marked can be done now; gives the seconds to wait."""
+        """Work until nothing that is marked can be done now; return the seconds to wait."""
         for ledger in list(self._kept):  # nothing is in work between rounds
             await self._unlock(ledger)
         await self._board.watch_marks(self._changed.set)
@@ -140,7 +146,7 @@ class Replicator:
         return _POLL_S
 
     async def _work(self) -> None:
-        """Work on the next ledgers, some at a time, more of small ones: those wait for answers most of the time."""
+        """Work on the next ledgers, some at a time, more of small ones, which mostly wait for answers."""
         at_once, self._forbidden = self._config.ledgers_at_once, False
         small, large = deque[Candidate](), deque[Candidate]()
         while self._queue and len(small) + _SMALL_AT_ONCE * len(large) < _BATCH * at_once * _SMALL_AT_ONCE:
@@ -226,7 +232,7 @@ class Replicator:
             heapq.heappush(self._queue, (urgency(needs), candidate))
 
     async def _needs(self, ledger: LedgerId) -> tuple[Needs, int]:
-        """What the ledger lacks because bookies are gone, and about how many bytes are to be copied."""
+        """Return what the ledger lacks because bookies are gone, and an estimate of the bytes to copy."""
         try:
             metadata = (await self._store.read_ledger(ledger)).metadata
         except (NoSuchLedger, MalformedRecord):
@@ -234,11 +240,11 @@ class Replicator:
         there, members = self._client.services.bookies, members_of(metadata)
         gone = [bookie for bookie in members if there.info(bookie) is None]
         needs = needs_of(ledger, metadata, [*gone, *self._leaving])
-        # One that leaves and lives endangers nothing: ledgers that lost a copy come first.
+        # A living bookie that leaves endangers no entry: ledgers that lost a copy come first.
         return needs_of(ledger, metadata, gone), copied_bytes(metadata, needs)
 
     async def _take(self, candidate: Candidate) -> None:
-        """One attempt at a ledger, if it is marked and nobody else has it."""
+        """Make one attempt at a ledger, if it is marked and nobody else has its lock."""
         ledger, sessions = candidate.ledger, self._sessions
         if ledger in self._active:
             return
@@ -247,7 +253,7 @@ class Replicator:
             del self._kept[ledger]
             return
         if sessions != self._sessions or self._forbidden:
-            return  # meanwhile, and perhaps with this lock; the next round gives it back or takes it anew
+            return  # session lost or copying forbidden meanwhile: the next round gives the lock back or takes it anew
         self._active[ledger] = None
         ended = self._attempts[ledger] = asyncio.timeout(None)
         try:
@@ -283,8 +289,8 @@ class Replicator:
         return mark, Outcome() if mark is None else await self._attempt(ledger, mark.replicas)
 
     async def _unmark(self, candidate: Candidate, mark: Mark | None) -> bool:
-        """Whether the ledger is marked no longer."""
-        if mark is None:  # what it has is an empty folder, perhaps with something strange in it
+        """Remove the ledger's mark; return whether this did it."""
+        if mark is None:  # an empty folder, perhaps with a foreign key in it
             self._retry_at[candidate.ledger] = asyncio.get_running_loop().time() + self._config.retry_s
             await self._tree.tidy([candidate.ledger])
             return False
@@ -296,12 +302,17 @@ class Replicator:
         return True
 
     async def _unlock(self, ledger: LedgerId) -> None:
-        """What fails is tried again in the next round: nobody else can work on the ledger until then."""
+        """Give the lock back.
+
+        If that fails, the next round tries again: nobody else can work on the ledger until then.
+        """
         await self._tree.unlock(ledger)
         self._kept.pop(ledger, None)
 
     def _session_lost(self) -> None:
-        """All locks are gone, so others may work on these ledgers by now: every attempt ends at once."""
+        """End every attempt at once: with the session all locks are gone, so others may work on these ledgers
+        by now.
+        """
         self._sessions += 1
         self._tree.locks_lost()
         self._end_attempts()

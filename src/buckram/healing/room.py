@@ -1,6 +1,6 @@
-"""Whether the other bookies can take over what one holds, and whether ledgers get by while it is away for a while.
+"""Check that the other bookies can take over a bookie's ledgers, or that these keep Qa copies while it is away.
 
-Asked before anything is changed, so that nothing is begun that cannot end. Not here: the copying, and what keeps it
+Checked before anything is changed, so that nothing is begun that cannot end. Not here: the copying, and what keeps it
 from ending later (`healing/decommission`).
 """
 
@@ -24,7 +24,7 @@ Shape = tuple[tuple[BookieId, ...], Quorum, str]
 
 
 async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection[LedgerId]) -> None:
-    """Refused where a ledger finds no other bookie, or all others together have less free than is to be copied."""
+    """Raise Refused if a ledger finds no other bookie, or all others together have less free than is to be copied."""
     needed, stuck = 0, list[LedgerId]()
     known: dict[Shape, bool] = {}
     async for ledger, metadata in records(client.services.store, ledgers):
@@ -60,7 +60,7 @@ def _replaceable(
 
 
 async def spaces(client: LedgerClient, bookies: Collection[BookieId]) -> dict[BookieId, tuple[int, int]]:
-    """Free bytes and bytes in all of those that answer."""
+    """Return the free and total bytes of all bookies that answer."""
     question = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE)
     replies = await asyncio.gather(*(ask(client.services.pool, bookie, question) for bookie in bookies))
     return {
@@ -73,7 +73,9 @@ async def spaces(client: LedgerClient, bookies: Collection[BookieId]) -> dict[Bo
 async def below_ack_quorum(
     client: LedgerClient, bookie: BookieId, living: Collection[BookieId]
 ) -> list[tuple[LedgerId, int, int]]:
-    """Ledgers of which some entry would have fewer than Qa copies on `living` without the bookie, with that and Qa."""
+    """Return ledgers of which some entry would have fewer than Qa copies on `living` without the bookie, with that and
+    Qa.
+    """
     found: list[tuple[LedgerId, int, int]] = []
     there = frozenset(living) - {bookie}
     async for ledger, metadata in records(client.services.store):

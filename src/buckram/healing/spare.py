@@ -1,4 +1,4 @@
-"""Who takes the place of a member that is lost or leaves: the bookie that an operator wants there, else any."""
+"""Choice of a replacement for a member that is lost or leaves: the bookie that an operator wants there, else any."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def spare_members(
     policy: PlacementPolicy,
     wanted: Mapping[BookieId, BookieId],
 ) -> dict[Position, BookieId]:
-    """Replacements by position, as many as there are. `wanted`: by the member that gives way, whom to take instead.
+    """Return replacements by position, as many as there are. `wanted`: by the member that gives way, whom to take
+    instead.
 
-    Where the placement is worse with the one that is wanted than with whom it would choose itself, it chooses.
+    Where the placement is worse with the wanted bookie than with the policy's own choice, the policy chooses.
     """
     found = bookies.replace(ensemble, failed, write_quorum=quorum.write_quorum, policy=policy)
     broken = partial(_broken, bookies, ensemble, quorum, policy)
@@ -47,17 +48,17 @@ def next_spare(
     policy: PlacementPolicy,
     wanted: Mapping[BookieId, BookieId],
 ) -> tuple[Position, BookieId | None]:
-    """Which of `left`, some of the failed, gives way first, and to whom; None: nobody can take the place of any.
+    """Return which of `left`, some of the failed, to replace first, and by whom; None if no bookie can take its place.
 
-    The other failed ones stay in the record, for now or because their entries cannot be had, so they count for the
-    placement of this one (M6), as far as anybody knows where they are.
+    The other failed members stay in the record, for now or because their entries cannot be had, so they count for the
+    placement of this one (M6), as far as their place is known.
     """
     together = spare_members(bookies, ensemble, failed, quorum, policy, wanted)
     broken = partial(_broken, bookies, ensemble, quorum, policy)
     now = broken({})
     options = [(position, together[position]) for position in left if position in together]
     options = [one for one in options if broken(dict([one])) <= now]
-    # `now` counts those of whom nobody knows where they are: what is no worse may still be worse than it need be.
+    # `now` includes members whose place is unknown: an option that is no worse may still be worse than necessary.
     if not options or any(broken(dict(options[:1]))):
         for position in left:
             alone = spare_members(bookies, ensemble, {position: failed[position]}, quorum, policy, wanted)
@@ -75,6 +76,6 @@ def _broken(
     policy: PlacementPolicy,
     members: Mapping[Position, BookieId],
 ) -> tuple[int, ...]:
-    """How far an ensemble is from its placement when these are in the places of others."""
+    """Return how far an ensemble is from its placement with `members` in the places of others."""
     after = [members.get(position, member) for position, member in enumerate(ensemble)]
     return badness(after, quorum, policy, bookies.topology)

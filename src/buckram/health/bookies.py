@@ -1,4 +1,4 @@
-"""Asks every bookie what it says of itself, registered or not, each with a deadline.
+"""Asks every bookie, registered or not, for its report on itself, each with a deadline.
 
 Not here: what the answers mean (`core/health/of_bookies.py`).
 """
@@ -37,29 +37,29 @@ from buckram.seams import Clock, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
 
 ASK_S = 5.0
-"""A bookie has so long for its answer."""
+"""Deadline for the answer of a bookie, seconds."""
 AT_ONCE = 64
 _EVERYTHING = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | DISK_STATE | REPORT)
 
 
 class Clocks:
-    """Our own clock, held against those of the bookies that answer in one look."""
+    """Our own clock, compared with those of the bookies that answer in one look."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._known = clock, WallClocks()
 
     def heard(self, bookie: BookieId, wall_us: int) -> int:
-        """A bookie has just said what time it is there. Returns how far ahead of ours that is."""
+        """Record the time that a bookie has just reported. Return how far its clock is ahead of ours."""
         own = self._clock.wall_us()
         self._known.observe(bookie, wall_us, self._mono(), own)
         return wall_us - own
 
     def now(self) -> int:
-        """What time it is: ours, or the median of the bookies where the two are far apart."""
+        """Return the wall clock time: ours, or the median of the bookies if the two are far apart."""
         return self._known.best(self._clock.wall_us(), self._mono())
 
     def doubt(self) -> str:
-        """Why our own clock is in doubt; empty where nothing speaks against it."""
+        """Return why our own clock is in doubt; empty if nothing speaks against it."""
         reading = self._known.reading(self._clock.wall_us(), self._mono())
         return str(reading) if reading is not None and reading.apart else ""
 
@@ -88,8 +88,10 @@ class Asking:
         doubting: Mapping[BookieId, str],
         clocks: Clocks,
     ) -> tuple[BookieFacts, ...]:
-        """Ask all bookies at once. `asked`: what operators ask of them; `doubting`: addresses of those that do not
-        believe the store."""
+        """Ask all bookies at once.
+
+        `asked`: what operators ask of them; `doubting`: addresses of those that do not believe the store.
+        """
         cluster = await self._store.instance_id()
         infos = dict(registered.everybody())
         names = sorted({*known, *infos, *doubting})
@@ -109,10 +111,10 @@ class Asking:
         return self._expected.get(bookie_id)
 
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
-        """Nothing depends on it."""
+        """Ignore the identity: nothing depends on it."""
 
     def on_wrong_bookie(self, bookie_id: BookieId) -> None:
-        """The connection is refused, which the look tells."""
+        """Ignore the event: the connection is refused, which the look reports."""
 
     # -- inside -------------------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ class Asking:
         return self._addresses.get(bookie)
 
     def _place(self, cluster: str, name: BookieId, info: BookieInfo | None, doubting: str) -> None:
-        """Note where the bookie can be asked, and who has to answer there. The same address stays the same object."""
+        """Record the bookie's address, and which id has to answer there. The same address stays the same object."""
         address = info.address if info is not None else address_of_id(doubting) or address_of_id(name)
         if address is None:
             self._addresses.pop(name, None)
@@ -167,7 +169,7 @@ class Asking:
 
 
 def _report(bookie: BookieId, said: bytes | None) -> tuple[BookieReport | None, str]:
-    """What it says of itself, and why that cannot be read."""
+    """Return the bookie's report on itself, None if there is none, and why it cannot be read, empty if it can."""
     if said is None:
         return None, ""
     try:

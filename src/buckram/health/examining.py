@@ -1,4 +1,4 @@
-"""What only a long look finds: keys and ledgers that nobody needs any more, with what removes them.
+"""Findings of a long look only: keys and ledgers that are no longer needed, with what removes them.
 
 Not here: what is wrong with a single record (`metadata/checkup.py`), leftovers and orphans (`healing`).
 """
@@ -11,7 +11,10 @@ from buckram.healing.leftovers import leftovers
 
 
 async def fixable_of(client: LedgerClient) -> list[Fixable]:
-    """Keys and ledgers that nobody needs any more. The client has to be open for the fixes. BuckramError."""
+    """Return the keys and ledgers that are no longer needed. The client has to be open for the fixes.
+
+    Raises BuckramError.
+    """
     return [*await leftovers(client.services.store), *await orphans(client)]
 
 

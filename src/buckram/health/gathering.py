@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 METADATA_S = 15.0
-"""The metadata store has so long for being opened, and for each part of a look."""
+"""Deadline for opening the metadata store, and for each part of a look, seconds."""
 _SHAPE = Quorum(3, 3, 2)
-"""Of the ledgers for which the placement has to suffice: what most are made with."""
+"""Quorum for which the placement has to suffice: the one that most ledgers are made with."""
 _LATE = "no answer within {:g} s"
 PROBE_S = 10.0
-"""So often one gatherer writes to the metadata store, to see whether it takes changes."""
+"""Interval at which one gatherer writes to the metadata store, to see whether it takes changes, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +62,33 @@ class Health:
     facts: Facts
     findings: tuple[Finding, ...]
     healing: Overview | None = None
-    """None: it could not be read."""
+    """Overview of autorecovery; None if it could not be read."""
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing of it is an error."""
+        """Return whether none of the findings is an error."""
         return healthy(self.findings)
 
     def with_noted(self, noted: tuple[Noted, ...]) -> Health:
-        """The same with what somebody found who looked for longer."""
+        """Return the same health with findings of a longer look added."""
         facts = replace(self.facts, noted=(*self.facts.noted, *noted))
         return replace(self, facts=facts, findings=findings(facts))
 
 
 def unreachable(uri: str, error: BaseException) -> Health:
-    """What is known of a cluster whose metadata store cannot be opened."""
+    """Return the health of a cluster whose metadata store cannot be opened."""
     facts = Facts(uri=uri, unreachable=str(error), accepted=None)
     return Health(facts, findings(facts))
 
 
 def refused(uri: str, error: BaseException) -> Health:
-    """What is known of a cluster whose metadata store refuses the credentials."""
+    """Return the health of a cluster whose metadata store refuses the credentials."""
     facts = Facts(uri=uri, accepted=None, noted=(Noted("metadata-refused", uri, str(error)),))
     return Health(facts, findings(facts))
 
 
 async def opened(opening: Awaitable[TreeStore]) -> TreeStore:
-    """The store, opened in time. MetadataUnavailable."""
+    """Return the store, opened before the deadline. Raises MetadataUnavailable."""
     try:
         async with asyncio.timeout(METADATA_S):
             return await opening
@@ -104,13 +104,13 @@ class Gatherer:
         self._asking = Asking(store, runtime, net or NetConfig())
         self._streams = StreamsLook(store)
         self._watcher: BookieWatcher | None = None
-        """Knows where bookies are; for what they cannot give the placement."""
+        """The watcher of registrations and topology; it tells which placements the bookies cannot give."""
         self._probed_at: float | None = None
         self._refusal = ""
 
     @classmethod
     def of(cls, client: LedgerClient) -> Gatherer:
-        """One that looks at a client's cluster, also where the client refuses the store."""
+        """Return a gatherer for a client's cluster, also if the client refuses the store."""
         services = client.services
         return cls(cast(TreeStore, unguarded(services.store)), services.runtime, services.net)
 
@@ -135,7 +135,7 @@ class Gatherer:
         return tuple((one.level, str(one)) for one in self._watcher.shortages(_SHAPE))
 
     async def look(self) -> Health:
-        """The cluster as it is now. ClusterNotInitialised where there is none."""
+        """Return the health of the cluster as it is now. Raises ClusterNotInitialised if there is none."""
         try:
             async with asyncio.timeout(METADATA_S):
                 await self._store.instance_id()
@@ -150,8 +150,11 @@ class Gatherer:
         return await self._looked()
 
     async def about(self, bookie: BookieId) -> Facts:
-        """What decides whether a bookie that is not registered may be taken out: the history of the store, who does not
-        believe it, and whether a process answers for the bookie. MetadataError where that could not be asked."""
+        """Return the facts that decide whether a bookie that is not registered may be taken out: the history of the
+        store, the bookies that do not believe it, and whether a process answers for the bookie.
+
+        Raises MetadataError if they could not be read.
+        """
         try:
             async with asyncio.timeout(METADATA_S):
                 history, doubted = await self._store.history(), await suspects(self._store)
@@ -207,7 +210,7 @@ class Gatherer:
         return Health(facts, findings(facts), found)
 
     async def _part(self, what: str, work: Awaitable[T], missed: list[tuple[str, str]]) -> T | None:
-        """What one part of the look gave; None where it could not be asked, which is noted."""
+        """Return the result of one part of the look; None if it failed or was late, which is added to `missed`."""
         try:
             async with asyncio.timeout(METADATA_S):
                 return await work
@@ -224,7 +227,9 @@ class Gatherer:
         return await self._asking.ask(registered, known, asked, doubting, clocks)
 
     async def _probe(self) -> str:
-        """Why the metadata store takes no changes; empty where it does, or where that is not ours to try."""
+        """Return why the metadata store takes no changes; empty if it takes them, or if these credentials may only
+        read.
+        """
         now = asyncio.get_running_loop().time()
         if self._probed_at is None or now - self._probed_at >= PROBE_S or self._refusal:
             self._probed_at, self._refusal = now, ""
@@ -251,7 +256,7 @@ class Gatherer:
 
 
 def _shortfalls(found: Overview) -> list[Noted]:
-    """What keeps anybody from saying that all copies are there (`core/healing/completeness.py`)."""
+    """Return the reasons why it cannot be said that all copies are there (`core/healing/completeness.py`)."""
     return [
         Noted(one.state, one.where, one.why, bookie="" if one.where == "cluster" else one.where)
         for one in found.shortfalls
@@ -259,7 +264,7 @@ def _shortfalls(found: Overview) -> list[Noted]:
 
 
 def healing_facts(found: Overview) -> HealingFacts:
-    """What an overview of autorecovery says, as facts."""
+    """Return an overview of autorecovery as facts."""
     queue = (LackingLedger(one.ledger, one.state, one.why, one.age_s, one.unreadable) for one in found.queue)
     return HealingFacts(found.enabled, found.auditor, found.brake, tuple(queue), found.misplaced or 0)
 

@@ -14,8 +14,11 @@ from buckram.types import BookieId
 
 
 async def check_removable(client: LedgerClient, bookie: BookieId) -> None:
-    """Raise Refused, which says why, for a bookie that is not registered and still answers, and for any such bookie
-    while the metadata are not believed or not accepted. One that is registered passes. MetadataError."""
+    """Raise Refused, with the reason, for a bookie that is not registered and still answers, and for any unregistered
+    bookie while the metadata are not believed or not accepted.
+
+    One that is registered passes. Raises MetadataError.
+    """
     gatherer = Gatherer.of(client)
     try:
         facts = await gatherer.about(bookie)

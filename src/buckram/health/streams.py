@@ -1,7 +1,7 @@
 """Reads what namespaces and streams show of their health, from the metadata alone: quotas, cursors, mirrors and so on.
 
-All heads come in pages with their values. A look ends after STREAMS_S or MOST_STREAMS streams, and says so.
-Not here: what it means (`core/health/of_streams.py`).
+All heads come in pages with their values. A look ends after STREAMS_S or MOST_STREAMS streams, and reports so. Not
+here: what it means (`core/health/of_streams.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from buckram.streams.shared.namespaces import Namespaces
 _log = logging.getLogger("buckram.health")
 STREAMS_S = 10.0
 FRESH_S = 5.0
-"""For so long what was seen of streams is not read anew: pages of the console ask every few seconds."""
+"""Seconds for which a look at streams is reused: pages of the console ask every few seconds."""
 MOST_STREAMS = 10_000
 _PAGE = 500
 _CURSORS = 1000
@@ -48,7 +48,7 @@ _CURSORS = 1000
 
 @dataclass(slots=True)
 class Found:
-    """What a look has seen so far."""
+    """Facts that a look has gathered so far."""
 
     namespaces: list[NamespaceFacts] = field(default_factory=list)
     cursors: list[CursorFacts] = field(default_factory=list)
@@ -67,7 +67,10 @@ class StreamsLook:
         self._at: float | None = None
 
     async def look(self, missed: list[tuple[str, str]]) -> Found:
-        """What there is now. What could not be read in time, or at all, is added to `missed`."""
+        """Return the facts as of now, at most `FRESH_S` old.
+
+        What could not be read in time, or at all, is added to `missed`.
+        """
         now = asyncio.get_running_loop().time()
         if self._at is None or now - self._at >= FRESH_S:
             self._found, self._missed = Found(), []
@@ -121,7 +124,7 @@ class StreamsLook:
                     await self._look_at(name, head, policy)
                 except MetadataUnavailable:
                     raise
-                except Exception as error:  # What somebody wrote into one stream's metadata hides no others.
+                except Exception as error:  # One stream's malformed metadata must not hide the others.
                     if not isinstance(error, BuckramError):
                         _log.error("health failed over stream %s by a mistake", name, exc_info=error)
                     self._missed.append((f"stream {name}", str(error)))
@@ -152,7 +155,7 @@ class StreamsLook:
             if step.query:
                 query = QueryFacts(name, application, step.query, step.version, step.time, step.pause)
                 self._found.queries.append(query)
-        objects = name.endswith(f"/{OBJECTS_LOG}")  # its replication tells of itself when something changes only
+        objects = name.endswith(f"/{OBJECTS_LOG}")  # objects' replication writes progress only on changes
         if head.mirror is not None and head.mirror.state == MIRROR and not objects:
             await self._look_at_mirror(name, head)
         if policy.backup_every_s and purpose_of(name, head) is Purpose.DATABASE:

@@ -1,9 +1,9 @@
-"""Accepting a metadata store that went back or was restored, so that it serves the cluster in a new epoch.
+"""Accepts a metadata store that went back or was restored, so that it serves the cluster in a new epoch.
 
 Every running bookie publishes a note of the epochs it has seen and the ids it holds. The new epoch is higher than all
-of those, and new ids start after all of those. What bookies saw deleted since the backup is compared with what came
-back with it (`metadata/told_deletions.py`). A bookie that returns later moves the ids itself when it adopts the epoch
-(`bookie/witness.py`).
+of those, and new ids start after all of those. The deletions that bookies saw since the backup are compared with what
+came back with it (`metadata/told_deletions.py`). A bookie that returns later moves the ids itself when it adopts the
+epoch (`bookie/witness.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What a bookie says that does not believe the store."""
+    """Note of a bookie that does not believe the store. `why`: its reason."""
 
     bookie_id: BookieId
     why: str
@@ -39,8 +39,9 @@ class Suspect:
     epoch: int
     highest_ledger: LedgerId
     told: int | None = None
-    """The version of the history's key from which on it told all that it saw deleted; -1: it has not, None: it is of a
-    release that does not tell."""
+    """Version of the history's key since which it has reported all that it saw deleted; -1 if it has not, None if its
+    release does not report deletions.
+    """
 
 
 class Acceptance(NamedTuple):
@@ -76,8 +77,8 @@ def _suspect(name: BookieId, record: bytes) -> Suspect | None:
 async def accept(store: TreeStore, rng: random.Random, without: Collection[BookieId] = ()) -> Acceptance:
     """Begin a new epoch. What came back although it was deleted since is deleted again.
 
-    InvalidArgument where there is nothing to accept; MetadataUnavailable names bookies that do not show up and are not
-    among `without`.
+    Raises InvalidArgument if there is nothing to accept; MetadataUnavailable names bookies that do not show up and are
+    not among `without`.
     """
     history = await store.history()
     if history.moved and not history.accepted:
@@ -86,7 +87,7 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
         raise InvalidArgument(
             f"{store.uri}: nobody restored this store, and no bookie says that it went back: there is nothing to accept"
         )
-    # Nobody uses it while it is looked at, and every bookie that runs says what it knows.
+    # The store is not in use while it is looked at, and every running bookie reports what it knows.
     version = await set_history(store, replace(history, accepted=False, moved=""))
     said = await _all_bookies(store, without, version)
     epoch = max([history.epoch, *(one.epoch for one in said)]) + 1
@@ -101,15 +102,16 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
 
 
 async def _followed(store: TreeStore) -> None:
-    """Wait for the bookies to go on; one that does not follow in time is named by the next checkup."""
+    """Wait for the bookies to go on; the next checkup names those that do not follow in time."""
     deadline = asyncio.get_running_loop().time() + WITHIN_S
     while await suspects(store) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - of other processes
         await asyncio.sleep(_PAUSE_S)
 
 
 async def _all_bookies(store: TreeStore, without: Collection[BookieId], version: int) -> list[Suspect]:
-    """Wait until each has said what it knows, and told what it saw deleted since the history has this version: what it
-    told before may have gone with another restore."""
+    """Wait until each bookie has written its note, and reported what it saw deleted since the history has this version:
+    what it reported before may have gone with another restore.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + WITHIN_S
     known = [one for one in await store.known_bookies() if one not in without]
@@ -128,7 +130,7 @@ async def _all_bookies(store: TreeStore, without: Collection[BookieId], version:
 
 
 async def allow_collection(store: TreeStore, rng: random.Random) -> None:
-    """Tell every bookie, once, that what it found absent may go."""
+    """Tell every bookie, once, that ledgers that it found absent may be collected."""
     history = await store.history()
     if history.moved and not history.accepted:
         raise InvalidArgument(f"{store.uri}: nothing is collected: {why_not_accepted(history)}")

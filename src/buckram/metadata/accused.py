@@ -20,7 +20,7 @@ _PAGE, _TRIES = 1000, 5
 
 
 async def convicted_bookies(store: MetadataStore, watch: Notify | None = None) -> list[BookieId]:
-    """Their ids. The watch fires when one is added or pardoned."""
+    """Return the ids of convicted bookies. The watch fires when one is added or pardoned."""
     found: list[BookieId] = []
     folder = f"{store.own}/{CONVICTED}"
     while names := await store.keys.children(folder, after=found[-1] if found else "", limit=_PAGE, watch=watch):
@@ -31,7 +31,7 @@ async def convicted_bookies(store: MetadataStore, watch: Notify | None = None) -
 
 
 async def read_accused(store: MetadataStore) -> list[Accused]:
-    """All of them, the convicted first. MalformedRecord."""
+    """Return all accused bookies, the convicted first. Raises MalformedRecord."""
     found: list[Accused] = []
     for folder in (CONVICTED, ACCUSED):
         for name in await store.keys.children(f"{store.own}/{folder}", limit=_PAGE):
@@ -44,7 +44,7 @@ async def read_accused(store: MetadataStore) -> list[Accused]:
 
 
 async def accuse(store: MetadataStore, evidence: Sequence[Evidence]) -> None:
-    """Write it down. MetadataError; evidence that is lost by that will come again."""
+    """Write an accusation down. Raises MetadataError; evidence that is lost by that will come again."""
     for folder, convicts in ((CONVICTED, True), (ACCUSED, False)):
         for bookie in dict.fromkeys(one.bookie for one in evidence if one.convicts == convicts):
             own = [one for one in evidence if one.bookie == bookie and one.convicts == convicts]
@@ -73,7 +73,7 @@ async def _add(keys: KeyStore, key: str, nobody: Accused, evidence: Sequence[Evi
 
 
 async def pardon(store: MetadataStore, bookie: BookieId) -> bool:
-    """Forget what is held against it; False where there was nothing."""
+    """Forget what is held against a bookie; return False if there was nothing."""
     there = False
     for folder in (CONVICTED, ACCUSED):
         key = f"{store.own}/{folder}/{bookie}"

@@ -1,4 +1,4 @@
-"""Events of processes that open the metadata store themselves: they leave a note there, and a bookie writes it down.
+"""Audit events of processes that open the metadata store themselves: they leave a note, and a bookie writes it down.
 
 Below `own`/audit: `on`, while some bookie writes the trail, and `notes/TIME-ID`.
 """
@@ -21,7 +21,7 @@ _MOST_NOTES = 1000
 
 
 async def turn_on(store: MetadataStore) -> None:
-    """There is somebody who writes notes down from now on."""
+    """Mark that some bookie writes notes down from now on."""
     with suppress(KeyExists):
         await store.keys.create(f"{store.own}/{FOLDER}/on", b"{}")
 
@@ -37,7 +37,10 @@ async def leave_note(
     result: str = DONE,
     peer: str = "",
 ) -> None:
-    """Say what this process did, or what it refused a principal; nothing where no trail is written. MetadataError."""
+    """Leave a note of what this process did, or what it refused a principal; does nothing if no trail is written.
+
+    Raises MetadataError.
+    """
     try:
         await store.keys.get(f"{store.own}/{FOLDER}/on")
     except NoSuchKey:
@@ -56,7 +59,7 @@ def _me() -> str:
 
 
 async def notes(store: MetadataStore, watch: Notify | None = None) -> dict[str, AuditEvent | None]:
-    """The notes that wait, by key; None for what does not parse. MetadataError."""
+    """Return the notes that wait, by key; None for one that does not parse. Raises MetadataError."""
     folder = f"{store.own}/{FOLDER}/notes"
     found: dict[str, AuditEvent | None] = {}
     if watch is not None:
@@ -70,7 +73,7 @@ async def notes(store: MetadataStore, watch: Notify | None = None) -> dict[str, 
 
 
 async def drop_note(store: MetadataStore, key: str) -> None:
-    """It is written down."""
+    """Remove a note that is written down."""
     await remove(store.keys, key)
 
 

@@ -1,9 +1,10 @@
-"""A cluster's metadata in a file, and back again: what is copied, in which order, and how a file is known to be whole.
+"""Backup of a cluster's metadata to a file, and restore: what is copied, in which order, and how a file is known to be
+whole.
 
 A backup of a store that is in use is one moment of an embedded store or of etcd. ZooKeeper gives no such moment: who
 refers to ledgers is read before the ledgers, and the counter of ids last, so nothing refers to what is not in the file;
-and who holds a shared ledger is made to go with the streams that are in the file (`metadata/backup_shares.py`).
-Whether a restored store may be used is said in it (core/cluster/history): bookies and clients wait for `accept`.
+and holders of shared ledgers are made consistent with the streams in the file (`metadata/backup_shares.py`). Whether a
+restored store may be used is recorded in it (core/cluster/history): bookies and clients wait for `accept`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from buckram.types import Create, History, KeyOp, LedgerId, SetValue
 
 FORMAT, VERSION = "buckram-backup", 1
 OnCount = Callable[[int], None]
-"""Called with a number of keys."""
+"""A function that is called with a number of keys."""
 _PAGE = 1000
 _BATCH_OPS, _BATCH_BYTES = 40, 256 * 1024
 """etcd takes 128 conditions, and a key that is made has up to three."""
@@ -65,7 +66,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a file holds. `next_id`: no id from there on was allocated when it was made."""
+    """Content of a backup file. `next_id`: no id from there on was allocated when it was made."""
 
     instance_id: str
     history: History
@@ -80,7 +81,7 @@ class Backup:
 
 
 async def copy_of(store: TreeStore) -> Backup:
-    """All that a cluster keeps, but what is bound to sessions and what bookies say of themselves."""
+    """Return all that a cluster keeps, except what is bound to sessions and what bookies report of themselves."""
     instance_id = await store.instance_id()
     kept = [one for one in await everything(store) if not _is_passing(store, one.key)]
     if isinstance(store, ZooKeeperStore):
@@ -94,7 +95,9 @@ async def copy_of(store: TreeStore) -> Backup:
 
 
 def _with_holders(store: TreeStore, kept: list[Kept]) -> list[Kept]:
-    """What was read key by key, with each shared ledger held by the streams that list it there, and by no other."""
+    """Return keys that were read one by one, corrected so that each shared ledger is held by exactly the streams that
+    list it there.
+    """
     ledgers = {ledger: one.key for one in kept if (ledger := store.layout.ledger_of(one.key)) is not None}
     lacking, unknown = wrong_holders({one.key: one.value for one in kept}, store.own, ledgers)
     return [one for one in kept if one.key not in unknown] + [Kept(key, 0, value) for key, value in lacking.items()]
@@ -104,7 +107,10 @@ _PASSING = (WITNESSES, SUSPECTS, BRAKES, COLLECT, WISHES, COLLECTED, TIMES, ACCE
 
 
 def _is_passing(store: TreeStore, key: str) -> bool:
-    """Whether a key says how things are now: registrations, notes and witnesses. A copy of those would be a lie."""
+    """Return whether a key describes the present: registrations, notes, witnesses and usage.
+
+    A copy of those would be wrong after a restore.
+    """
     parts = [f"{store.own}/{name}" for name in _PASSING]
     parts += [f"{store.own}/{TENANTS}/{name}" for name in ("usage", "counts")]
     folders = [store.layout.registrations(readonly=side) for side in (False, True)]
@@ -114,7 +120,7 @@ def _is_passing(store: TreeStore, key: str) -> bool:
 
 
 async def everything(store: TreeStore) -> list[Kept]:
-    """All keys that are bound to no session."""
+    """Return all keys that are bound to no session."""
     keys = store.keys
     if isinstance(keys, SqliteKeys | EtcdKeys):
         return [Kept(*row) for row in await keys.lasting()]
@@ -147,7 +153,7 @@ async def _below(store: TreeStore, key: str) -> AsyncIterator[Kept]:
 
 
 def write_file(path: Path, backup: Backup) -> None:
-    """Write it beside its name, then give it the name: there is a whole file or none. Blocking."""
+    """Write the backup beside its name, then rename it: there is a whole file or none. Blocking."""
     new = path.with_name(path.name + ".new")
     digest = hashlib.sha256()
     try:
@@ -161,7 +167,7 @@ def write_file(path: Path, backup: Backup) -> None:
         new.rename(path)
     finally:
         new.unlink(missing_ok=True)
-    read_file(path)  # what cannot be read again is no backup
+    read_file(path)  # verify: a file that cannot be read again is no backup
 
 
 def _lines(backup: Backup) -> Iterable[bytes]:
@@ -184,7 +190,7 @@ def _lines(backup: Backup) -> Iterable[bytes]:
 
 
 def read_file(path: Path) -> Backup:
-    """MalformedRecord for a file that is no backup, or not a whole one. Blocking."""
+    """Read a backup file. Raises MalformedRecord if it is no backup, or not a whole one. Blocking."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
@@ -219,9 +225,9 @@ def _kept(fields: dict[str, Any]) -> Kept:
 
 
 async def restore(store: TreeStore, backup: Backup) -> None:
-    """Make the store hold what the backup holds. It may be empty, or the same cluster's; WrongCluster otherwise.
+    """Make the store hold what the backup holds. It may be empty, or the same cluster's; raises WrongCluster otherwise.
 
-    The first change says that nobody may use it, so an interruption is seen, and the same call finishes the work.
+    The first change marks it as not usable, so an interruption is noticed, and the same call finishes the work.
     """
     if (backup.root, backup.own) != (store.layout.root, store.own):
         raise WrongCluster(
@@ -260,7 +266,7 @@ async def _not_accepted(store: TreeStore, kept: History) -> None:
 
 
 async def set_history(store: TreeStore, history: History) -> int:
-    """Write the history. Returns the version of its key."""
+    """Write the history. Return the version of its key."""
     key = store.layout.history
     for _ in range(_TRIES):
         try:
@@ -277,7 +283,7 @@ async def set_history(store: TreeStore, history: History) -> int:
 
 
 async def _remove_others(store: TreeStore, wanted: dict[str, bytes]) -> None:
-    """What the backup does not hold goes, the deepest first."""
+    """Remove the keys that the backup does not hold, the deepest first."""
     now = [one for one in await everything(store) if not _is_passing(store, one.key)]
     folders = {key[:at] for key in wanted for at in range(len(key)) if key[at] == "/"}
     keep = wanted.keys() | folders | {store.layout.history, store.own}
@@ -291,7 +297,7 @@ async def _remove_others(store: TreeStore, wanted: dict[str, bytes]) -> None:
 
 
 async def write(store: TreeStore, wanted: dict[str, bytes], progress: OnCount = lambda count: None) -> None:
-    """Make these keys hold these values; `progress` is told how many more do."""
+    """Make these keys hold these values; `progress` is called with how many more do."""
     now = {one.key: one for one in await everything(store)}
     ops: list[KeyOp] = []
     size = 0
@@ -322,5 +328,5 @@ async def _verify(store: TreeStore, wanted: dict[str, bytes]) -> None:
 
 
 def counters(store: TreeStore) -> tuple[str, ...]:
-    """Keys that say which ids were given: a copy's may be ahead."""
+    """Return the keys that record which ids were given: a copy's may be ahead."""
     return (f"{store.own}/next-ledger-id",)

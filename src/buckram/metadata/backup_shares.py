@@ -29,9 +29,9 @@ class _Stream:
 def wrong_holders(
     values: Mapping[str, bytes], own: str, ledgers: Mapping[LedgerId, str]
 ) -> tuple[dict[str, bytes], set[str]]:
-    """Return the keys that lack, with their values, and those that nobody of the copy needs.
+    """Return the keys that lack, with their values, and those that no stream of the copy needs.
 
-    `values`: all keys of the copy. `own`: where Buckram's keys begin. `ledgers`: the key of each ledger's record.
+    `values`: all keys of the copy. `own`: prefix of Buckram's keys. `ledgers`: the key of each ledger's record.
     """
     streams, whole = _streams(values, own)
     mentions: dict[LedgerId, set[str]] = {}
@@ -63,7 +63,7 @@ def wrong_holders(
 
 
 def _streams(values: Mapping[str, bytes], own: str) -> tuple[dict[str, _Stream], bool]:
-    """The streams of the copy by their uids, and whether all heads and pages of it can be read."""
+    """Return the streams of the copy by their uids, and whether all heads and pages of it can be read."""
     found: dict[str, _Stream] = {}
     whole = True
     for name, key in _below(values, f"{own}/streams/heads/"):
@@ -95,7 +95,7 @@ def _listed(head: Head) -> Iterator[LedgerId]:
 
 
 def _intents(values: Mapping[str, bytes], own: str) -> Iterator[tuple[str, LedgerId]]:
-    """The streams, by uid, that have an intent of a ledger: one that was replaced by a copy has it until it goes."""
+    """Return the streams, by uid, that have an intent of a ledger: one replaced by a copy has it until it goes."""
     for name, _ in _below(values, f"{own}/streams/data/"):
         uid, _, ledger = name.partition("/intents/")
         if ledger.isdigit():

@@ -1,7 +1,7 @@
 """Notes of ledgers with a member that may lack entries: `healing/behind/<ledger>@<bookie>`, made by clients.
 
 Whoever writes or recovers a ledger knows who did not confirm everything, and notes it before the ledger is closed. A
-note goes when that member's copies were looked at, and not before. Not here: looking (`healing/first_checks.py`).
+note is removed when that member's copies were looked at, and not before. Not here: looking (`healing/first_checks.py`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from buckram.seams import MetadataStore, Notify
 from buckram.types import BookieId, LedgerId
 
 BEHIND = "healing/behind"
-"""Below ClusterLayout.own."""
+"""Folder of the notes, below ClusterLayout.own."""
 _TRIES = 20
 WITHIN_S = 10.0
-"""For so long a note is tried, unless somebody waits for less."""
+"""Default time for which writing a note is tried, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Behind:
 async def note_behind(
     store: MetadataStore, ledger: LedgerId, bookies: Collection[BookieId], within_s: float = WITHIN_S
 ) -> list[Behind]:
-    """Note that these members may lack entries. MetadataUnavailable after so long, AccessRefused."""
+    """Note that these members may lack entries. Raises MetadataUnavailable after `within_s`, AccessRefused."""
 
     async def note() -> list[Behind]:
         return [await _note(store, ledger, bookie) for bookie in bookies]
@@ -73,18 +73,20 @@ async def _note(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> Beh
 
 
 async def noted_members(store: MetadataStore, watch: Notify | None = None) -> list[tuple[LedgerId, BookieId]]:
-    """The ledger and the member of each note, by ledger. No note is read. The watch fires when one appears or goes."""
+    """Return the ledger and the member of each note, by ledger, from names alone. The watch fires when one appears or
+    goes.
+    """
     names = all_names(store.keys, f"{store.own}/{BEHIND}", watch=watch)
     return [note async for name in names if (note := parse_note(name)) is not None]
 
 
 async def ledgers_behind(store: MetadataStore) -> list[LedgerId]:
-    """The ledgers with such notes, ascending, each once."""
+    """Return the ledgers with such notes, ascending, each once."""
     return list(dict.fromkeys(ledger for ledger, _ in await noted_members(store)))
 
 
 async def read_behind(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> Behind | None:
-    """The note as it is now; None: it was taken back."""
+    """Return the note as it is now; None if it was taken back."""
     try:
         return Behind(ledger, bookie, (await store.keys.get(_key(store, ledger, bookie))).version)
     except NoSuchKey:
@@ -94,15 +96,15 @@ async def read_behind(store: MetadataStore, ledger: LedgerId, bookie: BookieId) 
 async def forget_deleted(store: MetadataStore) -> int:
     """Take back the notes of ledgers whose deletion is recorded and that have no record any more, and count them.
 
-    MetadataError. Bookies do so when they collect, so that notes do not pile up where no autorecovery runs. It reads
-    one key for each bucket of ledger ids with notes, and nothing of ledgers that live.
+    Raises MetadataError. Bookies do so when they collect, so that notes do not pile up if no autorecovery runs. It
+    reads one key for each bucket of ledger ids with notes, and nothing of ledgers that live.
     """
     done = 0
     for bucket, notes in groupby(await noted_members(store), key=lambda note: bucket_of(note[0])):
         key = deletions_key(store.own, bucket)
         try:
             deleted = decode_deleted(key, (await store.keys.get(key)).value)
-        except (NoSuchKey, MalformedRecord):  # who cannot read it is told by who deletes for it
+        except (NoSuchKey, MalformedRecord):  # the removal of ledgers reports a record that cannot be read
             continue
         for ledger, bookie in notes:
             if ledger in deleted and await is_gone(store, ledger):
@@ -112,7 +114,7 @@ async def forget_deleted(store: MetadataStore) -> int:
 
 
 async def forget_behind(store: MetadataStore, note: Behind) -> bool:
-    """The member was looked at since: take the note back. False where there is a later one."""
+    """Take a note back after the member was looked at. Return False if there is a later one."""
     try:
         await store.keys.delete(_key(store, note.ledger, note.bookie), note.version)
     except VersionConflict:

@@ -29,7 +29,7 @@ _HANGS = "Apache's clients hang on it when they list bookies"
 
 @dataclass(slots=True)
 class Checkup:
-    """What a cluster consists of. `ledgers` counts by state; `unreadable` ones are among the problems."""
+    """Contents of a cluster's metadata. `ledgers` counts by state; `unreadable` ones are among the problems."""
 
     uri: str
     instance_id: str = ""
@@ -41,18 +41,20 @@ class Checkup:
     ledgers: dict[LedgerState, int] = field(default_factory=lambda: dict.fromkeys(LedgerState, 0))
     unreadable: int = 0
     under_replicated: int = 0
-    """Ledgers that name a bookie which is not registered now."""
+    """Number of ledgers that name a bookie which is not registered now."""
     away: list[BookieId] = field(default_factory=list)
-    """Those bookies."""
+    """Bookies that ledgers name and that are not registered now."""
     problems: list[Noted] = field(default_factory=list)
-    """What is in a state that the table of health knows."""
+    """Findings in states that the table of health knows."""
     registered: dict[BookieId, BookieInfo] = field(default_factory=dict)
-    """What the registrations say that can be read."""
+    """Registrations that can be read, by bookie."""
 
 
 async def examine(store: TreeStore) -> Checkup:
-    """Read the cluster, and every ledger's record. ClusterNotInitialised where there is none, MetadataUnavailable when
-    the store goes away."""
+    """Read the cluster, and every ledger's record.
+
+    Raises ClusterNotInitialised if there is none, MetadataUnavailable when the store goes away.
+    """
     checkup = await examine_members(store)
     if checkup.manager:
         await _examine_ledgers(store, checkup)
@@ -62,7 +64,9 @@ async def examine(store: TreeStore) -> Checkup:
 
 
 async def examine_members(store: TreeStore) -> Checkup:
-    """The part that does not grow with the ledgers: who is who, and what bookies say in records of their own."""
+    """Examine the part that does not grow with the ledgers: members, and what bookies report in records of
+    their own.
+    """
     checkup = Checkup(store.uri)
     try:
         checkup.manager = await store.ledgers.manager_name()
@@ -89,7 +93,7 @@ def _add(checkup: Checkup, state: str, node: str, found: str, bookie: BookieId =
 
 
 async def _value(store: TreeStore, checkup: Checkup, node: str) -> bytes | None:
-    """What a node holds; None if it has gone or cannot be read, which is noted."""
+    """Return the value of a node; None if it has gone or cannot be read; the latter is noted."""
     try:
         return (await store.keys.get(node)).value
     except NoSuchKey:
@@ -154,7 +158,7 @@ async def _examine_registrations(store: TreeStore, checkup: Checkup, *, readonly
 
 
 async def _examine_accused(store: TreeStore, checkup: Checkup) -> None:
-    """Who lied, and who may only be damaged: a verdict and its reasons."""
+    """Add convicted bookies, which lied, and suspects, which may only be damaged, with the reasons."""
     for one in await read_accused(store):
         reasons = "; ".join(map(str, one.evidence[-3:]))
         state = "bookie-convicted" if one.convicted else "bookie-accused"
@@ -207,7 +211,7 @@ def _look_at_members(checkup: Checkup, metadata: LedgerMetadata) -> None:
 
 
 async def _state(store: TreeStore, ledger_id: LedgerId) -> LedgerMetadata | Noted | None:
-    """None for a ledger that was deleted since it was listed."""
+    """Return the metadata of a ledger, or the problem with its record; None if it was deleted since it was listed."""
     node = await store.ledgers.key(ledger_id)
     try:
         return parse((await store.keys.get(node)).value)

@@ -1,4 +1,4 @@
-"""The part of a check that concerns who is who: bookies that are registered and are no members of the cluster.
+"""Check of membership: bookies that are registered and are no members of the cluster.
 
 A bookie of this release ends by itself when it finds that it was replaced or taken out (`bookie/witness.py`); one of an
 earlier release, or Apache's, goes on.
@@ -20,7 +20,7 @@ from buckram.types import BookieId, BookieInfo
 async def no_members(
     store: MetadataStore, registered: Collection[BookieInfo], cookies: Collection[BookieId]
 ) -> list[Noted]:
-    """Compare registrations with cookies and witness keys. MetadataError."""
+    """Compare registrations with cookies and witness keys. Raises MetadataError."""
     named = await asyncio.gather(*(_named(store, info.bookie_id) for info in registered))
     found, restored = list[Noted](), None
     for info, said in zip(registered, named, strict=True):

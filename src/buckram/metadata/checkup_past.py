@@ -1,4 +1,4 @@
-"""The part of a check that concerns the store's past: restores, bookies that reject the store, postponed collection."""
+"""Check of the store's past: restores, bookies that reject the store, postponed collection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buckram.types import BookieId
 
 
 async def examine_past(store: TreeStore, registered: list[BookieId]) -> tuple[int, list[Noted]]:
-    """The store's epoch, and what is wrong. That it was restored, and who does not believe it, is among the facts."""
+    """Examine the store's epoch. That it was restored, and who does not believe it, is among the facts."""
     found: list[Noted] = []
     key = store.layout.history
     try:

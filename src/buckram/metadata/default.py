@@ -1,4 +1,4 @@
-"""The cluster that counts where nobody names one: by the environment, or in the directory of `buckram up`.
+"""The default cluster, if none is named: from the environment, or the directory of `buckram up`.
 
 Costs no imports, as every command looks here. Not here: reading URIs (`metadata/uri.py`).
 """
@@ -15,7 +15,7 @@ VARIABLE: Final = "BUCKRAM_METADATA"
 DATA_DIR: Final = "buckram-data"
 DATABASE: Final = "metadata.db"
 DESCRIPTION: Final = "cluster.json"
-"""What `buckram up` writes beside the bookies; it names the metadata where that is a ZooKeeper or etcd of its own."""
+"""File that `buckram up` writes beside the bookies; it names the metadata if that is a ZooKeeper or etcd of its own."""
 KNOWN: Final = (
     "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers, etcd://host:port/buckram, "
     "buckram://host:port for metadata that bookies serve"
@@ -28,8 +28,10 @@ def sqlite_uri(path: Path) -> str:
 
 
 def default_uri(environment: Mapping[str, str], directory: Path, *, how: str = IN_PYTHON) -> str:
-    """BUCKRAM_METADATA, else the cluster that `buckram up` started in `directory`; ConfigError if there is neither.
-    `how`: how whoever asks is told of one, for the error."""
+    """Return BUCKRAM_METADATA, else the URI of the cluster that `buckram up` started in `directory`.
+
+    Raises ConfigError if there is neither. `how`: the way to name a cluster to the caller, for the error.
+    """
     given = environment.get(VARIABLE, "")
     if given:
         return given
@@ -48,7 +50,7 @@ def default_uri(environment: Mapping[str, str], directory: Path, *, how: str = I
 
 
 def how_to_start(uri: str) -> str:
-    """What to do where no bookie of a cluster runs, by the URI of its metadata."""
+    """Return advice for starting bookies if none of a cluster runs. `uri`: that of its metadata."""
     scheme, _, path = uri.partition("://")
     directory = Path(path).parent
     if scheme == "sqlite" and (directory / DESCRIPTION).is_file():

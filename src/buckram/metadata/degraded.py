@@ -1,6 +1,6 @@
-"""The keys in which clients say which bookies are slow for them: `healing/degraded/<bookie>@<client>`.
+"""The keys in which clients report which bookies are slow for them: `healing/degraded/<bookie>@<client>`.
 
-They end with the session of the client; an empty one is taken back. Not here: who finds out (`client/shared/slow.py`).
+They end with the session of the client; an empty one is taken back. Not here: detecting it (`client/shared/slow.py`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from buckram.seams import MetadataStore
 from buckram.types import BookieId
 
 DEGRADED = "healing/degraded"
-"""Below ClusterLayout.own."""
+"""Folder of the reports, below ClusterLayout.own."""
 
 
 async def say_degraded(store: MetadataStore, bookie: BookieId, client: str, why: str) -> None:
-    """`why` is empty where the bookie is well again."""
+    """Report a bookie as slow. `why` is the reason, empty when the bookie is well again."""
     key = f"{store.own}/{DEGRADED}/{bookie}@{client}"
     try:
         await store.keys.create(key, why.encode(), ephemeral=True)
@@ -25,7 +25,7 @@ async def say_degraded(store: MetadataStore, bookie: BookieId, client: str, why:
 
 
 async def degraded_bookies(store: MetadataStore) -> dict[BookieId, str]:
-    """The bookies that some client finds slow now, and why."""
+    """Return the bookies that some client finds slow now, and why."""
     found: dict[BookieId, str] = {}
     async for name, kept in all_children(store.keys, f"{store.own}/{DEGRADED}"):
         bookie = name.rpartition("@")[0]

@@ -23,19 +23,19 @@ class NumberingKeys(Protocol):
     """A KeyStore whose server numbers keys itself; foreign voters on it must be numbered by the same count."""
 
     async def create_numbered(self, prefix: str, value: bytes) -> str:
-        """Make an ephemeral key `prefix` + number; gives the whole key."""
+        """Make an ephemeral key `prefix` + number; return the whole key."""
         ...
 
 
 class Vote(NamedTuple):
-    """One candidate."""
+    """Vote of one candidate."""
 
     number: int
     name: str
-    """Of its key."""
+    """Name of its key."""
     candidate: str
     owned: bool
-    """By this session."""
+    """True if the vote is of this session."""
 
 
 class Election:
@@ -46,7 +46,7 @@ class Election:
         self._folder = TreePaths(root).election
 
     async def votes(self) -> list[Vote]:
-        """All of them, the elected one first."""
+        """Return all votes, the elected one first."""
         found: list[Vote] = []
         for name in await self._keys.children(self._folder, limit=_PAGE):
             number = vote_number(name)
@@ -58,7 +58,7 @@ class Election:
         return sorted(found)
 
     async def stand(self) -> None:
-        """Become a candidate, once: a vote of this session that is there already counts."""
+        """Become a candidate, once: a vote that this session already has counts."""
         votes = await self.votes()
         if any(vote.owned for vote in votes):
             return
@@ -77,8 +77,11 @@ class Election:
         raise MetadataUnavailable(f"{self._folder}: too many candidates at once; try again")
 
     async def elected(self, changed: Notify) -> bool:
-        """Whether this session's vote is the first. `changed` is called when it is worth asking again; if this
-        session is elected, when its own vote vanishes."""
+        """Return whether this session's vote is the first; stands for election if it has none.
+
+        `changed` is called when the answer may have changed: when the vote before it vanishes, or, while elected, its
+        own.
+        """
         while True:
             votes = await self.votes()
             own = next((index for index, vote in enumerate(votes) if vote.owned), None)
@@ -89,13 +92,13 @@ class Election:
             try:
                 await self._keys.get(f"{self._folder}/{watched.name}", changed)
             except NoSuchKey:
-                continue  # it went this moment; the watch may fire once for nothing
+                continue  # it was just deleted; the watch may fire once without a change
             if own == 0:
                 await self._show()
             return own == 0
 
     async def _show(self) -> None:
-        """Say in the folder itself who is elected; only people and tools read that."""
+        """Write the elected candidate into the folder itself; only people and tools read that."""
         value = encode_holder(self._candidate)
         with suppress(NoSuchKey, VersionConflict):
             found = await self._keys.get(self._folder)
@@ -110,5 +113,5 @@ class Election:
 
 
 def elected_of(votes: Sequence[Vote]) -> str:
-    """The name of the auditor; empty: there is none."""
+    """Return the name of the auditor; empty if there is none."""
     return votes[0].candidate if votes else ""

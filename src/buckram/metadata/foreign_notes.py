@@ -1,8 +1,7 @@
 """Notes that a stream's metadata name a ledger, or files, that are not its own: `health/foreign/<ledger>@<uid>`.
 
-Servers that may do everything leave them where they refuse to act, so that `buckram doctor` and the other doors of
-health tell of it. Not here: who finds out (`streams/shared/owned.py`), and until when it is told
-(`core/health/of_streams.py`).
+Servers with full access leave them where they refuse to act, so that `buckram doctor` and other views of health show
+it. Not here: who finds out (`streams/shared/owned.py`), and until when it is shown (`core/health/of_streams.py`).
 """
 
 from __future__ import annotations
@@ -18,27 +17,30 @@ from buckram.seams import MetadataStore
 from buckram.types import LedgerId
 
 FOLDER = f"{HEALTH}/foreign"
-"""Below ClusterLayout.own. Only administrators write there."""
+"""Folder of the notes, below ClusterLayout.own. Only administrators write there."""
 MOST_NOTES = 1000
-"""More are not kept; the oldest give way."""
+"""Maximum number of notes that are kept; the oldest are removed."""
 AGAIN_US = 3600 * 1_000_000
-"""What is found again after so long is noted again."""
+"""Time after which a repeated finding is noted again, microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignNote:
-    """What a stream's metadata name. `time_us`: when a server last came upon it."""
+    """Foreign ledger or files that a stream's metadata name. `time_us`: when a server last found it."""
 
     stream: str
     uid: str
     ledger: LedgerId
     time_us: int
     location: str = ""
-    """The directory of files of history; empty: it is a ledger."""
+    """Directory of foreign files of history; empty for a ledger."""
 
 
 async def leave_foreign_note(store: MetadataStore, note: ForeignNote) -> bool:
-    """Note it. False: it was noted within the last hour. MetadataError, AccessRefused."""
+    """Leave the note. Return False if it was noted within the last hour.
+
+    Raises MetadataError, AccessRefused.
+    """
     key = f"{store.own}/{FOLDER}/{note.ledger}@{note.uid}"
     value = json.dumps({"stream": note.stream, "location": note.location, "time": note.time_us}).encode()
     try:
@@ -59,14 +61,17 @@ async def leave_foreign_note(store: MetadataStore, note: ForeignNote) -> bool:
 
 
 async def foreign_notes(store: MetadataStore) -> list[ForeignNote]:
-    """All notes, the newest first. MetadataError."""
+    """Return all notes, the newest first. Raises MetadataError."""
     rows = await store.keys.children_with_values(f"{store.own}/{FOLDER}", after="", limit=2 * MOST_NOTES)
     notes = [note for name, kept in rows if (note := _parse(name, kept.value)) is not None]
     return sorted(notes, key=lambda note: note.time_us, reverse=True)
 
 
 async def forget_foreign_notes(store: MetadataStore, uid: str) -> None:
-    """A look at the whole stream found nothing foreign. MetadataError, AccessRefused."""
+    """Remove the notes of a stream after a look at the whole stream found nothing foreign.
+
+    Raises MetadataError, AccessRefused.
+    """
     for note in await foreign_notes(store):
         if note.uid == uid:
             await remove(store.keys, f"{store.own}/{FOLDER}/{note.ledger}@{uid}")
@@ -78,7 +83,7 @@ async def _make_room(store: MetadataStore) -> None:
 
 
 def _parse(name: str, value: bytes) -> ForeignNote | None:
-    """What a key says; None for one that nobody here wrote."""
+    """Parse a note; return None if it is malformed."""
     ledger, at, uid = name.partition("@")
     try:
         said = json.loads(value)

@@ -1,4 +1,4 @@
-"""Many one-shot subscribers on a group of keys, with at most one outstanding watch for each key.
+"""A hub of many one-shot subscribers on a group of keys, with at most one outstanding watch for each key.
 
 A client that follows the bookies subscribes again and again while most registrations stay unchanged. Without this hub
 each subscription would leave another watch on every registration.
@@ -19,7 +19,7 @@ class WatchHub:
         self._armed: dict[tuple[str, str], Notify] = {}
 
     def subscribe(self, notify: Notify) -> None:
-        """Before reading, so that no change falls between."""
+        """Subscribe; to be called before reading, so that no change falls between."""
         self._subscribers[notify] = None
 
     async def get(self, key: str, *, watched: bool) -> KeyValue:

@@ -19,7 +19,9 @@ MAX_PAGE = 10_000
 
 
 def check_key(key: str) -> None:
-    """InvalidArgument unless `key` is "/a/b": no empty, "." or ".." part, no control character, at most 1024 bytes."""
+    """Raise InvalidArgument unless `key` is "/a/b": no empty, "." or ".." part, no control character, at most 1024
+    bytes.
+    """
     parts = key.split("/")
     if len(parts) < 2 or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
         raise InvalidArgument(f"key {key[:200]!r}: must be like /a/b, without empty parts, '.' or '..'")
@@ -32,7 +34,7 @@ def check_key(key: str) -> None:
 
 
 def check_parent(parent: str, limit: int) -> None:
-    """The same for the arguments of a listing; "/" is a parent too."""
+    """Check the argument of a listing like `check_key`; "/" is allowed too."""
     if parent != "/":
         check_key(parent)
     if not 1 <= limit <= MAX_PAGE:
@@ -40,7 +42,7 @@ def check_parent(parent: str, limit: int) -> None:
 
 
 def check_op(op: KeyOp) -> int:
-    """InvalidArgument or ValueTooLarge; gives the bytes that the operation counts for."""
+    """Return the bytes that the operation counts for. Raises InvalidArgument, ValueTooLarge."""
     check_key(op.key)
     size = 0
     if isinstance(op, Create | SetValue):
@@ -53,7 +55,7 @@ def check_op(op: KeyOp) -> int:
 
 
 def check_multi(ops: Sequence[KeyOp]) -> None:
-    """check_op for each and ValueTooLarge for all together: keys and values count."""
+    """Check each operation with `check_op`; raise ValueTooLarge if keys and values together are too large."""
     if len(ops) > MAX_MULTI_OPS:
         raise InvalidArgument(f"{len(ops)} operations in one multi, the limit is {MAX_MULTI_OPS}")
     size = sum(check_op(op) for op in ops)
@@ -63,27 +65,34 @@ def check_multi(ops: Sequence[KeyOp]) -> None:
 
 @runtime_checkable
 class PromptKeys(Protocol):
-    """What a store can have besides the methods of a KeyStore, for a process that answers many requests in one loop:
-    `peek` and `begin` wait for no other thread."""
+    """Optional methods of a KeyStore, for a process that answers many requests in one loop: `peek` and `begin` wait for
+    no other thread.
+    """
 
     def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | None]:
-        """Return what keys hold that are bound to no session, as of one moment, up to MAX_PAGE_BYTES of values. None:
-        ask with `get`, which knows more, or says why."""
+        """Return what keys hold that are bound to no session, as of one moment, up to MAX_PAGE_BYTES of values.
+
+        None: use `get`, which knows more, or raises the reason.
+        """
         ...
 
     async def look(self, keys: Sequence[str]) -> list[KeyValue | None]:
-        """Return what keys hold, as `get` does, in one turn of the thread that reads; None for one that is not there.
-        MetadataError."""
+        """Return what keys hold, as `get` does, in one turn of the thread that reads; None for one that does not exist.
+
+        Raises MetadataError.
+        """
         ...
 
     def begin(self, ops: Sequence[KeyOp]) -> asyncio.Future[list[int]]:
-        """Begin a `multi`; the future gives the version of each key. What was begun first is carried out first.
+        """Begin a `multi`; the future gives the version of each key. Operations are carried out in the order of their
+        beginning.
 
-        Raises what `multi` raises for operations that no store takes."""
+        Raises what `multi` raises for operations that no store takes.
+        """
         ...
 
 
 def split(key: str) -> tuple[str, str]:
-    """(parent, name); the parent of /a is /."""
+    """Return (parent, name); the parent of /a is /."""
     parent, _, name = key.rpartition("/")
     return parent or "/", name

@@ -1,4 +1,4 @@
-"""Where things are in the tree of keys: Apache's root, and Buckram's own keys beside it.
+"""The places of things in the tree of keys: Apache's root, and Buckram's own keys beside it.
 
 Pure. Apache's tools refuse to work on a root that holds foreign keys, so ours are never under `root`. The trees that
 Apache's ledger managers make are zookeeper/paths.
@@ -14,29 +14,31 @@ from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId
 
 _DIGITS = 19
 WITNESSES, SUSPECTS, BRAKES, COLLECT = "witness", "suspects", "brakes", "collect"
-"""Below ClusterLayout.own: what bookies say to prove a store's past, who found that it went back, whose collection
-waits, and the word that lets it go on."""
+"""Folders below ClusterLayout.own: bookies' statements that prove a store's past, bookies that found that it went back,
+bookies whose collection waits; and the key that lets collection go on.
+"""
 WISHES, COLLECTED = "wishes", "collected"
-"""Below ClusterLayout.own: what operators ask of single bookies, and what a collection came to that was asked for."""
+"""Folders below ClusterLayout.own: operators' requests to single bookies, and results of requested collections."""
 SECURITY = "security"
-"""Below ClusterLayout.own: keys that sign tokens, tokens, revocations and grants (metadata/security)."""
+"""Folder below ClusterLayout.own: keys that sign tokens, tokens, revocations and grants (metadata/security)."""
 TENANTS = "tenants"
-"""Below ClusterLayout.own: quotas of namespaces, and what bookies say of their use (metadata/tenants)."""
+"""Folder below ClusterLayout.own: quotas of namespaces, and their use as bookies report it (metadata/tenants)."""
 TIMES, ACCEPTED_TIME = "times", "accepted-time"
-"""Below ClusterLayout.own: the time that bookies recorded last, and what an operator accepted
-(metadata/recorded_time)."""
+"""Keys below ClusterLayout.own: the time that each bookie recorded last, and the time that an operator accepted
+(metadata/recorded_time).
+"""
 GATEWAYS = "gateways"
-"""Below ClusterLayout.own: the addresses of gateways, in ephemeral keys (serve/gateway/peers)."""
+"""Folder below ClusterLayout.own: the addresses of gateways, in ephemeral keys (serve/gateway/peers)."""
 DATABASE_SERVERS = "database-servers"
-"""Below ClusterLayout.own: the addresses of servers of databases, in ephemeral keys (serve/hrana/others)."""
+"""Folder below ClusterLayout.own: the addresses of servers of databases, in ephemeral keys (serve/hrana/others)."""
 
 HEALTH = "health"
-"""Below ClusterLayout.own: a key that is written to see whether the store takes changes (health/gathering)."""
+"""Key below ClusterLayout.own that is written to see whether the store takes changes (health/gathering)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout(ABC):
-    """The keys that every cluster has in the same places. Subclasses say where ledgers are."""
+    """The keys that every cluster has in the same places. Subclasses define where ledgers are."""
 
     root: str = "/ledgers"
     own: str = "/buckram"
@@ -60,7 +62,7 @@ class ClusterLayout(ABC):
 
     @property
     def required_identity(self) -> str:
-        """There while clients must not speak to bookies that do not say who they are."""
+        """Key that exists while clients must refuse bookies that do not identify themselves."""
         return f"{self.own}/require-identity"
 
     @property
@@ -69,11 +71,11 @@ class ClusterLayout(ABC):
 
     @abstractmethod
     def ledger(self, ledger_id: LedgerId) -> str:
-        """The key of a ledger's record; InvalidArgument for an id that cannot be kept."""
+        """Return the key of a ledger's record. Raises InvalidArgument for an id that cannot be kept."""
 
     @abstractmethod
     def ledger_of(self, key: str) -> LedgerId | None:
-        """The ledger whose record `key` is; None for any other key."""
+        """Return the ledger whose record `key` is; None for any other key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Layout(ClusterLayout):
         return f"{ledger_id:0{_DIGITS}d}"
 
     def ledger_id(self, name: str) -> LedgerId | None:
-        """The id in a child's name; None for a name that is not a ledger's."""
+        """Return the id in a child's name; None for a name that is not a ledger's."""
         if len(name) != _DIGITS or not (name.isascii() and name.isdigit()):
             return None
         return int(name)

@@ -1,4 +1,4 @@
-"""Where a store keeps ledger records and where new ids come from, which differs between key stores.
+"""The trees that keep ledger records and give new ids, which differ between key stores.
 
 `FolderTree` is Buckram's own layout for the embedded stores: one folder, and ids taken in blocks from a counter.
 
@@ -31,38 +31,45 @@ from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, KeyOp, KeyValue, 
 _MAX_ID_BLOCK = 128
 _MAX_ID_TRIES = 100
 HIGHEST_COUNTED = 1 << 62
-"""An id from here on was chosen, never counted: the counter is not moved beyond it, which would leave no ids."""
+"""First id that can only have been chosen, not counted: the counter is not moved beyond it, as no ids would be left."""
 ONE_FOLDER = "one folder"
 _KNOWN = ("INSTANCEID", "all", "available", "cookies", "underreplication")
 
 
 Fresh = tuple[CheckVersion, ...]
-"""What says that the metadata were not restored since an id was allocated; empty where the store has no history."""
+"""Conditions under which the metadata were not restored since an id was allocated; empty if the store has no
+history.
+"""
 
 
 class LedgerTree(Protocol):
     """The ledgers of one cluster, for one session."""
 
     async def key(self, ledger_id: LedgerId) -> str:
-        """The key of a ledger's record. InvalidArgument for an id that this tree cannot keep."""
+        """Return the key of a ledger's record. Raises InvalidArgument for an id that this tree cannot keep."""
         ...
 
     async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None = None) -> int:
-        """Make the record: its version. KeyExists if there is one. `chosen`: the id is not from `allocate`; it counts
-        as used with the same step. LedgerIdUsed if it was used before, or if its deletion is recorded.
+        """Make the record; return its version. Raises KeyExists if there is one.
 
-        `fresh`: the id was allocated to the caller, who never tried to make a ledger with it. So nobody can have
-        deleted one, and nothing is looked up, as long as these versions hold: VersionConflict or NoSuchKey of their key
-        if the metadata were restored since, which may have given the id to somebody else."""
+        `chosen`: the id is not from `allocate`; it counts as used with the same step. Raises LedgerIdUsed if it was
+        used before, or if its deletion is recorded.
+
+        `fresh`: the id was allocated to the caller, who never tried to make a ledger with it. So none can have been
+        deleted, and nothing is looked up, as long as these versions hold: raises VersionConflict or NoSuchKey of their
+        key if the metadata were restored since, which may have given the id to another process.
+        """
         ...
 
     def forget_ids(self) -> None:
-        """Give none of the ids that were taken before now."""
+        """Stop giving ids that were taken before now."""
         ...
 
     async def remove(self, ledger_id: LedgerId, version: int) -> None:
         """Delete the record, and record in the same step that the ledger was deleted; tidy up what only it needed.
-        NoSuchKey, VersionConflict, KeyNotEmpty; MetadataUnavailable: both may have happened, or neither."""
+
+        Raises NoSuchKey, VersionConflict, KeyNotEmpty; MetadataUnavailable: both may have happened, or neither.
+        """
         ...
 
     async def remove_with(self, ops: Sequence[KeyOp], ledgers: Sequence[LedgerId]) -> None:
@@ -70,40 +77,48 @@ class LedgerTree(Protocol):
         ...
 
     async def raise_next_id(self, above: LedgerId) -> None:
-        """Let `allocate` give no id up to `above`. One so high that nothing would be left counts as used instead."""
+        """Let `allocate` give no id up to `above`.
+
+        An id so high that none would be left is recorded as used instead.
+        """
         ...
 
     async def allocate(self) -> LedgerId:
-        """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
+        """Return an id that no allocation gave before. Only the ledger's creation decides that it is unused."""
         ...
 
     async def next_id(self) -> LedgerId:
-        """No id from this one on was ever allocated."""
+        """Return the id from which on none was ever allocated."""
         ...
 
     async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
-        """Ascending ids greater than `after`; empty means the end, a failure raises."""
+        """Return ascending ids greater than `after`; empty means the end, a failure raises."""
         ...
 
     async def records(self, after: LedgerId, limit: int) -> list[tuple[LedgerId, KeyValue]]:
-        """The same with what their records hold, in few requests. A page may be shorter than `limit`."""
+        """Return the same with what their records hold, in few requests. A page may be shorter than `limit`."""
         ...
 
     async def removed(self, key: str) -> None:
-        """The record at `key` was deleted: tidy up what only it needed."""
+        """Tidy up what only the record at `key` needed, which was deleted."""
         ...
 
     async def manager_name(self) -> str:
-        """How ledgers are kept, in a word; MalformedRecord where the cluster says that in a way we do not know."""
+        """Return the name of the layout of ledgers.
+
+        Raises MalformedRecord if the cluster's is unknown to this release.
+        """
         ...
 
     async def strays(self) -> list[str]:
-        """Keys in the cluster's tree that belong to nothing that is known."""
+        """Return keys in the cluster's tree that belong to nothing that is known."""
         ...
 
 
 class FolderTree:
-    """All ledgers in one folder; a counter gives ids in blocks that grow, so that one ledger leaves no gap."""
+    """A tree with all ledgers in one folder; a counter gives ids in blocks that grow, so that one ledger
+    leaves no gap.
+    """
 
     def __init__(self, keys: KeyStore, layout: Layout) -> None:
         self._keys, self._layout = keys, layout
@@ -136,13 +151,16 @@ class FolderTree:
         raise MetadataUnavailable(f"{key}: {_MAX_ID_TRIES} other processes chose or deleted ids first; try again")
 
     async def _conditions(self, ledger_id: LedgerId, chosen: bool) -> list[KeyOp]:
-        """What a creation does besides, so that an id is one ledger's for ever. LedgerIdUsed."""
+        """Return the operations that a creation needs so that an id is one ledger's for ever.
+
+        Raises LedgerIdUsed.
+        """
         ops: list[KeyOp] = [await self._removals.never_deleted(ledger_id)]
         if chosen:
             counter = await self._counter()
             if ledger_id < _number(self._layout.next_ledger_id, counter.value):
                 raise LedgerIdUsed(ledger_id)
-            # Not when the counter moves meanwhile: the id would be given, and nobody looks here again.
+            # Fails if the counter moves meanwhile: it might give out the id, without looking at chosen ids again.
             ops.append(CheckVersion(self._layout.next_ledger_id, counter.version))
             ops.append(await self._marking(ledger_id))
         return ops
@@ -163,7 +181,7 @@ class FolderTree:
             return await self._keys.get(key)
 
     async def _marking(self, ledger_id: LedgerId) -> Create | SetValue:
-        """What writes down that the id was chosen. LedgerIdUsed if it is already."""
+        """Return the operation that records the id as chosen. Raises LedgerIdUsed if it is recorded already."""
         key = used_key(self._layout.own, ledger_id)
         try:
             found = await self._keys.get(key)
@@ -175,7 +193,10 @@ class FolderTree:
         return SetValue(key, with_used(intervals, ledger_id), found.version)
 
     async def _unused(self, ids: range) -> list[LedgerId]:
-        """Those that nobody chose. Read after the counter was moved beyond them, so nobody chooses them any more."""
+        """Return the ids that were not chosen by hand.
+
+        To be called after the counter was moved beyond them, so that none of them can be chosen any more.
+        """
         left: list[LedgerId] = []
         for start in dict.fromkeys(one // BUCKET for one in ids):
             key = used_key(self._layout.own, start * BUCKET)
@@ -206,7 +227,7 @@ class FolderTree:
             name = page[-1][0]
 
     async def removed(self, key: str) -> None:
-        """The folder stays."""
+        """Do nothing: the folder stays."""
 
     async def manager_name(self) -> str:
         return ONE_FOLDER
@@ -258,7 +279,7 @@ class FolderTree:
             return 0
 
     async def _take_ids(self, count: int) -> range:
-        """Move the counter on by `count`. Ids of a process that ends are never given again."""
+        """Move the counter on by `count`. Unused ids of a process that ends are never given again."""
         key = self._layout.next_ledger_id
         for _ in range(_MAX_ID_TRIES):
             try:

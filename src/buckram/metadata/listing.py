@@ -1,4 +1,4 @@
-"""All children of a key, by their names or with their values, page by page. Not here: what they mean."""
+"""All children of a key, by their names or with their values, page by page. Not here: the meaning of keys."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PAGE = 1000
 async def all_names(
     keys: KeyStore, parent: str, *, watch: Notify | None = None, page: int = _PAGE
 ) -> AsyncIterator[str]:
-    """Yield names in order, read in pages of at most so many. The watch fires when one comes or goes. MetadataError.
+    """Yield names in order, read in pages of at most `page` names. The watch fires when a name is added or removed.
 
-    What comes or goes meanwhile may be missed. A failure raises, and never looks like the end.
+    Names that are added or removed meanwhile may be missed. Raises MetadataError; a failure never looks like the end.
     """
     after = ""
     while names := await keys.children(parent, after=after, limit=page, watch=watch):
@@ -25,9 +25,9 @@ async def all_names(
 
 
 async def all_children(keys: KeyStore, parent: str, *, page: int = _PAGE) -> AsyncIterator[tuple[str, KeyValue]]:
-    """Yield names and values in the order of names, read in pages of at most so many. MetadataError.
+    """Yield names and values in the order of names, read in pages. Raises MetadataError.
 
-    What comes or goes meanwhile may be missed. A failure raises, and never looks like the end.
+    Names that are added or removed meanwhile may be missed. A failure raises, and never looks like the end.
     """
     after = ""
     while found := await keys.children_with_values(parent, after=after, limit=page):

@@ -57,19 +57,19 @@ class MemoryTree:
         self._lock = threading.RLock()
 
     def open_session(self, deliver: Deliver, lost: Notify) -> int:
-        """A new session. `lost` is delivered when it expires (not when it is closed)."""
+        """Open a new session. `lost` is delivered when it expires (not when it is closed)."""
         with self._lock:
             self._opened += 1
             self._sessions[self._opened] = _Session(deliver, lost)
             return self._opened
 
     def close_session(self, session: int) -> None:
-        """Its ephemeral keys go; its watches never fire."""
+        """Close a session: its ephemeral keys are removed; its watches never fire."""
         with self._lock:
             self._end_session(session)
 
     def expire(self, session: int) -> None:
-        """The same from the store's side: its watches fire and `lost` is delivered."""
+        """Expire a session from the store's side: its keys are removed, its watches fire and `lost` is delivered."""
         with self._lock:
             ended = self._sessions.get(session)
             mine = [notify for waiting in self._watches.values() for owner, notify in waiting if owner == session]
@@ -82,7 +82,7 @@ class MemoryTree:
         return session in self._sessions
 
     def apply(self, op: KeyOp, session: int) -> int:
-        """One mutation (or check): the key's version after it, for a Delete the one it had."""
+        """Apply one mutation (or check); return the key's version after it, for a Delete the one it had."""
         check_op(op)
         with self._lock:
             self._require(session)
@@ -91,7 +91,7 @@ class MemoryTree:
             return version
 
     def apply_all(self, ops: Sequence[KeyOp], session: int) -> None:
-        """All of them in order or none."""
+        """Apply all operations in order, or none."""
         check_multi(ops)
         with self._lock:
             self._require(session)
@@ -142,17 +142,17 @@ class MemoryTree:
         return found
 
     def peek(self, key: str) -> KeyValue | None:
-        """The value without a session and without an error; for checkers and tests."""
+        """Return the value without a session and without an error; for checkers and tests."""
         node = self._nodes.get(key)
         return None if node is None else KeyValue(node.value, node.version)
 
     def snapshot(self) -> dict[str, KeyValue]:
-        """Every key with its value, in order of the keys; for checkers and tests."""
+        """Return every key with its value, in order of the keys; for checkers and tests."""
         with self._lock:
             return {key: KeyValue(node.value, node.version) for key, node in sorted(self._nodes.items())}
 
     def lasting(self) -> dict[str, KeyValue]:
-        """Return a snapshot without what is bound to sessions, as a copy of a store would be."""
+        """Return a snapshot without keys that are bound to sessions, as a copy of a store would be."""
         with self._lock:
             return {
                 key: KeyValue(node.value, node.version)
@@ -161,7 +161,7 @@ class MemoryTree:
             }
 
     def put_back(self, copy: dict[str, KeyValue]) -> None:
-        """Become what `lasting` gave earlier, as a store that is restored by hand does; all sessions are lost."""
+        """Restore what `lasting` returned earlier, as a store that is restored by hand does; all sessions are lost."""
         for session in list(self._sessions):
             self.expire(session)
         with self._lock:
@@ -292,7 +292,7 @@ class MemoryKeys:
         self.session = tree.open_session(self._deliver, self._expired)
 
     async def prepare(self) -> None:
-        """Nothing to set up."""
+        """Do nothing; there is nothing to set up."""
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         return await self._apply(Create(key, value, ephemeral))
@@ -324,7 +324,7 @@ class MemoryKeys:
         return self.tree.children_with_values(parent, self.session, after, limit)
 
     async def sync(self) -> None:
-        """There is one copy, and every read sees it as it is."""
+        """Yield once: there is one copy, and every read sees it as it is."""
         await self._yield_once()
 
     def on_session_lost(self, notify: Notify) -> None:

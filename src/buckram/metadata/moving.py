@@ -1,10 +1,10 @@
-"""A cluster's metadata moved from one store to another, of any kinds, and neither used by mistake meanwhile.
+"""Moves a cluster's metadata from one store to another, of any kinds, so that neither is used by mistake meanwhile.
 
-Both stores say what is going on in their history, which bookies and clients read before anything else: the source that
-it is being left, the copy that it is not whole. So an interruption at any moment is seen, nothing changes under the
-copy, and the same call goes on. When all was compared the source is marked as gone, then the copy goes on with the same
-history in the next epoch: a source that somebody brings back is behind it, and bookies compare what their witness keys
-say, not the versions, which begin anew (core/cluster/history).
+Both stores record what is going on in their history, which bookies and clients read before anything else: the source
+that it is being left, the copy that it is not whole. So an interruption at any moment is noticed, nothing changes under
+the copy, and the same call goes on. When all was compared the source is marked as gone, then the copy goes on with the
+same history in the next epoch: a source that somebody brings back is behind it, and bookies compare the content of
+their witness keys, not the versions, which begin anew (core/cluster/history).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Values = dict[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was moved. `again`: an earlier call had done it all."""
+    """Result of a move. `again`: an earlier call had done it all."""
 
     instance_id: str
     epoch: int
@@ -54,9 +54,9 @@ async def move(
 ) -> Moved:
     """Move the metadata of the cluster at `source` to `target`, an empty place or one where this was interrupted.
 
-    ConfigError while bookies are writable at `source` or any is registered at `target`, which names them, and for a
-    source that cannot be left; WrongCluster for a target that holds something else. `started` is told how many keys
-    there are, `progress` how many more are copied.
+    Raises ConfigError while bookies are writable at `source` or any is registered at `target`, naming them, and for a
+    source that cannot be left; WrongCluster for a target that holds something else. `started` is called with the number
+    of keys, `progress` with how many more are copied.
     """
     instance_id = await source.instance_id()
     before, after = await source.history(), await _history(target)
@@ -87,7 +87,7 @@ async def move(
 
 
 async def _history(store: TreeStore) -> History:
-    """That of a place where there may be nothing yet."""
+    """Return the history of a store; an empty one if there is no cluster yet."""
     try:
         return await store.history()
     except ClusterNotInitialised:
@@ -95,7 +95,7 @@ async def _history(store: TreeStore) -> History:
 
 
 async def abandon(source: TreeStore, target: TreeStore) -> None:
-    """Use the source again, of a move that was interrupted before its end. What was copied stays, and is unusable."""
+    """Undo an interrupted move, so that the source can be used again. What was copied stays, and is unusable."""
     before = await source.history()
     if before.moved != f"{LEAVING} {target.uri}":
         why = why_not_accepted(before) or "no move from it to the other store is under way"
@@ -172,8 +172,11 @@ async def _refuse_others(target: TreeStore, after: History) -> None:
 
 
 async def _values(source: TreeStore, target: TreeStore) -> Values:
-    """What `source` keeps, under the keys that `target` has for it: all but the history, counters and empty folders.
-    WrongCluster for keys that are no part of a cluster."""
+    """Return what `source` keeps, under the keys that `target` has for it: all but the history, counters and empty
+    folders.
+
+    Raises WrongCluster for keys that are no part of a cluster.
+    """
     await source.ledgers.manager_name(), await target.ledgers.manager_name()  # from now on the layouts are known
     here, there = source.layout, target.layout
     made: Values = {}
@@ -210,7 +213,10 @@ async def _values(source: TreeStore, target: TreeStore) -> Values:
 
 
 def _map_place(source: TreeStore, target: TreeStore, kept: Sequence[Kept]) -> str:
-    """Where Apache's map of racks goes: other stores know ours only, in the same form. "" if that would replace it."""
+    """Return the place for Apache's map of racks: other stores know ours only, in the same form.
+
+    Empty if that would replace ours.
+    """
     if apache_key(target):
         return apache_key(target)
     ours = f"/{TOPOLOGY}"
@@ -218,7 +224,7 @@ def _map_place(source: TreeStore, target: TreeStore, kept: Sequence[Kept]) -> st
 
 
 def _is_apaches(store: TreeStore, key: str) -> bool:
-    """What only Apache's layout and tools need: other stores have nothing like it."""
+    """Return whether a key is one that only Apache's layout and tools need: other stores have nothing like it."""
     name = key.removeprefix(f"{store.layout.root}/").partition("/")[0]
     return isinstance(store, ZooKeeperStore) and (is_special(name) or name == HEALTH_CHECK_SWITCH)
 
@@ -236,7 +242,7 @@ async def _fill(target: TreeStore, wanted: Values, progress: OnCount) -> None:
 
 
 async def _verify(source: TreeStore, target: TreeStore) -> None:
-    """Both are read once more and compared, key by key."""
+    """Read both stores once more and compare them, key by key."""
     wanted, found = await _values(source, target), await _values(target, target)
     folders = {key[:at] for key in wanted for at in range(len(key)) if key[at] == "/"}
     wrong = [key for key, value in wanted.items() if found.get(key) != value]

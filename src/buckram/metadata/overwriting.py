@@ -1,4 +1,4 @@
-"""Keys that are written and removed whatever they hold: reports and settings, where the last one who writes is right.
+"""Keys that are written and removed whatever they hold: reports and settings, where the last writer wins.
 
 Not here: changes that depend on what is there, which are compare-and-set where they are made.
 """
@@ -14,7 +14,10 @@ _TRIES = 20
 
 
 async def overwrite(keys: KeyStore, key: str, value: bytes) -> None:
-    """Have a key hold this value, as a change of its own also where it holds it already. MetadataUnavailable."""
+    """Have a key hold this value; it is written, and gets a new version, even if it holds it already.
+
+    Raises MetadataUnavailable.
+    """
     for _ in range(_TRIES):
         try:
             await keys.set(key, value, (await keys.get(key)).version)
@@ -29,7 +32,7 @@ async def overwrite(keys: KeyStore, key: str, value: bytes) -> None:
 
 
 async def remove(keys: KeyStore, key: str) -> None:
-    """Delete a key if it is there. One that somebody changes at this very moment stays."""
+    """Delete a key if it exists. One that somebody changes at this very moment stays."""
     with suppress(NoSuchKey, VersionConflict):
         await keys.delete(key, (await keys.get(key)).version)
 

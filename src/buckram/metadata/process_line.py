@@ -1,6 +1,6 @@
-"""A line for the threads of one process that change the same file: one of them at a time tries, the others sleep.
+"""A queue for the threads of one process that change the same file: one of them at a time tries, the others sleep.
 
-SQLite knows no order among those who wait; each asks again and again, and threads of one process would besides take the
+SQLite keeps no order among those who wait; each asks again and again, and threads of one process would besides take the
 interpreter from the one that is at work.
 """
 
@@ -15,7 +15,7 @@ _guard = threading.Lock()
 
 
 def line_of(path: Path) -> threading.Lock:
-    """Return the lock that is held by the thread whose turn it is to change this file."""
+    """Return the lock that a thread holds while it may change this file."""
     with _guard:
         return _lines.setdefault(str(path), threading.Lock())
 

@@ -19,7 +19,7 @@ _usual = 0.005
 
 @contextmanager
 def quick_turns() -> Iterator[None]:
-    """Meanwhile other threads of this process give up the interpreter after 10 µs. For a few statements only."""
+    """Have other threads of this process give up the interpreter after 10 µs meanwhile. For a few statements only."""
     global _inside, _usual
     with _guard:
         if not _inside:

@@ -1,8 +1,8 @@
 """The keys in which bookies record the time that they are certain of, and the one with the time that an operator
 accepted: `times/<bookie id>` and `accepted-time`.
 
-A process that starts has nothing else with which to compare its clock, where no other tells it the time. Not here: what
-follows from a record (`core/cluster/believed_time.py`), who writes them (`bookie/timekeeper.py`).
+A process that starts has nothing else with which to compare its clock, if no other process tells it the time. Not here:
+what follows from a record (`core/cluster/believed_time.py`), who writes them (`bookie/timekeeper.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from buckram.types import BookieId
 
 
 async def read_times(store: MetadataStore) -> dict[BookieId, Recorded]:
-    """Return what all bookies recorded. A record that cannot be read is left out. MetadataError."""
+    """Return the times that all bookies recorded. A record that cannot be read is left out. Raises MetadataError."""
     found: dict[BookieId, Recorded] = {}
     async for name, value in all_children(store.keys, f"{store.own}/{TIMES}"):
         time = _parsed(value.value)
@@ -31,22 +31,24 @@ async def read_times(store: MetadataStore) -> dict[BookieId, Recorded]:
 
 
 async def write_time(store: MetadataStore, bookie: BookieId, time: Recorded) -> None:
-    """Record the time that a bookie is certain of. MetadataError."""
+    """Record the time that a bookie is certain of. Raises MetadataError."""
     jumps = [[jump.begin, jump.end, jump.by] for jump in time.jumps]
     value = {"us": time.time_us, "boot": time.boot, "up_us": time.up_us, "jumps": jumps}
     await overwrite(store.keys, f"{store.own}/{TIMES}/{bookie}", json.dumps(value).encode())
 
 
 async def remove_time(store: MetadataStore, bookie: BookieId) -> None:
-    """Forget the time of a bookie that is no member any more: it has no say in what the others believe.
-    MetadataError."""
+    """Remove the time of a bookie that is no member any more, so that it does not influence what the others believe.
+
+    Raises MetadataError.
+    """
     key = f"{store.own}/{TIMES}/{bookie}"
     with suppress(NoSuchKey, VersionConflict):  # it was removed, or the bookie has come back
         await store.keys.delete(key, (await store.keys.get(key)).version)
 
 
 async def read_accepted(store: MetadataStore) -> int:
-    """Return the time that an operator accepted last, when it was accepted; 0 for none. MetadataError."""
+    """Return the time that an operator accepted last, as of its acceptance; 0 for none. Raises MetadataError."""
     try:
         time = _parsed((await store.keys.get(f"{store.own}/{ACCEPTED_TIME}")).value)
     except NoSuchKey:
@@ -55,7 +57,7 @@ async def read_accepted(store: MetadataStore) -> int:
 
 
 async def write_accepted(store: MetadataStore, time_us: int) -> None:
-    """Record that clocks which show this time now are right. MetadataError."""
+    """Record that clocks which show this time now are right. Raises MetadataError."""
     await overwrite(store.keys, f"{store.own}/{ACCEPTED_TIME}", json.dumps({"us": time_us}).encode())
 
 

@@ -30,7 +30,7 @@ from buckram.seams import KeyStore, MetadataStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 AT_ONCE = 32
-"""Records of one step: etcd takes 128 conditions, and a key that is deleted has up to three."""
+"""Maximum records of one step: etcd takes 128 conditions, and a key that is deleted has up to three."""
 _TRIES = 60
 
 
@@ -40,7 +40,7 @@ async def all_recorded(store: MetadataStore) -> dict[int, Deleted]:
 
 
 async def is_recorded(store: MetadataStore, ledger: LedgerId) -> bool:
-    """Whether the deletion of this ledger is recorded. MetadataError."""
+    """Return whether the deletion of this ledger is recorded. Raises MetadataError."""
     key = deletions_key(store.own, bucket_of(ledger))
     try:
         return ledger in decode_deleted(key, (await store.keys.get(key)).value)
@@ -49,7 +49,7 @@ async def is_recorded(store: MetadataStore, ledger: LedgerId) -> bool:
 
 
 async def is_gone(store: MetadataStore, ledger: LedgerId) -> bool:
-    """Whether a ledger has no record any more; one that cannot be read is there. MetadataError."""
+    """Return whether a ledger has no record any more; False if it cannot be read. Raises MetadataError."""
     try:
         await store.read_ledger(ledger)
     except NoSuchLedger:
@@ -72,7 +72,7 @@ async def buckets_below(store: MetadataStore, folder: str) -> dict[int, Deleted]
 def removal_steps(ops: Sequence[KeyOp], ledgers: Sequence[LedgerId]) -> list[tuple[list[KeyOp], list[LedgerId]]]:
     """Divide deletions of these ledgers' records into steps that every store takes: AT_ONCE of one bucket at most.
 
-    None where the operations are not one such deletion for each ledger: they belong together.
+    None if the operations are not one such deletion for each ledger: then they belong together.
     """
     if len({op.key for op in ops if isinstance(op, Delete)}) != len(ops) or len(ops) != len(ledgers):
         return []
@@ -92,7 +92,7 @@ class _Removal:
     def fail(self, error: Exception) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # whoever was cancelled does not ask
+            self.done.exception()  # mark it as retrieved: a cancelled caller does not await it
 
 
 class Removals:
@@ -106,8 +106,8 @@ class Removals:
     async def remove(self, ledger_id: LedgerId, key: str, version: int) -> None:
         """Delete the record at `key` if it has this version, and record that its ledger was deleted, in one step.
 
-        NoSuchKey, VersionConflict, KeyNotEmpty of that key: nothing was recorded. MetadataUnavailable: both were done,
-        or neither.
+        Raises NoSuchKey, VersionConflict, KeyNotEmpty of that key: nothing was recorded. MetadataUnavailable: both were
+        done, or neither.
         """
         mine = _Removal(ledger_id, Delete(key, version), asyncio.get_running_loop().create_future())
         check_op(mine.op)
@@ -115,7 +115,7 @@ class Removals:
         try:
             async with self._turn:
                 while mine in self._waiting:
-                    # Whoever is cancelled leaves the others of this step alone.
+                    # Cancelling one caller must not affect the others of this step.
                     await asyncio.shield(asyncio.ensure_future(self._step(self._next())))
         finally:
             if mine in self._waiting:  # cancelled while it waited
@@ -123,7 +123,7 @@ class Removals:
         await mine.done
 
     def _next(self) -> list[_Removal]:
-        """Take the first one that waits, with those of its bucket."""
+        """Take the first removal that waits, with those of its bucket."""
         bucket = bucket_of(self._waiting[0].ledger_id)
         some: dict[str, _Removal] = {}
         for one in self._waiting:
@@ -133,7 +133,7 @@ class Removals:
         return list(some.values())
 
     async def _step(self, some: list[_Removal]) -> None:
-        """Carry them out; whatever happens, each of them is told."""
+        """Carry the removals out; whatever happens, each of them gets its result."""
         error: Exception = MetadataUnavailable("the process that removed them was interrupted; look whether they exist")
         try:
             await self._carry_out(some)
@@ -165,7 +165,7 @@ class Removals:
         raise MetadataUnavailable(f"{self._own}/deleted: others changed it {_TRIES} times meanwhile; try again")
 
     async def _mark(self, ledgers: Iterable[LedgerId]) -> list[KeyOp]:
-        """What records these ids, which are of one bucket."""
+        """Return the operations that record these ids, which are of one bucket, as deleted."""
         ids = list(ledgers)
         key = deletions_key(self._own, bucket_of(ids[0]))
         try:
@@ -179,11 +179,12 @@ class Removals:
         return [SetValue(key, after.encode(), found.version)]
 
     async def with_record(self, ops: Sequence[KeyOp], ledgers: Sequence[LedgerId]) -> None:
-        """Carry out a change that deletes the records of these ledgers, in the order of their deletions, and record
-        that with it.
+        """Carry out a change that deletes the records of these ledgers, in the order of their deletions, and record the
+        deletions with it.
 
-        One step, as far as the store takes it. Of more, a change of nothing but such deletions is done in steps that
-        are whole each: after an error, those before it were done. Any other is refused, and nothing was done.
+        It is one step if the store takes it as one. If not, a change of nothing but such deletions is done in several
+        steps that are whole each: after an error, those before it were done. Any other is refused, and nothing was
+        done.
         """
         check_multi(ops)
         try:
@@ -211,8 +212,11 @@ class Removals:
         raise MetadataUnavailable(f"{self._own}/deleted: others changed it {_TRIES} times meanwhile; try again")
 
     async def never_deleted(self, ledger_id: LedgerId) -> Create | CheckVersion:
-        """Return what a creation does in the same step, so that it fails if a deletion of its id is recorded meanwhile.
-        LedgerIdUsed if one was recorded before."""
+        """Return the operation that a creation does in the same step, so that it fails if a deletion of its id is
+        recorded meanwhile.
+
+        Raises LedgerIdUsed if one was recorded before.
+        """
         key = deletions_key(self._own, bucket_of(ledger_id))
         try:
             found = await self._keys.get(key)

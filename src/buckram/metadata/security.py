@@ -1,8 +1,8 @@
-"""What the metadata store keeps of security: keys that sign tokens, tokens that were made, revocations, grants.
+"""The security records of the metadata store: keys that sign tokens, tokens that were made, revocations, grants.
 
 Below `own`/security: `signing/KEY_ID` (private), `keys/KEY_ID` (public), `tokens/ID`, `certificates/SERIAL`,
 `revoked/ID` and `acl`. Whoever opens the store directly is an administrator; clients of bookies never see these keys.
-Not here: what tokens say (`core/security/tokens.py`), what grants allow (`core/security/acl.py`).
+Not here: the content of tokens (`core/security/tokens.py`), what grants allow (`core/security/acl.py`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ _TRIES = 20
 _MOST_SHOWN = 1000
 _SUBJECT = "subject:"
 _MOST_REVOKED_BYTES = 260
-"""The longest subject of an issuer of OIDC, with `oidc:` before it."""
+"""Maximum bytes of a revoked subject: the longest subject of an issuer of OIDC, with `oidc:` before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityState:
-    """What a bookie has to know: public keys by id, revocations, and grants (None: nobody granted anything yet)."""
+    """Security state that a bookie needs: public keys by id, revocations, and grants (None: nothing was
+    granted yet).
+    """
 
     keys: Mapping[str, bytes] = field(default_factory=dict)
     revoked: Revocations = field(default_factory=Revocations)
@@ -59,7 +61,7 @@ class SecurityStore:
         return "/".join((self._folder, *parts))
 
     async def state(self, watch: Notify | None = None) -> SecurityState:
-        """As of now; the watch fires when any of it changes. MalformedRecord, MetadataError."""
+        """Return the state as of now; the watch fires when any of it changes. Raises MalformedRecord, MetadataError."""
         await self._keys.sync()
         # The watches first: what changes between them and the reading is read again.
         for name in ("keys", "revoked"):
@@ -82,7 +84,7 @@ class SecurityStore:
             after = page[-1][0]
 
     async def prepare(self) -> None:
-        """Make the first signing key where there is none, so that whoever follows the keys knows it in time."""
+        """Make the first signing key if there is none, so that whoever follows the keys knows it in time."""
         await self.signing_key()
 
     # Tokens
@@ -90,7 +92,10 @@ class SecurityStore:
     async def create_token(
         self, subject: str, roles: tuple[str, ...], now_s: float, expires_s: float, *, new_key: bool = False
     ) -> tuple[Token, str]:
-        """Make a token and note that it was made; its text is kept nowhere. `new_key`: sign with a new one from now."""
+        """Make a token and record that it was made; its text is not kept.
+
+        `new_key`: sign with a new key from now on.
+        """
         _check_subject(subject)
         key_id, private = await self.signing_key(new_key)
         token = Token(secrets.token_hex(8), subject, roles, now_s, expires_s)
@@ -100,8 +105,10 @@ class SecurityStore:
         return token, text
 
     async def signing_key(self, new_key: bool = False) -> tuple[str, bytes]:
-        """Return the newest key that signs, with its id; made where there is none, or for `new_key`. MetadataError,
-        AccessRefused for a store that is not opened directly."""
+        """Return the newest key that signs, with its id; make it if there is none, or for `new_key`.
+
+        Raises MetadataError, AccessRefused for a store that is not opened directly.
+        """
         names = await self._keys.children(self._path("signing"))
         if names and not new_key:
             return names[-1], (await self._keys.get(self._path("signing", names[-1]))).value
@@ -114,7 +121,7 @@ class SecurityStore:
         return key_id, private
 
     async def tokens(self) -> list[dict[str, Any]]:
-        """Those that were made, in no particular order, each with whether it was revoked."""
+        """Return the tokens that were made, in no particular order, each with whether it was revoked."""
         revoked = (await self.state()).revoked
         found = []
         async for name, value in self._below("tokens"):
@@ -125,7 +132,7 @@ class SecurityStore:
         return found
 
     async def revoke_token(self, token_id: str) -> None:
-        """InvalidArgument for one that was never made here."""
+        """Revoke a token. Raises InvalidArgument for one that was never made here."""
         try:
             await self._keys.get(self._path("tokens", token_id))
         except (NoSuchKey, InvalidArgument):
@@ -136,13 +143,13 @@ class SecurityStore:
     # Certificates that a command has issued
 
     async def note_certificate(self, serial: int, subject: str, now_s: float, expires_s: float) -> None:
-        """Note that a certificate was issued, so that it can be listed and withdrawn."""
+        """Record that a certificate was issued, so that it can be listed and withdrawn."""
         _check_subject(subject)
         note = {"subject": subject, "issued_s": now_s, "expires_s": expires_s}
         await self._keys.create(self._path("certificates", f"{serial:x}"), json.dumps(note).encode())
 
     async def certificates(self) -> list[dict[str, Any]]:
-        """Those that were issued, in no particular order, each with whether it was withdrawn."""
+        """Return the certificates that were issued, in no particular order, each with whether it was withdrawn."""
         revoked = (await self.state()).revoked
         found = []
         async for name, value in self._below("certificates"):
@@ -151,14 +158,14 @@ class SecurityStore:
         return found
 
     async def withdraw_certificate(self, serial: int) -> None:
-        """From now on bookies refuse it. Idempotent."""
+        """Withdraw a certificate: from now on bookies refuse it. Idempotent."""
         with contextlib.suppress(KeyExists):
             await self._keys.create(self._path("revoked", certificate_id(serial)), b"{}")
 
     # All tokens of a subject
 
     async def revoke_subject(self, subject: str, now_s: float) -> None:
-        """No token of the subject that was made before now counts any more.
+        """Revoke all tokens of the subject that were made before now.
 
         Now is the latest of our clock and of what bookies recorded: a clock that is behind leaves no token valid.
         """
@@ -169,7 +176,7 @@ class SecurityStore:
         for _ in range(_TRIES):
             ops: list[KeyOp] = [Create(path, value)]
             with contextlib.suppress(NoSuchKey):
-                # Deleted and made anew in one step, so that whoever watches which keys there are hears of it.
+                # Deleted and made anew in one step, so that watches of the list of keys fire.
                 ops.insert(0, Delete(path, (await self._keys.get(path)).version))
             with contextlib.suppress(KeyExists, VersionConflict, NoSuchKey):
                 await self._keys.multi(ops)
@@ -179,7 +186,7 @@ class SecurityStore:
     # Grants
 
     async def has_namespace(self, namespace: str) -> bool:
-        """Whether there is such a namespace of streams."""
+        """Return whether there is such a namespace of streams."""
         if namespace == DEFAULT_NAMESPACE:
             return True
         try:
@@ -203,8 +210,10 @@ class SecurityStore:
             raise MalformedRecord(f"{path}: {error}; put a good copy back") from None
 
     async def change_acl(self, change: Any) -> Acl:
-        """Replace the grants by what `change` makes of them, by compare-and-set. InvalidArgument for a denial that not
-        all bookies know."""
+        """Replace the grants with what `change` makes of them, by compare-and-set.
+
+        Raises InvalidArgument for a denial that not all bookies know.
+        """
         path = self._path("acl")
         for _ in range(_TRIES):
             before, version = await self._acl(None)
@@ -218,7 +227,9 @@ class SecurityStore:
         raise MetadataUnavailable(f"{path}: others changed it {_TRIES} times meanwhile; try again")
 
     async def _check_denials_are_known(self) -> None:
-        """A server of an earlier release would go on with the grants that it has read, and without the denial."""
+        """Refuse a denial unless all servers know denials: a server of an earlier release would go on with the grants
+        that it has read, and without the denial.
+        """
         unknowing = [
             f"bookie {bookie}"
             for bookie, info in (await self._store.bookies()).everybody()
@@ -238,7 +249,7 @@ class SecurityStore:
 
 
 def _knows(shown: bytes) -> bool:
-    """Whether the key that shows a server says that it reads denials."""
+    """Return whether the key of a server shows that it reads denials."""
     return _number(_said(shown, ACL_PROPERTY)) >= ACL_VERSION
 
 

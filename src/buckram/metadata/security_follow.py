@@ -1,8 +1,8 @@
-"""Keys, revocations and grants, followed in the metadata store: what verifies tokens, and says what was granted.
+"""Keys, revocations and grants, followed in the metadata store: verifies tokens, and knows what was granted.
 
-Tokens of an issuer of OIDC, where there is one, are verified here as well. While the store
-cannot be read, what was known goes on to count. Not here: the keys themselves
-(`metadata/security.py`), who is connected (`bookie/service/guard.py`, `serve/http/tokens.py`).
+Tokens of an issuer of OIDC, where there is one, are verified here as well. While the store cannot be read, what was
+known stays valid. Not here: the keys themselves (`metadata/security.py`), who is connected (`bookie/service/guard.py`,
+`serve/http/tokens.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from buckram.seams import MetadataStore
 
 _log = logging.getLogger("buckram.security")
 READ_S = 2.0
-"""How long until it is read again, whether a watch fired or not."""
+"""Seconds until it is read again, whether a watch fired or not."""
 
 
 class FollowedSecurity:
@@ -41,10 +41,10 @@ class FollowedSecurity:
         self._changed = asyncio.Event()
         self.state = SecurityState()
         self.version = 0
-        """Another one whenever grants changed."""
+        """Counter that changes whenever grants changed."""
 
     async def start(self) -> None:
-        """Read once, so that nobody is judged by nothing, and follow from then on. MetadataError."""
+        """Read once, so that no request is judged without knowledge, and follow from then on. Raises MetadataError."""
         self._cluster = await self._store.instance_id()
         await self._time.ensure()
         if self._tokens:
@@ -75,12 +75,15 @@ class FollowedSecurity:
                 await asyncio.sleep(READ_S)
 
     def now_s(self) -> float:
-        """The latest that it may be now, which is what ends tokens."""
+        """Return the latest time that it may be now, which is what ends tokens."""
         return self._time.moment().high / 1e6
 
     def verify(self, text: str | bytes, purpose: str = "") -> Token:
-        """`purpose`: the one that it has to be for; empty: it is an ordinary token, of the cluster or of the issuer.
-        Raises TokenRefused."""
+        """Verify a token. `purpose`: the one that it has to be for; empty: it is an ordinary token, of the cluster or
+        of the issuer.
+
+        Raises TokenRefused.
+        """
         if self._issuer is not None and not purpose and self._issuer.is_mine(text):
             now = self._time.moment()
             return self._issuer.verify(text, now.high / 1e6, self.state.revoked, now.low / 1e6)
@@ -88,20 +91,24 @@ class FollowedSecurity:
         return verify(text, self.state.keys, wanted, now.high / 1e6, self.state.revoked, earliest_s=now.low / 1e6)
 
     async def meet(self, text: str | bytes) -> None:
-        """To be waited for before `verify` where there is time: a key that the issuer published just now is fetched."""
+        """Fetch a key that the issuer published just now.
+
+        To be awaited before `verify` where there is time.
+        """
         if self._issuer is not None:
             await self._issuer.meet(text)
 
     async def pass_for(self, token: Token, purpose: str) -> str:
-        """Sign a token that counts for this purpose only. It is not noted that it was made.
+        """Sign a token that is valid for this purpose only. It is not recorded that it was made.
 
-        The key is read once for all of them, and again when there is a newer one. MetadataError, AccessRefused for a
-        store that is not opened directly."""
+        The key is read once for all of them, and again when there is a newer one. Raises MetadataError, AccessRefused
+        for a store that is not opened directly.
+        """
         if self._signer is None or self._signer[0] != max(self.state.keys, default=""):
             self._signer = await self._security.signing_key()
         return sign(token, audience(self._cluster, purpose), *self._signer)
 
     def why_over(self, token: Token) -> str:
-        """Return why a token that was verified counts no longer; "" if it does."""
+        """Return why a token that was verified is not valid any more; "" if it is."""
         why = self.state.revoked.why(token)
         return why or ("its token has expired" if self.now_s() >= token.expires_s else "")

@@ -19,7 +19,7 @@ class SessionLock:
     """The lock of one session of this process, on DIRECTORY/ID."""
 
     def __init__(self, directory: Path, session: int) -> None:
-        """Take the lock; OSError if it is held or the file cannot be made."""
+        """Take the lock. Raises OSError if it is held or the file cannot be made."""
         self.session = session
         self._path = directory / str(session)
         with _fork_guard:
@@ -32,7 +32,7 @@ class SessionLock:
             _held[self._fd] = None
 
     def intact(self) -> bool:
-        """Whether the file is still the one that others look at."""
+        """Return whether the file still is the one that others look at."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
         except OSError:
@@ -43,13 +43,13 @@ class SessionLock:
         with _fork_guard:
             if _held.pop(self._fd, self) is self:
                 return
-            if self.intact():  # else the name is somebody else's by now
+            if self.intact():  # else another process has the name by now
                 self._path.unlink(missing_ok=True)
             os.close(self._fd)
 
 
 def alive(directory: Path, session: int) -> bool:
-    """Whether some process holds the session's lock. In doubt (no permission, no descriptors) yes."""
+    """Return whether some process holds the session's lock; True in doubt (no permission, no descriptors)."""
     try:
         fd = os.open(f"{directory}/{session}", os.O_RDONLY | os.O_CLOEXEC)  # often: joining paths costs more than this
     except FileNotFoundError:

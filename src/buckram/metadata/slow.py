@@ -1,4 +1,4 @@
-"""The keys in which bookies say how fast their disks are: `slow/<bookie id>` and `sync-speed/<bookie id>`.
+"""The keys in which bookies report how fast their disks are: `slow/<bookie id>` and `sync-speed/<bookie id>`.
 
 Both end with the session of their bookie. Clients watch the names of slow bookies only, and avoid them for new
 ensembles. Not here: what makes a disk slow (`core/healing/slow_disk.py`), and who finds out (`bookie/disk_watch.py`).
@@ -27,12 +27,12 @@ def speed_key(store: MetadataStore, bookie: BookieId) -> str:
 
 
 async def slow_bookies(store: MetadataStore, watch: Notify | None = None) -> list[BookieId]:
-    """Bookies whose disks are slow. The watch fires when one becomes slow, or well again."""
+    """Return the bookies whose disks are slow. The watch fires when one becomes slow, or well again."""
     return [name for name in await _names(store, SLOW, watch) if valid_bookie_id(name)]
 
 
 async def sync_speeds(store: MetadataStore, leave_out: BookieId) -> dict[BookieId, float]:
-    """About the mean seconds of a sync at every other bookie that says so."""
+    """Return the mean seconds of a sync at every other bookie that reports it."""
     found: dict[BookieId, float] = {}
     for name in await _names(store, SPEED, None):
         if name == leave_out:

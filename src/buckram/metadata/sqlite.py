@@ -32,15 +32,18 @@ from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 _POLL_S = 0.05
 _PATIENT_POLL_S, _PATIENT = 0.5, tuple(f"/buckram/{folder}" for folder in (WISHES, SECURITY, TENANTS))
-"""While nothing but these keys is watched: every bookie watches them, and reads them every few seconds anyway."""
+"""Interval of polling while only these keys are watched, seconds: every bookie watches them, and reads them every few
+seconds anyway.
+"""
 _EAGER_POLL_S, _EAGER = 0.01, "/buckram/streams/"
-"""While keys below it are watched: a look at a counter of the file, because readers of a stream wait for the next
-segment by watch. Everybody else, bookies above all, is not to wake up so often."""
+"""Interval of polling a counter of the file while keys below `_EAGER` are watched, seconds, because readers of a stream
+wait for the next segment by watch. Other processes, bookies above all, shall not wake up so often.
+"""
 _SESSION_POLL_S = 1.0
 _LINE_S = 60.0
-"""How long a change waits while others get theirs done, one after the other."""
+"""Maximum time that a change waits while others get theirs done, one after the other, seconds."""
 _CROWD_PAUSE_S = 0.2
-"""The longest pause between two attempts of a change that waits for other processes."""
+"""Maximum pause between two attempts of a change that waits for other processes, seconds."""
 _MAX_WAITING = 10_000
 _MAX_BATCH = 256
 T = TypeVar("T")
@@ -55,15 +58,15 @@ class _Job:
     ops: Sequence[KeyOp] | None = None
     result: object = None
     since: float = 0.0
-    """When a write began to wait for other processes."""
+    """Time at which a write began to wait for other processes; 0 before that."""
 
 
 class SqliteKeys:
     """A KeyStore: one session, begun with its first ephemeral key. Close it on the loop it was made on.
 
-    A change waits in line for a minute while other processes get theirs done; when nobody gets anything done for
-    `busy_timeout_s` it raises MetadataUnavailable, which names who is in the way. After a fork the child's copy refuses
-    to work.
+    A change waits for a minute while other processes get theirs done; when no process completes a change for
+    `busy_timeout_s` it raises MetadataUnavailable, which names the process that holds the lock. After a fork the
+    child's copy refuses to work.
     """
 
     def __init__(self, path: str | Path, *, busy_timeout_s: float = 5.0) -> None:
@@ -76,7 +79,7 @@ class SqliteKeys:
         self._waiting = 0
         self._closing: asyncio.Future[object] | None = None
         self._near: SqliteTree | None = None
-        """For `peek`: a connection of the loop's own thread, which never waits for another process."""
+        """A connection of the loop's own thread, for `peek`; it never waits for another process."""
         self._near_durable = -1
         self._settling = False
         tree = SqliteTree(self._path, busy_timeout_s)
@@ -120,15 +123,15 @@ class SqliteKeys:
         return await self._call(lambda: self._worker.tree.children_with_values(parent, after, limit))
 
     async def sync(self) -> None:
-        """Every read is a transaction of its own, which begins with what was committed by then."""
+        """Do nothing: every read is a transaction of its own, which begins with what was committed by then."""
         self._check_usable()
 
     async def lasting(self) -> list[tuple[str, int, bytes]]:
-        """Every key that is bound to no session, with version and value, as of one moment."""
+        """Return every key that is bound to no session, with version and value, as of one moment."""
         return await self._call(self._worker.tree.lasting)
 
     def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | None]:
-        """As PromptKeys: the calling thread, the loop's, reads the file's pages."""
+        """Read as PromptKeys does: the calling thread, the loop's, reads the file's pages."""
         if self._closing is not None or os.getpid() != self._pid:
             return [None] * len(keys)
         if self._near is None:
@@ -143,8 +146,9 @@ class SqliteKeys:
         return [None] * len(keys)
 
     def _settle_near(self, version: int) -> None:
-        """What `peek` sees at this version may be told when the thread has made it durable: the loop does not wait for
-        a disk."""
+        """Have the thread make durable what `peek` sees at this version, so that it may be returned without the loop
+        waiting for a disk.
+        """
         if self._settling or self._waiting >= _MAX_WAITING:
             return
         self._settling, near = True, self._near
@@ -157,16 +161,16 @@ class SqliteKeys:
         self._begin(run=self._worker.tree.make_durable).add_done_callback(settled)
 
     async def look(self, keys: Sequence[str]) -> list[KeyValue | None]:
-        """As PromptKeys."""
+        """Read as PromptKeys does, in the worker's thread."""
         return await self._call(lambda: [self._worker.get(key, None) for key in keys])
 
     def begin(self, ops: Sequence[KeyOp]) -> asyncio.Future[list[int]]:
-        """As PromptKeys."""
+        """Begin a `multi` as PromptKeys does."""
         check_multi(ops)
         return cast("asyncio.Future[list[int]]", self._begin(ops=list(ops)))
 
     async def reopen(self) -> None:
-        """After StoreReplaced: go on with what has the name now."""
+        """Go on, after StoreReplaced, with the file that now has the name."""
         self._leave_near()
         await self._call(self._worker.tree.reopen)
 
@@ -229,14 +233,14 @@ class SqliteKeys:
                 job.future.set_result(job.result)
 
     def _notify(self, watch: Notify | None) -> None:
-        """A watch, or None for the loss of the session."""
+        """Notify a watch; None for the loss of the session."""
         if self._closing is None:
             for notify in self._lost if watch is None else (watch,):
                 notify()
 
 
 def _pause_of(place: WatchKey) -> float:
-    """How long somebody who watches this place may have to wait for a look at it, in seconds."""
+    """Return the polling interval that suffices for a watch of this place, in seconds."""
     key = place[1]
     if key.startswith(_EAGER):
         return _EAGER_POLL_S
@@ -290,7 +294,7 @@ class _Worker:
             self._finish([*waiting, *batch])
 
     def _take(self) -> list[_Job]:
-        """Everything that waits; nothing when it is time to poll."""
+        """Return all jobs that wait; none when it is time to poll."""
         batch: list[_Job] = []
         pause = self._pause()
         wait = None if pause is None else max(self._last_poll + pause - time.monotonic(), 0.0)
@@ -304,8 +308,11 @@ class _Worker:
         return batch
 
     def _do(self, batch: list[_Job]) -> list[_Job]:
-        """Jobs in their order; neighbouring writes with one commit. Returns those that are done: writes that wait for
-        another process are not, and are tried again with whatever comes next."""
+        """Do jobs in their order; neighbouring writes with one commit.
+
+        Returns those that are done: writes that wait for another process are not, and are tried again with whatever
+        comes next.
+        """
         waited = self._blocked
         self._try_blocked()
         start = 0
@@ -331,7 +338,9 @@ class _Worker:
         return [job for job in [*waited, *batch] if job not in still]
 
     def _make_durable(self, reads: list[_Job]) -> None:
-        """What others committed and we have read is told only when it cannot be lost any more."""
+        """Make durable what others committed and these jobs have read, before they are answered: it must not be lost
+        then.
+        """
         if not reads:
             return
         try:
@@ -376,7 +385,7 @@ class _Worker:
             job.result = result
 
     def _finish(self, batch: list[_Job]) -> None:
-        """Answer the last batch, and what came too late."""
+        """Answer the last batch, and jobs that came too late."""
         late: list[_Job] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -403,7 +412,7 @@ class _Worker:
         if place not in self._watches:
             self._pauses[_pause_of(place)] += 1
         armed, waiting = self._watches.get(place, (token, {}))
-        if armed != token:  # a change that no poll has seen yet; those who waited hear of it now
+        if armed != token:  # a change that no poll has seen yet: notify the earlier watches now
             self._fire(place)
             self._pauses[_pause_of(place)] += 1
             waiting = {}
@@ -428,10 +437,10 @@ class _Worker:
             self._post(self._notify, watch)
 
     def _pause(self) -> float | None:
-        """Between two polls; None when nobody would notice anything."""
+        """Return the pause between two polls in seconds; None if there is nothing to notice."""
         if self._watches:
             return min(pause for pause, places in self._pauses.items() if places)
-        # Also without anything to notice: an open file that nobody looks at could be deleted unseen.
+        # Poll even without watches, to notice that the open file was deleted.
         return _SESSION_POLL_S if self.tree.is_open else None
 
     def _poll(self) -> None:

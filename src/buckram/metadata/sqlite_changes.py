@@ -1,7 +1,7 @@
-"""What a batch of writes changes in the rows of an SQLite tree, worked out before anything is locked. Synchronous.
+"""The changes of a batch of writes to the rows of an SQLite tree, worked out before anything is locked. Synchronous.
 
-The rows that the writes meet are read through `Rows` as of one moment; what earlier writes of the same batch made of
-them stands over that. A write that fails takes nothing along: each job is all or nothing by itself.
+The rows that the writes meet are read through `Rows` as of one moment; the results of earlier writes of the same batch
+replace them. A write that fails takes nothing along: each job is all or nothing by itself.
 
 Not here: the statements, the transaction and its lock (`metadata/sqlite_tree.py`).
 """
@@ -25,21 +25,21 @@ from buckram.metadata.keys import split
 from buckram.types import CheckVersion, Create, KeyOp, SetValue
 
 Place = tuple[str, str]
-"""(parent, name): what a row is found by."""
+"""Place of a row: (parent, name)."""
 WatchKey = tuple[str, str]
-"""("value", key) or ("children", parent): what a watch can be set on."""
+"""Place of a watch: ("value", key) or ("children", parent)."""
 ROOT: Place = ("", "")
 NEW_SESSION = 0
-"""Stands for the session that begins with this batch; SQLite counts from 1."""
+"""Placeholder for the session that begins with this batch; SQLite counts from 1."""
 
 
 def watch_keys(parent: str, name: str) -> tuple[WatchKey, WatchKey]:
-    """What notices that a key comes or goes."""
+    """Return the watches that fire when a key is made or deleted."""
     return ("value", f"{parent if parent != '/' else ''}/{name}"), ("children", parent)
 
 
 class Row(NamedTuple):
-    """`identity` 0: the row is new. `value` None: it stays as it is in the file."""
+    """A row. `identity` 0: the row is new. `value` None: it stays as it is in the file."""
 
     identity: int
     version: int
@@ -53,36 +53,36 @@ class Rows(Protocol):
 
     def row(self, place: Place) -> Row | None: ...
     def children_of(self, parent: str) -> Generator[tuple[str, int | None]]:
-        """Names and sessions of the rows below a key."""
+        """Yield names and sessions of the rows below a key."""
         ...
 
     def keys_of(self, session: int) -> list[Place]: ...
     def is_live(self, session: int) -> bool:
-        """Whether this session goes on. Asked once for each session that a batch meets."""
+        """Return whether this session goes on. Called once for each session that a batch meets."""
         ...
 
 
 class Changes:
-    """Of one batch. `own`: the session of whoever writes; NEW_SESSION while there is none."""
+    """Changes of one batch. `own`: the writer's session; NEW_SESSION while there is none."""
 
     def __init__(self, rows: Rows, own: int) -> None:
         self._file, self._own = rows, own
         self._before: dict[Place, Row | None] = {}
         self._now: dict[Place, Row | None] = {}
         self._names: dict[str, dict[str, None]] = {}
-        """Of the rows that were looked at, by parent."""
+        """Names of the rows that were looked at, by parent."""
         self._live: dict[int, bool] = {}
         self._undo: list[tuple[Place, Row | None]] = []
         self.ended: dict[int, None] = {}
-        """Sessions that were found dead, whose rows go."""
+        """Sessions that were found dead, whose rows are removed."""
         self.touched: dict[WatchKey, None] = {}
 
     def run(self, jobs: Iterable[Sequence[KeyOp]]) -> list[list[int] | BuckramError]:
-        """The versions of each job, or why it cannot be done."""
+        """Return the versions of each job, or the reason why it cannot be done."""
         return [self._job(ops) for ops in jobs]
 
     def end_dead(self, sessions: Iterable[int]) -> None:
-        """End those that are dead."""
+        """End those of the sessions that are dead."""
         for session in sessions:
             self._is_live(session)
 
@@ -99,7 +99,7 @@ class Changes:
         return any(row is not None and row.session == NEW_SESSION for row in self._now.values())
 
     def deleted(self) -> list[int]:
-        """Identities of rows that go; the place of one may be taken by a new row."""
+        """Return the identities of rows that are removed; the place of one may be taken by a new row."""
         return [
             old.identity
             for place, old in self._before.items()
@@ -107,7 +107,7 @@ class Changes:
         ]
 
     def changed(self) -> list[Row]:
-        """Rows that stay, but not as they are."""
+        """Return rows that stay, but not as they are."""
         return [
             row for place, row in self._now.items() if row is not None and row.identity and row != self._before[place]
         ]
@@ -125,7 +125,7 @@ class Changes:
             for place, row in reversed(self._undo):
                 self._now[place] = row
             self.touched = touched
-            # What ended with a dead session stays ended: that it was met by a job that failed changes nothing.
+            # A dead session stays ended, even if the job that met it failed.
             for session in self.ended:
                 self.end(session)
             return error
@@ -173,7 +173,7 @@ class Changes:
     # Rows
 
     def _load(self, place: Place) -> Row | None:
-        """As it is now, those of dead sessions included."""
+        """Return the row as it is now, those of dead sessions included."""
         if place not in self._now:
             self._before[place] = self._now[place] = self._file.row(place)
             self._names.setdefault(place[0], {})[place[1]] = None

@@ -1,9 +1,9 @@
-"""One statement that does to the SQLite file whatever a batch of writes changes. Synchronous.
+"""One statement that makes all changes of a batch of writes to the SQLite file. Synchronous.
 
-SQLite's write lock is taken when the first statement that changes something begins, and let go when the transaction is
-committed. Between two statements a thread may wait for the interpreter, and whoever stops the process then stops
-everybody's changes. So the rows of a batch go into a view, in one `INSERT`, whose triggers change the tables, and
-SQLite commits by itself at the end of it. What the batch was worked out from is held by `View`: SQLite refuses the
+SQLite's write lock is taken when the first statement that changes something begins, and released when the transaction
+is committed. Between two statements a thread may wait for the interpreter, and stopping the process there would block
+all other writers. So the rows of a batch go into a view, in one `INSERT`, whose triggers change the tables, and SQLite
+commits by itself at the end of it. `View` holds the snapshot that the batch was worked out from: SQLite refuses the
 statement if somebody has changed the file since.
 
 The view and its triggers are temporary: each connection has its own, and the file has nothing of them.
@@ -22,7 +22,7 @@ from typing import Final
 from buckram.metadata.sqlite_changes import NEW_SESSION, Changes, Place
 
 MAX_ROWS: Final = 256
-"""In one statement. More take several, in a transaction that is not as short."""
+"""Maximum rows of one statement. More take several, in a transaction that is not as short."""
 _DELETE, _COUNT, _CHANGE, _MAKE, _BEGIN, _END = range(6)
 _CHANGES = (
     "PRAGMA temp_store=MEMORY",
@@ -49,14 +49,15 @@ _CHANGES = (
     ),
 )
 COMMIT: Final = "INSERT OR ROLLBACK INTO "
-"""With ROLLBACK, because SQLite would copy each page that it changes to be able to undo the statement alone."""
+"""Begin of the statement, with ROLLBACK: otherwise SQLite would copy each changed page to undo the statement alone."""
 _PUT: Final = (
     "keys (id, parent, name, value, version, child_changes, session) VALUES ",
     " ON CONFLICT (id) DO UPDATE SET value = CASE excluded.version WHEN version THEN value ELSE excluded.value END, "
     "version = excluded.version, child_changes = excluded.child_changes",
 )
-"""Makes and changes keys, which most batches do and nothing else, without triggers in less time. Whoever changes a
-value counts its version on."""
+"""Statement that makes and changes keys, which is all that most batches do, without triggers in less time. A writer
+that changes a value increments its version.
+"""
 SET_ALONE: Final = (
     "UPDATE OR ROLLBACK keys SET value = ?, version = version + 1 "
     "WHERE parent = ? AND name = ? AND version = ? AND session IS NULL"
@@ -64,18 +65,21 @@ SET_ALONE: Final = (
 VIEW: Final = (
     "SELECT (SELECT max(id) FROM keys), (SELECT sum(seq) FROM sqlite_sequence) FROM keys WHERE parent IN ('', '/')"
 )
-"""Reads what most changes need, so that it is in memory when the lock is held. The root is always there."""
+"""Query for what most changes need, so that it is in memory when the lock is held. The root always exists."""
 ChangeRow = tuple[int, int, str, str, bytes | None, int, int, int | None]
 
 
 def prepare(db: sqlite3.Connection) -> None:
-    """Give a connection the view."""
+    """Make the view in a connection."""
     for statement in _CHANGES:
         db.execute(statement)
 
 
 class View:
-    """The file as of one moment, for all statements until it is closed. It keeps nobody from changing the file."""
+    """The file as of one moment, for all statements until it is closed.
+
+    It does not stop others from changing the file.
+    """
 
     def __init__(self, db: sqlite3.Connection) -> None:
         # A query with a row left to read: as long as it is open, SQLite stays in its transaction.
@@ -87,8 +91,9 @@ class View:
 
 
 def set_alone(db: sqlite3.Connection, place: Place, version: int, value: bytes) -> bool:
-    """Set one key that is bound to no session; False if there is none of this version, or somebody else is changing
-    the file."""
+    """Set one key that is bound to no session; return False if none has this version, or somebody else is changing the
+    file.
+    """
     view = View(db)  # for as long as it is open SQLite does not wait for a lock
     try:
         return db.execute(SET_ALONE, (value, *place, version)).rowcount == 1
@@ -101,7 +106,10 @@ def set_alone(db: sqlite3.Connection, place: Place, version: int, value: bytes) 
 
 
 def rows_of(changes: Changes, session: int | None) -> list[ChangeRow]:
-    """What has to be done, in its order; `session` is that of whoever writes, begun with this if the changes say so."""
+    """Return the rows to insert, in their order.
+
+    `session` is the writer's, begun with this if the changes say so.
+    """
     rows: list[ChangeRow] = []
     if changes.begins_session:
         rows.append((_BEGIN, os.getpid(), "", "", None, 0, 0, session))
@@ -117,7 +125,7 @@ def rows_of(changes: Changes, session: int | None) -> list[ChangeRow]:
 
 
 def commit(db: sqlite3.Connection, rows: Sequence[ChangeRow]) -> None:
-    """Change the file. On an error the caller rolls back what is in a transaction."""
+    """Change the file. On an error the caller rolls back an open transaction."""
     parts = [rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS)]
     if len(parts) > 1 and not db.in_transaction:
         db.execute("BEGIN")

@@ -1,5 +1,5 @@
-"""One connection to the SQLite file of a metadata store: opening it, what is durable, and whether it still is the file
-with that name.
+"""One connection to the SQLite file of a metadata store: opens it, makes changes durable, and checks that the file
+still has its name.
 
 Not here: keys and sessions (`metadata/sqlite_tree.py`); the file's format (`metadata/sqlite_file.py`).
 """
@@ -17,8 +17,11 @@ from buckram.metadata import sqlite_file
 
 
 class SqliteConnection:
-    """A commit is visible to all when it is made, and durable when somebody has synced the log after it: whoever made
-    it does so before he says so (`_sync`), and whoever read it before he tells of it (`make_durable`)."""
+    """A connection. A commit is visible to all when it is made, and durable when the log was synced after it.
+
+    The writer syncs before it reports the commit (`_sync`), and a reader before it passes on what it has read
+    (`make_durable`).
+    """
 
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
         self._path, self._busy_timeout_s = path, busy_timeout_s
@@ -27,9 +30,11 @@ class SqliteConnection:
         self._replaced = ""
         self._log: sqlite_file.Log | None = None
         self._lacks_sync = False
-        """A sync failed: what was committed is in the file, but may not be on the disk."""
+        """True after a failed sync: what was committed is in the file, but may not be on the disk."""
         self._log_size = sqlite_file.LONG_LOG_BYTES
-        """What is longer was not copied into the file when this looked last: SQLite never shortens a log in use."""
+        """Length of the log when it was last copied, bytes; a longer one is copied again: SQLite never shortens a log
+        in use.
+        """
         self._data_version = self._durable_version = -1
 
     @property
@@ -56,14 +61,17 @@ class SqliteConnection:
         return self._db
 
     def _empty_log(self, db: sqlite3.Connection) -> None:
-        """Write what is in the log once more, elsewhere: the system forgets pages whose sync has failed."""
+        """Copy the log into the file and truncate it, because the system forgets pages whose sync has failed.
+
+        Raises MetadataUnavailable if the file is too busy.
+        """
         busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise MetadataUnavailable(f"{self._path}: a change did not reach the disk, and it is too busy to repeat it")
         self._lacks_sync = False
 
     def _empty_long_log(self) -> None:
-        """Copy a long log into the file, where that is possible at once. Nobody waits for it, but for whom it is."""
+        """Copy a long log into the file, as far as that is possible at once, without waiting for other processes."""
         assert self._log is not None
         size = self._log.size()
         if size > self._log_size:
@@ -81,13 +89,13 @@ class SqliteConnection:
             raise
 
     def _settle(self) -> None:
-        """After a commit: make it durable, in the file that has the name."""
+        """Make a commit durable, in the file that has the name."""
         self._sync()
-        self.check_file()  # or it was replaced just now, and what is reported as done is in no file that has a name
+        self.check_file()  # if it was just replaced, the commit is in a file without a name
         self._empty_long_log()
 
     def make_durable(self) -> None:
-        """What was read may be told from here on: nobody finds it undone after a loss of power."""
+        """Make durable what was read: it may be passed on then, as a loss of power does not undo it."""
         with self._translated():
             if self._db is None:
                 return
@@ -97,14 +105,14 @@ class SqliteConnection:
                 self._durable_version = version
 
     def progress(self) -> int:
-        """A number that changes when others get something done; -1 where that cannot be seen."""
+        """Return a number that changes when others complete a change; -1 if that cannot be seen."""
         try:
             return -1 if self._db is None else self.seen_version()
         except sqlite3.Error:
             return -1
 
     def seen_version(self) -> int:
-        """A number that is another one after each commit of others."""
+        """Return a number that changes with each commit of others."""
         return int(self._open().execute("PRAGMA data_version").fetchone()[0])
 
     @property
@@ -112,7 +120,10 @@ class SqliteConnection:
         return self._db is not None
 
     def check_file(self) -> None:
-        """StoreReplaced, for good, unless the open file still is the one with that name. One stat."""
+        """Check, with one stat, that the open file still is the one with that name.
+
+        Raises StoreReplaced, from then on for good.
+        """
         if self._replaced:
             raise StoreReplaced(self._replaced)
         if self._db is None:
@@ -122,7 +133,7 @@ class SqliteConnection:
             self._file_is_another(found)
 
     def _file_is_another(self, found: tuple[int, int] | None) -> NoReturn:
-        """Whatever the file without a name is told, nobody will ever read again."""
+        """Disconnect and raise StoreReplaced: a change to a file without a name would never be read again."""
         what = "was deleted or moved away" if found is None else "was replaced by another file"
         self._replaced = (
             f"{self._path} {what} while it was in use: nothing more is read from it or written to it. Put the right "
@@ -133,10 +144,10 @@ class SqliteConnection:
         raise StoreReplaced(self._replaced)
 
     def _lost(self) -> None:
-        """Called when the open file is no longer the one with the name: whatever depended on it is gone."""
+        """Drop whatever depended on the open file; called when it is no longer the one with the name."""
 
     def reopen(self) -> None:
-        """Go on with what has the name now."""
+        """Go on with the file that now has the name."""
         if self._replaced:
             self._replaced, self._file = "", None
         with self._translated():

@@ -2,8 +2,8 @@
 
 WAL: readers never wait for writers, and a process that is killed at any moment leaves a file that the next one opens as
 if nothing had been going on. SQLite would sync the log of a commit while nobody else can write (synchronous=FULL). Here
-whoever has committed syncs it right after that, and whoever has read what others committed, before he tells anybody
-(`Log`). SQLite itself syncs the log before a checkpoint copies from it (synchronous=NORMAL).
+a writer syncs it right after the commit, and a reader of others' commits before it passes on what it has read (`Log`).
+SQLite itself syncs the log before a checkpoint copies from it (synchronous=NORMAL).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from buckram.runtime.disk.syncing import sync_data, sync_directory
 
 FORMAT_VERSION = 1
 LONG_LOG_BYTES = 8 << 20
-"""A log as long as this is copied into the file. Whoever writes over a log from its beginning syncs its first page
-while it holds the write lock: not too often."""
+"""Length in bytes from which on the log is copied into the file. Whoever writes over a log from its beginning syncs its
+first page while it holds the write lock, so it should not be done too often.
+"""
 _APPLICATION_ID = 0x42_4B_52_4D
 # Row ids are never used again, so (id, version) tells a key that was deleted and created anew from the old one.
 _SCHEMA = (
@@ -43,13 +44,13 @@ _SCHEMA = (
 
 
 class Log:
-    """The write-ahead log of an open database. No lock of SQLite's is on this file, so it may be opened beside it."""
+    """The write-ahead log of an open database. SQLite holds no lock on this file, so it may be opened a second time."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
 
     def sync(self) -> None:
-        """Make durable what was committed, by whomever. Raises OSError."""
+        """Make durable what was committed, by any process. Raises OSError."""
         sync_data(self._fd)
 
     def size(self) -> int:
@@ -60,7 +61,7 @@ class Log:
 
 
 def prepare(path: Path, busy_timeout_s: float) -> None:
-    """Create the file and its tables where they are missing; several processes may do so at once."""
+    """Create the file and its tables if they are missing; several processes may do so at once."""
     _make_private(path)
     db = _open(path, "rwc", busy_timeout_s)
     try:
@@ -75,12 +76,15 @@ def prepare(path: Path, busy_timeout_s: float) -> None:
 
 def _make_private(path: Path) -> None:
     """Make the file for its owner only: whoever opens it may do everything. SQLite gives its log the same mode."""
-    with contextlib.suppress(OSError):  # it is there, or SQLite says better what is wrong
+    with contextlib.suppress(OSError):  # it exists, or SQLite's own error is better
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open what `prepare` made; ClusterNotInitialised if it is not there, MetadataError if it is foreign or newer."""
+    """Open the file that `prepare` made.
+
+    Raises ClusterNotInitialised if it does not exist, MetadataError if it is foreign or newer.
+    """
     if not path.exists():
         raise ClusterNotInitialised(f"sqlite://{path}")
     db = _open(path, "rw", busy_timeout_s)
@@ -96,7 +100,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def which(path: Path) -> tuple[int, int] | None:
-    """Device and inode of what has the name now; None where nothing has it."""
+    """Return device and inode of the file with the name now; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -105,7 +109,7 @@ def which(path: Path) -> tuple[int, int] | None:
 
 
 def connect_known(path: Path, busy_timeout_s: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
-    """Connect, and return which file that is: SQLite itself does not say which one it has opened."""
+    """Connect, and return which file that is: SQLite does not report which one it has opened."""
     for _ in range(10):
         before = which(path)
         db = connect(path, busy_timeout_s)
@@ -116,7 +120,7 @@ def connect_known(path: Path, busy_timeout_s: float) -> tuple[sqlite3.Connection
 
 
 def is_whole(db: sqlite3.Connection) -> bool:
-    """Whether the pages fit together. A file that was put under the log of another one may not."""
+    """Return whether the pages fit together, which may not hold for a file that was put under another one's log."""
     return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
 
 
@@ -130,7 +134,7 @@ def _open(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def _is_ours(path: Path, db: sqlite3.Connection) -> bool:
-    """False for an empty file."""
+    """Return whether the file is a cluster's; False for an empty file."""
     version, application, filled = _marks(db)
     if application == _APPLICATION_ID and version == FORMAT_VERSION:
         return True
@@ -142,7 +146,7 @@ def _is_ours(path: Path, db: sqlite3.Connection) -> bool:
 
 
 def _marks(db: sqlite3.Connection) -> tuple[int, int, bool]:
-    """Format version, application, and whether there is any table.
+    """Return format version, application, and whether there is any table.
 
     Read as of one moment: another process may be creating the tables, and half of that would look foreign or newer.
     """

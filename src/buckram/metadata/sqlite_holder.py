@@ -1,4 +1,4 @@
-"""Waiting for the write lock of an SQLite file: whether others get on, and which process does not let go.
+"""Waiting for the write lock of an SQLite file: whether other processes complete changes, and which one keeps the lock.
 
 This module reads /proc only. It must not open the locked file: closing it would drop the locks that SQLite holds on it
 in this process.
@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WRITE_LOCK = 120
-"""The byte of the -shm file that whoever writes in WAL mode has locked."""
+"""Offset of the byte of the -shm file that a writer in WAL mode has locked."""
 _LONGEST = 80
 _LOOKS = 4
-"""At whoever has the lock, in the time after which a wait is given up."""
+"""Number of looks at the holder of the lock in the time after which a wait is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`program` is "" and `stopped` False where the system does not tell. `began`: when the process did."""
+    """Process that holds the lock. `program` is "" and `stopped` False if the system does not show them; `began`: start
+    of the process.
+    """
 
     pid: int
     program: str
@@ -29,7 +31,7 @@ class Holder:
 
 
 def held_by(path: Path) -> Holder | None:
-    """Return who is in a write; None if nobody is, or if that is unknown (not Linux, or another container)."""
+    """Return the process that is writing; None if there is none, or it is unknown (not Linux, or another container)."""
     try:
         shared = os.stat(f"{path}-shm")
         locks = Path("/proc/locks").read_text(encoding="ascii", errors="replace")
@@ -43,7 +45,10 @@ def held_by(path: Path) -> Holder | None:
 
 
 def _writers(locks: str) -> list[tuple[int, str]]:
-    """Lines are `1: POSIX ADVISORY WRITE pid major:minor:inode first last`; those who wait have an arrow in them."""
+    """Return process and place of each write lock on the byte.
+
+    Lines are `1: POSIX ADVISORY WRITE pid major:minor:inode first last`; those who wait have an arrow in them.
+    """
     found: list[tuple[int, str]] = []
     for line in locks.splitlines():
         words = line.split()
@@ -67,9 +72,9 @@ def _holder(pid: int) -> Holder:
 
 
 class Wait:
-    """One wait for the lock, from the first attempt that failed. `since`: when somebody last got something done.
+    """One wait for the lock, from the first attempt that failed. `since`: when a process last completed a change.
 
-    Whoever has the lock is named only if it was the same process at each look since then.
+    The holder of the lock is named only if it was the same process at each look since then.
     """
 
     def __init__(self, path: Path, patience_s: float, now: float) -> None:
@@ -80,7 +85,7 @@ class Wait:
         self._looks = 0
 
     def look(self, now: float, progress: int) -> None:
-        """After each attempt that failed; `progress` is another number when others have changed something."""
+        """Look after each attempt that failed; `progress` is another number when others have changed something."""
         if progress != self._progress:
             if self._progress is not None:
                 self.since = now
@@ -97,7 +102,7 @@ class Wait:
         self._looks += 1
 
     def why_stuck(self) -> str:
-        """Why a change could not be made while nobody got anything done, and what to do."""
+        """Return why a change could not be made while no process completed any, and what to do."""
         before, looks, now = self._holder, self._looks, held_by(self._path)
         holder = now if looks and _same(now, before) else None
         waited = f"{self._patience_s:g} s"
@@ -119,7 +124,7 @@ class Wait:
         )
 
     def why_long(self, waited_s: float) -> str:
-        """Why a change could not be made while others got theirs done."""
+        """Return why a change could not be made while others completed theirs."""
         return (
             f"{self._path}: so many processes change it that this change was not reached within {waited_s:g} s; let "
             "fewer begin at once, or use a ZooKeeper or an etcd; reads go on, nothing was changed: try again"

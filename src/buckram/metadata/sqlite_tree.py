@@ -27,18 +27,18 @@ from buckram.types import KeyOp, KeyValue, SetValue
 
 T = TypeVar("T")
 TRY_S = 0.1
-"""How long one attempt to begin a change waits for other processes. In between there may be reads to do."""
+"""Maximum wait of one attempt to begin a change, seconds; in between there may be reads to do."""
 _UNLOCKED_TRIES = 4
 _LOOKS_PER_WRITE = 8
-"""How many sessions of others a write may look at, on average, to find those that ended."""
+"""Average number of other sessions that a write may look at to find those that ended."""
 _LEAST_LOOKS = 64
-"""A look at few sessions costs a query as well: it waits until so many looks may be made."""
+"""Minimum number of sessions for a look, which costs a query even for few: it waits until so many may be looked at."""
 _MAX_BEGINNING = 1000
-"""How many sessions may be beginning at once."""
+"""Maximum number of sessions that may be beginning at once."""
 
 
 class Busy(MetadataUnavailable):
-    """Another process is changing the file: nothing was done, and can be tried again."""
+    """Another process is changing the file: nothing was done, and it can be tried again."""
 
 
 _LASTING_KEY = "SELECT value, version FROM keys WHERE parent=? AND name=? AND session IS NULL"
@@ -63,11 +63,13 @@ class SqliteTree(SqliteConnection):
         self._seen_dead: dict[int, None] = {}
         self._unswept = self._sessions_swept = 0
         self._crowded = False
-        """The last attempt did not get the lock in time."""
+        """True if the last attempt did not get the lock in time."""
         self._polled_keys: list[tuple[int, WatchKey, WatchKey]] = []
         self._keys_known = False
         self._polled_own = True
-        """Whether the file had our session, and which keys of others', when it was last changed by somebody else."""
+        """`_polled_own`: whether the file had our session when others last changed it; False means that the session was
+        lost. `_polled_keys`: keys of others' sessions, as read since then if `_keys_known`.
+        """
         self.touched: dict[WatchKey, None] = {}
         self.session_lost = False
 
@@ -92,7 +94,7 @@ class SqliteTree(SqliteConnection):
     # Reading
 
     def get(self, key: str) -> tuple[KeyValue | None, Token]:
-        """The value, None if absent, and the state to compare with later."""
+        """Return the value, None if absent, and the state to compare with later."""
         with self._translated():
             self.check_file()
             row = (
@@ -105,8 +107,10 @@ class SqliteTree(SqliteConnection):
             return KeyValue(row[3], row[1], row[2] is not None and row[2] == self._session), (row[0], row[1])
 
     def lasting_keys(self, keys: Sequence[str]) -> tuple[list[KeyValue | None], int]:
-        """Return what keys hold that are bound to no session, as of one moment, and the version of that moment; None
-        for any other, for none, and for those behind MAX_PAGE_BYTES of values."""
+        """Return what keys hold that are bound to no session, as of one moment, and the version of that moment.
+
+        None for any other key, for an absent one, and for those behind MAX_PAGE_BYTES of values.
+        """
         found: list[KeyValue | None] = []
         room = MAX_PAGE_BYTES
         with self._translated():
@@ -145,7 +149,10 @@ class SqliteTree(SqliteConnection):
             return found
 
     def _rows(self, columns: str, parent: str, after: str, limit: int) -> Generator[tuple[Any, ...]]:
-        """Children behind `after` in order, without those of sessions that ended. `columns` end with the session."""
+        """Yield children behind `after` in order, without those of sessions that ended.
+
+        `columns` end with the session.
+        """
         live: dict[int | None, bool] = {None: True}
         rows = self._open().execute(
             f"SELECT {columns} FROM keys WHERE parent=? AND name>? ORDER BY name", (parent, after)
@@ -162,7 +169,7 @@ class SqliteTree(SqliteConnection):
                         return
 
     def lasting(self) -> list[tuple[str, int, bytes]]:
-        """Every key that is bound to no session, with version and value, as of one moment."""
+        """Return every key that is bound to no session, with version and value, as of one moment."""
         with self._translated():
             self.check_file()
             rows = (
@@ -198,7 +205,8 @@ class SqliteTree(SqliteConnection):
     def poll(self, watched: Mapping[WatchKey, Token], *, liveness: bool = True) -> None:
         """Add to `touched` what others changed of `watched` and, with `liveness`, what the end of sessions changed.
 
-        A look without `liveness` comes a hundred times a second: each call that gives up the interpreter's lock counts.
+        A look without `liveness` comes a hundred times a second, so each call that gives up the interpreter's lock is
+        expensive.
         """
         with self._translated():
             if liveness:
@@ -219,8 +227,9 @@ class SqliteTree(SqliteConnection):
                 self._notice_dead(watched)
 
     def _notice_dead(self, watched: Mapping[WatchKey, Token]) -> None:
-        """Touch what is watched and belongs to sessions that have ended since the last look. Others matter to nobody
-        here."""
+        """Touch what is watched and belongs to sessions that have ended since the last look. Other sessions do not
+        matter here.
+        """
         if not self._keys_known:
             rows, own = self._open().execute(_SESSION_KEYS).fetchall(), self._session
             self._polled_keys = [(row[0], *watch_keys(row[1], row[2])) for row in rows if row[0] != own]
@@ -241,15 +250,19 @@ class SqliteTree(SqliteConnection):
     # Writing
 
     def write(self, jobs: Sequence[Sequence[KeyOp]]) -> list[list[int] | BuckramError]:
-        """Each job is all or nothing by itself; one commit covers all. A failed commit raises: fate unknown. Busy: not
-        begun."""
+        """Carry jobs out, each all or nothing by itself; one commit covers all.
+
+        A failed commit raises: its outcome is unknown. Raises Busy if it was not begun.
+        """
         if len(jobs) == 1 and len(jobs[0]) == 1 and isinstance(op := jobs[0][0], SetValue) and self._set_alone(op):
             return [[op.version + 1]]
         return self._write_all(lambda changes: changes.run(jobs))
 
     def _set_alone(self, op: SetValue) -> bool:
-        """Set one key, as most writes do, by a statement that needs nothing worked out before it. False: nothing was
-        done, and `_write_all` finds out why, or has sessions to look at."""
+        """Set one key, as most writes do, by a statement that needs nothing worked out before it.
+
+        Returns False if nothing was done; `_write_all` finds out why, or has sessions to look at.
+        """
         self._unswept += 1
         if self._lock is not None or self._crowded or self._sweep_is_due():
             return False
@@ -268,8 +281,10 @@ class SqliteTree(SqliteConnection):
         return True
 
     def _write_all(self, body: Callable[[Changes], T], wait_s: float = TRY_S) -> T:
-        """What is to change is found out under no lock, which is held for the one statement that changes it. Only when
-        others were quicker each time it is held from the beginning."""
+        """Work out the changes under no lock, and hold it for the one statement that makes them.
+
+        Only if other processes were quicker each time, the lock is held from the beginning.
+        """
         with self._translated():
             self.check_file()
             db = self._open()
@@ -311,7 +326,7 @@ class SqliteTree(SqliteConnection):
         try:
             self._committed(changes, changed)
         except BaseException:
-            self._forget_new_lock()  # the session is in doubt, and nobody goes on with it: it ends
+            self._forget_new_lock()  # the session is in doubt: end it instead of going on with it
             raise
         return found
 
@@ -341,7 +356,7 @@ class SqliteTree(SqliteConnection):
             session_lock.forget(self._sessions_dir, session)
 
     def _begin(self, db: sqlite3.Connection, lock_within_s: float) -> None:
-        """Take a view of the file that nobody changes until this has ended."""
+        """Take a view of the file that stays the same until this has ended."""
         db.execute(f"PRAGMA busy_timeout={int(lock_within_s * 1000)}")
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -349,8 +364,11 @@ class SqliteTree(SqliteConnection):
             db.execute(f"PRAGMA busy_timeout={int(self._busy_timeout_s * 1000)}")
 
     def _sweep(self, changes: Changes) -> None:
-        """End sessions that are dead, if enough was written since that was looked at: a look at each of many sessions
-        costs more than the write. What the batch itself meets of them is found anyway."""
+        """End sessions that are dead, if enough was written since the last look: looking at many sessions costs more
+        than the write.
+
+        Dead sessions that the batch itself meets are found anyway.
+        """
         self._unswept += 1
         if self._sweep_is_due():
             sessions = self._foreign_sessions()
@@ -411,14 +429,14 @@ class SqliteTree(SqliteConnection):
         raise Busy(f"{self._path}: {_MAX_BEGINNING} sessions begin at once")
 
     def _is_own_known(self) -> bool:
-        """Whether the file still has our session, where there is one."""
+        """Return whether the file still has our session; True if there is none."""
         if self._lock is None:
             return True
         row = self._open().execute("SELECT 1 FROM sessions WHERE id=?", (self._lock.session,)).fetchone()
         return row is not None
 
     def _notice_lost_session(self, known: bool) -> None:
-        """Somebody removed our session's row or file: others took us for dead, so we are."""
+        """Note that our session's row or file was removed: other processes took it for dead, so it has ended."""
         if self._lock is not None and not (known and self._lock.intact()):
             self._drop_session()
             self.session_lost = True

@@ -1,6 +1,6 @@
 """`TreeStore`: ledgers, registrations, cookies and ids on any KeyStore.
 
-Says which keys there are and which conditions hold for them; the trees themselves are memory and sqlite, record
+Defines which keys there are and which conditions hold for them; the trees themselves are memory and sqlite, record
 bytes are core/ledgers/metadata_codec, the compare-and-set loop of an operation is the client's. A lost reply
 (MetadataUnavailable) is never hidden here: only the caller knows how to find out what happened.
 """
@@ -57,9 +57,9 @@ UNREADABLE = "restore the record from a backup, or read and mend it with the sof
 class TreeStore:
     """The MetadataStore of one session. Close it to end the session (and `keys` with it).
 
-    `layout` and `ledgers` belong together and say where things are; without them all ledgers are in one folder.
-    `takeover_wait_s`: how long `register` waits for a registration under the same id that is not ours, such as the
-    one of the process before, whose session has not ended yet.
+    `layout` and `ledgers` belong together and define where things are; without them all ledgers are in one folder.
+    `takeover_wait_s`: how long `register` waits for a registration under the same id that is not ours, such as the one
+    of the process before, whose session has not ended yet.
     """
 
     def __init__(
@@ -81,8 +81,9 @@ class TreeStore:
         self._takeover_wait_s = takeover_wait_s
         self._hub = WatchHub(keys)
         self._given: dict[LedgerId, Fresh | None] = {}
-        """Ids that this store gave and that no ledger was made with yet; what holds unless the metadata were restored
-        since, None once somebody tried to."""
+        """Ids that this store allocated and that no ledger was made with yet, each with the conditions that hold unless
+        the metadata were restored since; None once a creation was tried.
+        """
         self._history_seen: int | None = None
 
     @property
@@ -102,7 +103,7 @@ class TreeStore:
         return self._layout
 
     async def initialise(self) -> str:
-        """Set up a new cluster or find the one that is there: its instance id (idempotent, also among processes)."""
+        """Set up a new cluster or find the existing one; return its instance id (idempotent, also among processes)."""
         await self._keys.prepare()
         try:
             return await self.instance_id()
@@ -125,7 +126,7 @@ class TreeStore:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
     async def instance_id(self) -> str:
-        """The cluster's UUID; ClusterNotInitialised if there is none yet."""
+        """Return the cluster's UUID. Raises ClusterNotInitialised if there is none yet."""
         try:
             return (await self._keys.get(self._layout.instance_id)).value.decode("ascii", "replace")
         except NoSuchKey:
@@ -148,7 +149,7 @@ class TreeStore:
             await self._keys.delete(key, (await self._keys.get(key)).version)
 
     async def sync(self) -> None:
-        """What is read afterwards is at least as new as this call."""
+        """Make sure that what is read afterwards is at least as new as this call."""
         await self._keys.sync()
 
     async def history(self, watch: Notify | None = None) -> History:
@@ -160,7 +161,9 @@ class TreeStore:
             return History()
 
     async def begin_history(self) -> History:
-        """A cluster of an older release has none; every bookie may find that at the same time."""
+        """Begin the history of a cluster of an older release, which has none; several bookies may do so at the same
+        time.
+        """
         with contextlib.suppress(KeyExists):  # another one was first
             await self._keys.create(self._layout.history, encode_history(History(1, self._uuid())))
         return await self.history()
@@ -173,7 +176,7 @@ class TreeStore:
     # Ledgers
 
     async def allocate_ledger_id(self) -> LedgerId:
-        """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
+        """Return an id that no allocation gave before. Only the ledger's creation decides that it is unused."""
         since = await self.since()
         ledger_id = await self.ledgers.allocate()
         self._given[ledger_id] = since
@@ -182,7 +185,10 @@ class TreeStore:
         return ledger_id
 
     async def since(self) -> Fresh:
-        """Read before an id is allocated: what holds unless the metadata are restored after that. MetadataError."""
+        """Return conditions that hold unless the metadata are restored later; to be read before an id is allocated.
+
+        Raises MetadataError.
+        """
         if self._history_seen is None:
             try:
                 self._history_seen = (await self._keys.get(self._layout.history)).version
@@ -191,7 +197,9 @@ class TreeStore:
         return (CheckVersion(self._layout.history, self._history_seen),)
 
     async def create_record(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None) -> int:
-        """As `LedgerTree.create`, which looks at all that is known of the id if the metadata were restored since."""
+        """Create as `LedgerTree.create` does, which checks all that is known of the id if the metadata were restored
+        since.
+        """
         try:
             return await self.ledgers.create(ledger_id, record, chosen=chosen, fresh=fresh)
         except (VersionConflict, NoSuchKey) as error:
@@ -203,30 +211,32 @@ class TreeStore:
         return await self.ledgers.create(ledger_id, record, chosen=chosen)
 
     async def raise_next_id(self, above: LedgerId) -> None:
-        """No id up to `above` will be given: for a store that was restored to an older state."""
+        """Have no id up to `above` allocated: for a store that was restored to an older state."""
         await self.ledgers.raise_next_id(above)
 
     async def next_ledger_id(self) -> LedgerId:
-        """No id from this one on was ever allocated."""
+        """Return the id from which on none was ever allocated."""
         return await self.ledgers.next_id()
 
     async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
-        """Create the record. LedgerExists unless the existing one carries the same non-zero creator token. LedgerIdUsed
-        for an id that this store did not give and that was a ledger's before.
+        """Create the record.
+
+        Raises LedgerExists unless the existing one carries the same non-zero creator token; LedgerIdUsed for an id that
+        this store did not give and that was a ledger's before.
 
         The token makes it safe to repeat a creation whose reply was lost: updates erase it, so whoever finds it finds
         the record as it was created.
         """
         used: LedgerExists | None = None
         chosen, fresh = ledger_id not in self._given, self._given.get(ledger_id)
-        if fresh is not None:  # after this attempt somebody else may have found the ledger, and deleted it
+        if fresh is not None:  # after this attempt another process may have found the ledger, and deleted it
             self._given[ledger_id] = None
         try:
             version = await self.create_record(ledger_id, serialise(metadata), chosen=chosen, fresh=fresh)
             self._given.pop(ledger_id, None)
             return Versioned(metadata, version)
         except LedgerIdUsed as error:
-            used = error  # maybe by ourselves, and the reply was lost
+            used = error  # maybe by this process, if the reply was lost
         except KeyExists:
             self._given.pop(ledger_id, None)
             if not metadata.creator_token:
@@ -242,7 +252,10 @@ class TreeStore:
         return found
 
     async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned:
-        """The record with its version. NoSuchLedger if absent, with the watch set; MalformedRecord if unreadable."""
+        """Return the record with its version.
+
+        Raises NoSuchLedger if absent, with the watch set; MalformedRecord if unreadable.
+        """
         key = await self.ledger_key(ledger_id)
         try:
             found = await self._keys.get(key, watch)
@@ -251,7 +264,10 @@ class TreeStore:
         return _parsed(ledger_id, key, found)
 
     async def ledger_key(self, ledger_id: LedgerId) -> str:
-        """Where the record is. An id that this store cannot keep is no ledger's: bookies ask for what they are sent."""
+        """Return the key of the record.
+
+        Raises NoSuchLedger for an id that this store cannot keep, because bookies ask for whatever ids they are sent.
+        """
         try:
             return await self.ledgers.key(ledger_id)
         except InvalidArgument:
@@ -268,7 +284,7 @@ class TreeStore:
         return Versioned(metadata, written)
 
     async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None:
-        """Delete the record, and record with the same step that the ledger was deleted: bookies act on that."""
+        """Delete the record, and record in the same step that the ledger was deleted: bookies act on that."""
         await self.ledger_key(ledger_id)
         try:
             await self.ledgers.remove(ledger_id, version)
@@ -292,7 +308,8 @@ class TreeStore:
     # Bookies
 
     async def register(self, info: BookieInfo, *, readonly: bool, when: Sequence[CheckVersion] = ()) -> None:
-        """Register, switch between writable and read-only, or refresh. AlreadyRegistered if the id is live elsewhere.
+        """Register, switch between writable and read-only, or refresh. Raises AlreadyRegistered if the id is live
+        elsewhere.
 
         While it switches a bookie is in both lists, never in none. No new key is made if one of `when` has changed
         (VersionConflict, NoSuchKey).
@@ -359,7 +376,9 @@ class TreeStore:
             return
 
     async def bookies(self, watch: Notify | None = None) -> BookieSet:
-        """Who is registered now. The watch fires when somebody comes, goes or changes its registration."""
+        """Return the bookies that are registered now. The watch fires when a bookie registers, leaves or changes its
+        registration.
+        """
         if watch is not None:
             self._hub.subscribe(watch)
         watched = watch is not None
@@ -416,7 +435,7 @@ class TreeStore:
         return ""
 
     async def end_session(self, ticket: str) -> None:
-        """Nothing: a dead process's session is over here."""
+        """Do nothing: a dead process's session is over here."""
 
     def on_session_lost(self, notify: Notify) -> None:
         self._keys.on_session_lost(notify)

@@ -1,9 +1,9 @@
-"""What the metadata store keeps of tenants: quotas of namespaces, and what is used of them.
+"""The tenants' records in the metadata store: quotas of namespaces, and their usage.
 
 Below `own`/tenants: `on` (bookies count and limit; without it they do neither), `quotas/NAMESPACE`, `usage/BOOKIE` as
 each bookie counts it, `counts` by one of them, and `creations/NAMESPACE`, which changes with each stream that is made
-within a quota. Quotas are no part of a namespace's policy, which the namespace's own administrators may change.
-Not here: what quotas and usage are (`core/tenants`), counting (`bookie/accounting.py`).
+within a quota. Quotas are no part of a namespace's policy, which the namespace's own administrators may change. Not
+here: what quotas and usage are (`core/tenants`), counting (`bookie/accounting.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What bookies have published. `rounds`: a number for each bookie that grows for as long as it counts."""
+    """Usage that bookies have published. `rounds`: a number for each bookie that grows for as long as it counts."""
 
     bookies: Mapping[BookieId, Mapping[str, Usage]] = field(default_factory=dict)
     rounds: Mapping[BookieId, int] = field(default_factory=dict)
@@ -62,23 +62,25 @@ class TenantStore:
     # Whether bookies count
 
     async def is_on(self, watch: Notify | None = None) -> bool:
-        """Whether bookies are to count what namespaces use; `watch` fires once when that changes. MetadataError."""
+        """Return whether bookies shall count usage; `watch` fires once when that changes. Raises MetadataError."""
         names = await self._keys.children(self._folder, watch=watch)
         return "on" in names
 
     async def turn_on(self) -> None:
-        """Have all bookies count from now on, and hold to quotas."""
+        """Have all bookies count usage and enforce quotas from now on."""
         with suppress(KeyExists):
             await self._keys.create(self._path("on"), b"{}")
 
     async def turn_off(self) -> None:
-        """Have bookies count nothing and hold to nothing any more; quotas stay for when they are turned on again."""
+        """Have bookies neither count usage nor enforce quotas any more; quotas stay for when they are turned
+        on again.
+        """
         await remove(self._keys, self._path("on"))
 
     # Quotas
 
     async def quotas(self) -> dict[str, Quotas]:
-        """All quotas, by namespace. A record that does not parse counts as none. MetadataError."""
+        """Return all quotas, by namespace. A record that does not parse counts as none. Raises MetadataError."""
         found: dict[str, Quotas] = {}
         async for name, value in all_children(self._keys, self._path("quotas")):
             with suppress(ValueError):
@@ -86,7 +88,7 @@ class TenantStore:
         return found
 
     async def quotas_of(self, namespace: str) -> Quotas:
-        """Those of one namespace. MalformedRecord, MetadataError."""
+        """Return the quotas of one namespace. Raises MalformedRecord, MetadataError."""
         return (await self._quotas_of(namespace))[0]
 
     async def _quotas_of(self, namespace: str) -> tuple[Quotas, int | None]:
@@ -101,7 +103,10 @@ class TenantStore:
             raise MalformedRecord(f"{key}: {error}; set the quotas of {namespace} anew after deleting it") from None
 
     async def set_quotas(self, namespace: str, changes: Mapping[str, int | None]) -> Quotas:
-        """Change some; None takes one back. Turns counting on where a quota is set. InvalidArgument, MetadataError."""
+        """Change some quotas; None takes one back. Turns counting on if a quota is set.
+
+        Raises InvalidArgument, MetadataError.
+        """
         key = self._path("quotas", namespace)
         for _ in range(_TRIES):
             present, version = await self._quotas_of(namespace)
@@ -125,8 +130,11 @@ class TenantStore:
         await remove(self._keys, self._path("creations", namespace))
 
     async def turn(self, namespace: str) -> Create | SetValue:
-        """What belongs to a change that creates streams within a quota. Ask before they are counted: of two changes at
-        the same time, through whichever bookies, only one finds this as it was, and the other counts again."""
+        """Return an operation to add to a change that creates streams within a quota.
+
+        Read it before the streams are counted: of two changes at the same time, through whichever bookies, only one
+        finds this as it was, and the other counts again.
+        """
         key = self._path("creations", check_name("namespace", namespace))
         try:
             return SetValue(key, b"", (await self._keys.get(key)).version)
@@ -136,15 +144,15 @@ class TenantStore:
     # Usage
 
     async def publish(self, bookie: BookieId, found: Mapping[str, Usage], round_number: int) -> None:
-        """Say what namespaces use on one bookie; only it calls this. MetadataError."""
+        """Publish what namespaces use on one bookie; only it calls this. Raises MetadataError."""
         await overwrite(self._keys, self._path("usage", bookie), encode_usage(found, round_number))
 
     async def publish_counts(self, found: Mapping[str, Counts], round_number: int) -> None:
-        """Say what namespaces have by their records. MetadataError."""
+        """Publish what namespaces have by their records. Raises MetadataError."""
         await overwrite(self._keys, self._path("counts"), encode_counts(found, round_number))
 
     async def published(self) -> Published:
-        """What the bookies of the cluster said last; records that do not parse are left out. MetadataError."""
+        """Return what bookies published last; records that do not parse are left out. Raises MetadataError."""
         bookies: dict[BookieId, Mapping[str, Usage]] = {}
         rounds: dict[BookieId, int] = {}
         async for name, value in all_children(self._keys, self._path("usage")):
@@ -157,5 +165,5 @@ class TenantStore:
         return Published(bookies, rounds, counts, number)
 
     async def drop(self, bookie: BookieId) -> None:
-        """Remove what a bookie published that is no part of the cluster any more."""
+        """Remove the usage published by a bookie that is no part of the cluster any more."""
         await remove(self._keys, self._path("usage", bookie))

@@ -1,9 +1,9 @@
-"""What bookies saw deleted since a backup was made: they tell it while the restored metadata wait to be accepted, and
-whoever accepts them compares.
+"""Deletions that bookies saw since a backup was made: they report them while the restored metadata wait to be accepted,
+and they are compared on acceptance.
 
-Bookies write apart from the recorded deletions, because those of the backup say something else: a ledger that had a
-record in the backup although its deletion was recorded there was made again since, and stays.
-Not here: what bookies remember (`bookie/deletion_memory.py`); the acceptance (`metadata/acceptance.py`).
+Bookies write apart from the recorded deletions, because those of the backup mean something else: a ledger that had a
+record in the backup although its deletion was recorded there was made again since, and stays. Not here: what bookies
+remember (`bookie/deletion_memory.py`); the acceptance (`metadata/acceptance.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRIES = 60
 
 
 async def tell(store: MetadataStore, known: Mapping[int, Deleted]) -> None:
-    """Say what was seen deleted, beside what other bookies say. MetadataError."""
+    """Report deletions that were seen, added to the reports of other bookies. Raises MetadataError."""
     buckets = list(known)
     for start in range(0, len(buckets), _AT_ONCE):
         some = buckets[start : start + _AT_ONCE]
@@ -40,10 +40,11 @@ async def tell(store: MetadataStore, known: Mapping[int, Deleted]) -> None:
 
 
 async def compare(store: TreeStore) -> list[LedgerId]:
-    """Record what bookies told, and remove the records of the ledgers that the backup brought back although they had
-    been deleted since. Returns these, ascending. Only while nobody uses the store. MetadataError.
+    """Record what bookies reported, and remove the records of the ledgers that the backup brought back although they
+    had been deleted since. Return these, ascending.
 
-    What was done of it is done again by a second call, which finds only what was left.
+    Only while the store is not in use. Raises MetadataError. A second call repeats the work, and finds only what was
+    left.
     """
     told, recorded = await buckets_below(store, told_folder(store.own)), await all_recorded(store)
     news = {bucket: seen - recorded.get(bucket, NONE_DELETED) for bucket, seen in told.items()}

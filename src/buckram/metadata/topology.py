@@ -1,4 +1,4 @@
-"""The key that says where bookies are: `topology`, in the form of Pulsar's rack mapping; and Apache's own ones.
+"""The key of the bookies' topology: `topology`, in the form of Pulsar's rack mapping; and Apache's own ones.
 
 Clients watch it beside the registrations. On ZooKeeper two maps of others are read, too: `<ledgers root>/bookies`, and
 `bookies` beside the ledgers root, which is Pulsar's. What is written here wins, bookie by bookie, then the former.
@@ -19,18 +19,23 @@ _TRIES = 20
 
 
 async def read_rack_map(store: MetadataStore, watch: Notify | None = None) -> RackMap:
-    """What was set with `buckram placement topology`. The watch fires when it changes. MalformedRecord."""
+    """Return the map that was set with `buckram placement topology`. The watch fires when it changes.
+
+    Raises MalformedRecord.
+    """
     return await _read(store, f"{store.own}/{TOPOLOGY}", watch)
 
 
 async def read_topology(store: MetadataStore, watch: Notify | None = None) -> Topology:
-    """Of our map over Apache's and Pulsar's; what bookies say of themselves is in their registrations.
-    MalformedRecord."""
+    """Return the topology of our map over Apache's and Pulsar's, without what bookies declare in their registrations.
+
+    Raises MalformedRecord.
+    """
     found = (await read_rack_map(store, watch)).topology()
     theirs = apache_key(store)
     if not theirs:
         return found
-    # A mapping that is not for these credentials is none; nobody must fail for it.
+    # A mapping that these credentials may not read is ignored, without an error.
     with suppress(AccessRefused):
         found = found.over((await _read(store, theirs, watch)).topology())
     with suppress(AccessRefused):
@@ -39,7 +44,7 @@ async def read_topology(store: MetadataStore, watch: Notify | None = None) -> To
 
 
 async def change_rack_map(store: MetadataStore, change: Callable[[RackMap], RackMap]) -> RackMap:
-    """Compare-and-set of our map; the one that is there now. MetadataError."""
+    """Change our map by compare-and-set; return the one that is there now. Raises MetadataError."""
     key = f"{store.own}/{TOPOLOGY}"
     for _ in range(_TRIES):
         try:
@@ -61,18 +66,20 @@ async def change_rack_map(store: MetadataStore, change: Callable[[RackMap], Rack
 
 
 def apache_key(store: MetadataStore) -> str:
-    """Where Apache's map would be; empty on a store that Apache does not know."""
+    """Return the key of Apache's map; empty on a store that Apache does not know."""
     name = store.own.removeprefix(f"{OWN_KEYS}/")
     return f"/{name.replace('%2F', '/').replace('%25', '%')}/{RACK_MAP}" if name != store.own else ""
 
 
 def pulsar_key(apaches: str) -> str:
-    """Where Pulsar's map would be: a broker keeps its metadata beside the ledgers root."""
+    """Return the key of Pulsar's map: a broker keeps its metadata beside the ledgers root."""
     return f"{apaches.rsplit('/', 2)[0]}/{RACK_MAP}"
 
 
 async def _read(store: MetadataStore, key: str, watch: Notify | None, *, whoever: bool = False) -> RackMap:
-    """`whoever`: the key may be of somebody who keeps something else there, which is no map and no mistake."""
+    """Read a map. `whoever`: the key may belong to somebody who keeps something else there, which is then no map and no
+    error.
+    """
     try:
         value = (await store.keys.get(key, watch)).value
     except NoSuchKey:

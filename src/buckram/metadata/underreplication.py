@@ -40,11 +40,11 @@ _PAGE, _TRIES = 1000, 20
 
 
 class Delay(NamedTuple):
-    """How long lost bookies are waited for. Each write makes another version, also one of the same value."""
+    """Delay for which lost bookies are waited for. Each write makes another version, also one of the same value."""
 
     seconds: float
     version: int
-    """-1: nobody has written it."""
+    """Version of the key; -1 if it was never written."""
 
 
 class Candidate(NamedTuple):
@@ -61,10 +61,10 @@ class Underreplication:
         self.paths = TreePaths(root)
         self._keys, self._holder = keys, holder
         self._held: dict[LedgerId, int] = {}
-        """The versions of the locks that were taken here."""
+        """Versions of the locks that were taken here, by ledger."""
 
     async def prepare(self) -> None:
-        """Make the tree if there is none; MalformedRecord if it is of a kind that is not known."""
+        """Make the tree if there is none. Raises MalformedRecord if it is of a kind that is not known."""
         paths = self.paths
         with suppress(KeyExists):
             await self._keys.create(paths.layout, LAYOUT)
@@ -76,9 +76,9 @@ class Underreplication:
     # -- marks --------------------------------------------------------------------------------------------
 
     async def mark(self, ledger: LedgerId, replicas: Collection[BookieId], now_ms: int) -> None:
-        """Say that a ledger lacks copies. What is marked already gets the new names, and always a new version.
+        """Mark a ledger as lacking copies. An existing mark gets the new names, and always a new version.
 
-        The version tells whoever checked the ledger before that its mark may not be deleted. Without `replicas` every
+        The version shows whoever checked the ledger before that its mark may not be deleted. Without `replicas` every
         copy is to be looked at; that is not forgotten when names come later (EVERY_MEMBER).
         """
         key, new = self.paths.mark(ledger), encode_mark(tuple(replicas), now_ms)
@@ -104,7 +104,7 @@ class Underreplication:
         raise MetadataUnavailable(f"{key}: the mark changes too fast; try again")
 
     async def read_mark(self, ledger: LedgerId) -> Mark | None:
-        """Return the ledger's mark; None if it has none. MalformedRecord."""
+        """Return the ledger's mark; None if it has none. Raises MalformedRecord."""
         key = self.paths.mark(ledger)
         try:
             found = await self._keys.get(key)
@@ -113,7 +113,7 @@ class Underreplication:
         return parse_mark(key, ledger, found.value, found.version)
 
     async def marked(self, after: LedgerId = -1) -> AsyncIterator[LedgerId]:
-        """The ids of marked ledgers above `after`, ascending: those that stay marked meanwhile."""
+        """Yield the ids of marked ledgers above `after`, ascending: those that stay marked meanwhile."""
         floor = [*levels_of(after), leaf_of(after)] if after >= 0 else []
         async for leaf in self._walk(self.paths.marks, 0, floor):
             ledger = ledger_of(leaf)
@@ -121,7 +121,10 @@ class Underreplication:
                 yield ledger
 
     async def candidates(self) -> AsyncIterator[Candidate]:
-        """Ledgers that have a folder for their mark, ascending. Not each is marked, but this asks for no single one."""
+        """Yield ledgers that have a folder for their mark, ascending.
+
+        Not each is marked, but this reads no single mark.
+        """
         async for folder in self._above_candidates(self.paths.marks, 0):
             levels = folder.removeprefix(f"{self.paths.marks}/").split("/")
             async for name, found in all_children(self._keys, folder):
@@ -138,8 +141,8 @@ class Underreplication:
                 yield found
 
     async def _walk(self, folder: str, depth: int, floor: list[str]) -> AsyncIterator[str]:
-        """Leaves below `folder`; `floor` is the path, one name a level, of what was seen before."""
-        if depth < 4 and floor:  # what was seen may be in the middle of this folder's first child
+        """Yield leaves below `folder`; `floor` is the path, one name a level, of what was seen before."""
+        if depth < 4 and floor:  # the leaves already seen may end inside this folder's first child
             async for leaf in self._walk(f"{folder}/{floor[0]}", depth + 1, floor[1:]):
                 yield leaf
         after = floor[0] if floor else ""
@@ -155,9 +158,10 @@ class Underreplication:
             after = names[-1]
 
     async def finish(self, mark: Mark, folder_version: int) -> bool:
-        """The ledger has all its copies: take back the mark, its folder and the lock of this session, in one request.
+        """Take back the mark of a ledger that has all its copies, its folder and the lock of this session, in one
+        request.
 
-        False where one of them is not as it was: then nothing was changed, `unmark` and `unlock` see to it. Callers
+        Return False if one of them is not as it was: then nothing was changed; use `unmark` and `unlock`. Callers
         `tidy` later.
         """
         if mark.ledger not in self._held:
@@ -176,7 +180,7 @@ class Underreplication:
         return True
 
     async def unmark(self, mark: Mark) -> bool:
-        """The ledger has all its copies: take the mark back, unless it was marked again since. Needs the lock."""
+        """Take back the mark of a ledger that has all its copies, unless it was marked again since. Needs the lock."""
         key = self.paths.mark(mark.ledger)
         try:
             await self._keys.delete(key, mark.version)
@@ -188,7 +192,7 @@ class Underreplication:
         return True
 
     async def tidy(self, ledgers: Collection[LedgerId]) -> None:
-        """Remove the folders above the marks that these ledgers had, where nothing is in them any more."""
+        """Remove the folders above the marks that these ledgers had, if nothing is in them any more."""
         seen: set[str] = set()
         for ledger in ledgers:
             folder = split(self.paths.mark(ledger))[0]
@@ -205,11 +209,12 @@ class Underreplication:
     # -- locks --------------------------------------------------------------------------------------------
 
     async def lock(self, ledger: LedgerId, folder_version: int | None = None) -> bool:
-        """Keep others from working on the ledger until `unlock` or the end of this session; False if somebody does.
+        """Keep others from working on the ledger until `unlock` or the end of this session; return False if somebody
+        does.
 
-        With the version of a candidate's folder it is False, too, where that is gone: somebody else was here. A lock
-        that this session holds already counts as taken anew: a reply may have been lost. Callers keep their own list
-        of what they work on.
+        With the version of a candidate's folder it is False, too, if that is gone: somebody else was here. A lock that
+        this session holds already counts as taken anew: a reply may have been lost. Callers keep their own list of what
+        they work on.
         """
         key = self.paths.lock(ledger)
         create = Create(key, encode_holder(self._holder), ephemeral=True)
@@ -234,7 +239,7 @@ class Underreplication:
         return found.owned
 
     async def unlock(self, ledger: LedgerId) -> None:
-        """Idempotent; never takes the lock of another session back."""
+        """Give the lock back. Idempotent; never takes the lock of another session back."""
         key = self.paths.lock(ledger)
         self._held.pop(ledger, None)
         with suppress(NoSuchKey):
@@ -243,11 +248,11 @@ class Underreplication:
                 await self._keys.delete(key, found.version)
 
     def locks_lost(self) -> None:
-        """The session ended, and its locks with it."""
+        """Forget the locks, which ended with the session."""
         self._held.clear()
 
     async def locked(self, watch: Notify | None = None) -> list[LedgerId]:
-        """Ledgers that somebody works on. The watch fires when a lock is taken or given back."""
+        """Return the ledgers whose lock is held. The watch fires when a lock is taken or given back."""
         found: list[LedgerId] = []
         after = ""
         while names := await self._keys.children(self.paths.locks, after=after, limit=_PAGE, watch=watch):
@@ -258,7 +263,7 @@ class Underreplication:
         return found
 
     async def lock_holder(self, ledger: LedgerId) -> str:
-        """The name in the lock; empty if there is none."""
+        """Return the name in the lock; empty if there is none."""
         try:
             return parse_holder((await self._keys.get(self.paths.lock(ledger))).value)
         except NoSuchKey:
@@ -267,7 +272,7 @@ class Underreplication:
     # -- switches and dates -------------------------------------------------------------------------------
 
     async def enabled(self, watch: Notify | None = None) -> bool:
-        """Whether auditors and workers may begin anything; the watch fires when that changes."""
+        """Return whether auditors and replicators may begin anything; the watch fires when that changes."""
         try:
             await self._keys.get(self.paths.disabled, watch)
         except NoSuchKey:
@@ -275,7 +280,7 @@ class Underreplication:
         return False
 
     async def enable(self, on: bool) -> bool:
-        """Whether that was a change."""
+        """Enable or disable autorecovery; return whether that was a change."""
         key = self.paths.disabled
         try:
             if on:
@@ -287,7 +292,7 @@ class Underreplication:
         return True
 
     async def read_delay(self, default_s: float, watch: Notify | None = None) -> Delay:
-        """How long to wait for a lost bookie; what the tree says wins over `default_s`. Nothing is written."""
+        """Return the delay of lost bookies: that of the tree, else `default_s` with version -1. Nothing is written."""
         try:
             found = await self._keys.get(self.paths.delay, watch)
         except NoSuchKey:
@@ -295,16 +300,16 @@ class Underreplication:
         return Delay(parse_delay(self.paths.delay, found.value), found.version)
 
     async def begin_delay(self, seconds: float) -> None:
-        """Write the delay if nobody has, as Apache's auditor does: what is there already wins."""
+        """Write the delay if there is none, as Apache's auditor does: an existing one wins."""
         with suppress(KeyExists):
             await self._keys.create(self.paths.delay, str(round(seconds)).encode())
 
     async def set_delay(self, seconds: int) -> None:
-        """For all auditors of the cluster. To write the value that is there asks for an audit now."""
+        """Set the delay for all auditors of the cluster. Writing the value that is there requests an audit now."""
         await overwrite(self._keys, self.paths.delay, str(seconds).encode())
 
     async def last_run_ms(self, check: str) -> int:
-        """When a periodic check was last complete; -1: never."""
+        """Return when a periodic check was last complete, in milliseconds; -1 if never."""
         try:
             return parse_date((await self._keys.get(self.paths.last_run(check))).value)
         except NoSuchKey:

@@ -22,27 +22,35 @@ from buckram.runtime.net.tls_files import TlsFiles
 from buckram.seams import KeyStore, MetadataStore, Network, Runtime
 
 ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
-"""SCHEME:CREDENTIAL, such as digest:user:password, or sasl:user:password for a login by SASL DIGEST-MD5. Nodes are then
-made for whoever has the same."""
+"""Variable with SCHEME:CREDENTIAL, such as digest:user:password, or sasl:user:password for a login by SASL DIGEST-MD5.
+New nodes then belong to whoever has the same credential.
+"""
 ZOOKEEPER_CA, ZOOKEEPER_CERT = "BUCKRAM_ZOOKEEPER_CA", "BUCKRAM_ZOOKEEPER_CERT"
 ZOOKEEPER_KEY = "BUCKRAM_ZOOKEEPER_KEY"
-"""Files for TLS to ZooKeeper, which is used where BUCKRAM_ZOOKEEPER_CA says who is trusted; the others are what this
-side shows of itself."""
+"""Variables with files for TLS to ZooKeeper, which is used if BUCKRAM_ZOOKEEPER_CA names the trusted certificates; the
+others are this side's own certificate and key.
+"""
 ZOOKEEPER_SHARED = "BUCKRAM_ZOOKEEPER_SHARED"
-"""`ledgers`: on a ZooKeeper that lets in nobody without a login, the nodes of Apache's ledger tree are made for all who
-have one, and only for them (`zookeeper/shared_tree.py`). `buckram up --secure --zookeeper` says so."""
+"""Variable; `ledgers`: on a ZooKeeper that lets in nobody without a login, the nodes of Apache's ledger tree are made
+for all who have one, and only for them (`zookeeper/shared_tree.py`). `buckram up --secure --zookeeper` sets it.
+"""
 ETCD_AUTH = "BUCKRAM_ETCD_AUTH"
-"""USER:PASSWORD, for URIs that name no user."""
+"""Variable with USER:PASSWORD, for URIs that name no user."""
 ETCD_CA, ETCD_CERT, ETCD_KEY = "BUCKRAM_ETCD_CA", "BUCKRAM_ETCD_CERT", "BUCKRAM_ETCD_KEY"
-"""Files for etcds://: who is trusted where that is not the system's choice, and what this side shows of itself."""
+"""Variables with files for etcds://: trusted certificates, if not the system's, and this side's certificate and key."""
 _SQLITE_TAKEOVER_WAIT_S = 2.0
-"""A killed process's registrations are gone at once; this is for one that is just ending."""
+"""Takeover wait for SQLite, seconds: registrations of a killed process are gone at once; this is for one that is
+ending.
+"""
 _trees: dict[str, MemoryTree] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataUri:
-    """`scheme` is sqlite or memory; `path` the database's absolute path, or the name of the memory tree."""
+    """A parsed URI.
+
+    `scheme` is sqlite or memory; `path` the database's absolute path, or the name of the memory tree.
+    """
 
     scheme: str
     path: str
@@ -52,7 +60,7 @@ class MetadataUri:
 
 
 def parse(uri: str) -> MetadataUri | ZkUri | EtcdUri | ServiceUri:
-    """Read a metadata URI; ConfigError says what is wrong and what a right one looks like."""
+    """Read a metadata URI. Raises ConfigError, with what is wrong and what a right one looks like."""
     scheme, colon, rest = uri.strip().partition(":")
     scheme = scheme.lower()
     if scheme == "memory" and colon:
@@ -79,7 +87,7 @@ def _parse_sqlite(uri: str, rest: str) -> MetadataUri:
 
 
 async def open_store(uri: str, runtime: Runtime | None = None) -> TreeStore:
-    """A session with the store that `uri` names. It may still be empty: see MetadataStore.initialise."""
+    """Open a session with the store that `uri` names. It may still be empty: see MetadataStore.initialise."""
     parsed = parse(uri)
     rng = random.SystemRandom() if runtime is None else runtime.rng
     if isinstance(parsed, ZkUri):
@@ -178,5 +186,5 @@ def _tls() -> ssl.SSLContext:
 
 
 async def init_cluster(store: MetadataStore) -> str:
-    """Make sure that a cluster exists behind this store; its instance id."""
+    """Make sure that a cluster exists behind this store; return its instance id."""
     return await store.initialise()

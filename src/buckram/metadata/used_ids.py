@@ -1,4 +1,4 @@
-"""Ids that somebody chose by hand, kept for ever, so that none of them is given to a ledger again.
+"""Ids that were chosen by hand, kept for ever, so that none of them is given to a ledger again.
 
 An id names one ledger, also after that was deleted: what bookies and readers remember of it is of that one. Ids that
 the store gave are those below its counter; the chosen ones are written down here, as intervals, with the creation of
@@ -13,7 +13,7 @@ from buckram.errors import MalformedRecord
 from buckram.types import LedgerId
 
 BUCKET = 1 << 14
-"""Ids of one key: at worst, every other one of them is an interval of its own, in 60 KB."""
+"""Number of ids of one key: at worst, every other one of them is an interval of its own, in 60 KB."""
 _INTERVALS = re.compile(rb"(?:\d{1,5}(?:-\d{1,5})?(?: \d{1,5}(?:-\d{1,5})?)*)?")
 
 Intervals = list[tuple[int, int]]
@@ -21,7 +21,7 @@ Intervals = list[tuple[int, int]]
 
 
 def used_key(own: str, ledger_id: LedgerId) -> str:
-    """The key below Buckram's own ones that says whether this id was chosen."""
+    """Return the key below Buckram's own ones that records whether this id was chosen."""
     return f"{own}/used-ids/{ledger_id // BUCKET:015d}"
 
 
@@ -41,7 +41,7 @@ def is_used(intervals: Intervals, ledger_id: LedgerId) -> bool:
 
 
 def with_used(intervals: Intervals, ledger_id: LedgerId) -> bytes:
-    """The value with one more id."""
+    """Return the value with one more id."""
     place = ledger_id % BUCKET
     merged: Intervals = []
     for first, last in sorted([*intervals, (place, place)]):

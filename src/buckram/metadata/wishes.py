@@ -1,7 +1,7 @@
-"""The keys that say what operators ask of bookies: `wishes/<bookie id>`, a key of our own for each that is asked.
+"""The keys of operators' requests to bookies: `wishes/<bookie id>`, one for each bookie with a request.
 
-Bookies watch their own key, so nobody needs a port of theirs; the auditor watches all of them. A record that asks for
-nothing is deleted. Not here: what a record says (`core/healing/wishes`).
+Bookies watch their own key, so no port of theirs is needed; the auditor watches all of them. A record without a request
+is deleted. Not here: what a record means (`core/healing/wishes`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def wish_key(store: MetadataStore, bookie: BookieId) -> str:
 
 
 def answer_key(store: MetadataStore, bookie: BookieId) -> str:
-    """Where a bookie says what the collection came to that it was asked for."""
+    """Return the key in which a bookie reports the result of a requested collection."""
     return f"{store.own}/{COLLECTED}/{bookie}"
 
 
 async def read_wish(store: MetadataStore, bookie: BookieId, watch: Notify | None = None) -> Wish:
-    """What is asked of a bookie. The watch fires when that may have changed. MalformedRecord."""
+    """Return the request to a bookie. The watch fires when it may have changed. Raises MalformedRecord."""
     key = wish_key(store, bookie)
     try:
         return parse_wish(key, (await store.keys.get(key, watch)).value)
@@ -39,9 +39,9 @@ async def read_wish(store: MetadataStore, bookie: BookieId, watch: Notify | None
 
 
 async def read_wishes(store: MetadataStore, watch: Notify | None = None) -> dict[BookieId, Wish]:
-    """Read the wishes of all bookies of which something is asked.
+    """Read the wishes of all bookies that have one.
 
-    A record that cannot be read asks for nothing, so that it holds nobody up.
+    A record that cannot be read is left out, so that it holds up no other.
     """
     found: dict[BookieId, Wish] = {}
     folder, after = f"{store.own}/{WISHES}", ""
@@ -59,7 +59,7 @@ async def read_wishes(store: MetadataStore, watch: Notify | None = None) -> dict
 
 
 async def change_wish(store: MetadataStore, bookie: BookieId, change: Callable[[Wish], Wish | None]) -> Wish:
-    """Ask for something else: `change` gets what is asked now, and gives what shall be, or None to leave it."""
+    """Change a request: `change` gets the present one, and returns the new one, or None to leave it."""
     key = wish_key(store, bookie)
     for _ in range(_TRIES):
         try:

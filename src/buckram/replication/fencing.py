@@ -1,6 +1,6 @@
-"""Fencing one side of a replication: streams change hands, so that nobody but whom their new marks allow can write.
+"""Fencing one side of a replication: streams change hands, so that only writers whom their new marks allow can write.
 
-Who writes now is out: the stream's epoch grows, and an open segment is fenced and sealed. Not here: what the marks
+The present writer is out: the stream's epoch grows, and an open segment is fenced and sealed. Not here: what the marks
 allow (`core/streams/mirrors.py`), when a side is fenced (`replication/promotion.py`, `replication/run.py`).
 """
 
@@ -23,9 +23,9 @@ from buckram.types import LedgerId
 
 
 async def hand_over(side: Side, name: StreamName, head: Head, mark: Mirror) -> Head:
-    """Put a mark on a stream, fence whoever writes it, and return the head, all of whose segments are sealed.
+    """Put a mark on a stream, fence its writer, and return the head, all of whose segments are sealed.
 
-    Raises NoSuchStream for a stream that is not that of `head` any more, RecoveryFailed if too few bookies answer to
+    Raises NoSuchStream if `head` belongs to an earlier stream of that name, RecoveryFailed if too few bookies answer to
     fence its writer, MetadataUnavailable.
     """
     retries = head_retries()
@@ -60,7 +60,7 @@ async def supersede(side: Side, namespace: str, link: Link) -> list[str]:
             if head.deleting:
                 continue
             if head.incomplete:
-                # A fork takes no mark while it is being made. Whoever makes it is told to fork again, after the fence.
+                # A fork takes no mark while it is being made. Its maker gets an error and forks again, after the fence.
                 await delete_incomplete(side.client, side.streams, name, head.uid)
                 head = (await side.streams.read(name)).head
             mark = head.mirror

@@ -1,4 +1,4 @@
-"""Keeping aside what only one cluster has, before the copy that has it is deleted or becomes another one.
+"""Keeping aside what only one cluster has, before the copy that has it is deleted or becomes a mirror.
 
 Records go, at their offsets, into a stream of their own in the same namespace, objects into a namespace of their own.
 Not here: which these are (`replication/reconciling.py`, `replication/positions.py`).
@@ -48,7 +48,7 @@ async def keep_records(
 
 
 async def begin_anew(source: Side, target: Side, name: StreamName, found: SourceWentBack, pace: Pace) -> str:
-    """Keep aside what only the mirror has, and delete it, so that the next run makes it anew.
+    """Keep aside what only the mirror has, and delete the mirror, so that the next run begins it anew.
 
     Returns the stream in which the records are kept; empty if there were none.
     """
@@ -65,7 +65,7 @@ async def begin_anew(source: Side, target: Side, name: StreamName, found: Source
 
 
 async def go_on_with_objects(source: Side, target: Side, namespace: str, pace: Pace) -> str:
-    """Keep aside the objects that only the mirror has, so that the next run may make it what the source is.
+    """Keep aside the objects that only the mirror has, so that the next run may make it the same as the source.
 
     Returns the namespace in which they are; empty if there were none. It may be stopped and repeated.
     """

@@ -1,4 +1,4 @@
-"""How far mirrors are behind, and what a mirror keeps of it for later.
+"""The lag of mirrors behind their sources, and the progress record that a mirror keeps for later.
 
 Not here: how a lag is measured (`streams/read/lag.py`), copying (`replication/stream_copy.py`).
 """
@@ -23,7 +23,7 @@ from buckram.streams.shared.metadata import retry_metadata
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one mirror is behind. `seconds`: since the oldest record that it lacks was appended."""
+    """Lag of one mirror. `seconds`: since the oldest record that it lacks was appended."""
 
     stream: str
     copied: int
@@ -32,14 +32,14 @@ class Lag:
     """The offset after the source's last record; None if it is not known."""
     records: int | None = None
     bytes: int | None = None
-    """About how many the records that lack have, as the source stores them; None if the source cannot be asked."""
+    """Estimate of the bytes of the missing records, as the source stores them; None if the source cannot be asked."""
     seconds: float | None = None
     asked: int | None = None
-    """When the source was last known to end there, microseconds UTC, if it cannot be asked now."""
+    """Time at which the source was last known to end there, microseconds UTC, if it cannot be asked now."""
     trouble: str = ""
-    """Why nothing is copied any more, as it was written down last; empty while it is."""
+    """Reason why copying has stopped, as last written down; empty while it goes on."""
     since: int = 0
-    """Since when, microseconds UTC."""
+    """Time since which `trouble` holds, microseconds UTC."""
 
     def as_json(self) -> dict[str, Any]:
         trouble = {"trouble": self.trouble, "trouble_since_us": self.since} if self.trouble else {}
@@ -55,13 +55,13 @@ class Lag:
 
 
 async def write_progress(target: Side, uid: str, progress: Progress) -> None:
-    """Write down how far the mirror with this uid is. Raises MetadataUnavailable."""
+    """Write down the progress of the mirror with this uid. Raises MetadataUnavailable."""
     value = json.dumps(progress._asdict(), separators=(",", ":")).encode()
     await overwrite(target.streams.keys, target.streams.layout.progress(uid), value)
 
 
 async def read_progress(target: Side, uid: str) -> Progress | None:
-    """Return what was written down; None if nothing was. Raises MalformedRecord, MetadataUnavailable."""
+    """Return the progress that was written down; None if there is none. Raises MalformedRecord, MetadataUnavailable."""
     key = target.streams.layout.progress(uid)
     try:
         found = await retry_metadata(lambda: target.streams.keys.get(key))
@@ -71,7 +71,7 @@ async def read_progress(target: Side, uid: str) -> Progress | None:
 
 
 async def note_trouble(target: Side, name: StreamName, trouble: str) -> None:
-    """Write down why a mirror is not copied any more, and since when. The next progress takes its place."""
+    """Write down why a mirror is not copied any more, and since when. The next progress replaces it."""
     try:
         head = (await target.streams.read(name)).head
     except NoSuchStream:
@@ -84,7 +84,7 @@ async def note_trouble(target: Side, name: StreamName, trouble: str) -> None:
 
 
 async def lag_of(source: Side | None, target: Side, name: StreamName) -> Lag:
-    """Return how far a mirror is behind. `source` None: as far as it was written down. Raises NoSuchStream."""
+    """Return the lag of a mirror. Without a `source`, it is as it was last written down. Raises NoSuchStream."""
     mirror = (await target.streams.read(name)).head
     copied = await known_end(target.client, name, mirror)
     if source is not None:

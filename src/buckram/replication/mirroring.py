@@ -1,5 +1,5 @@
 """Mirroring: what a mirror has beside its records is kept as in the source: settings, truncation, cursors, snapshots of
-a machine, and how far the copy is.
+a machine, and the progress of the copy.
 
 Not here: records, producers and transactions (`replication/stream_copy.py`), the settings that are about one cluster
 (`core/streams/mirrors.py`).
@@ -26,18 +26,20 @@ from buckram.streams.read.cursors import Cursor, cursor_positions
 from buckram.streams.read.locate import known_end
 
 EVERY_S = 1.0
-"""How often settings and truncation are looked at, and how far the copy is is written down."""
+"""Interval at which settings and truncation are looked at, and progress is written down, seconds."""
 _CURSORS_EVERY = 5
 _ASKED_EVERY = 10
-"""The source of a mirror at which nothing moves is asked for its end in every so many passes."""
+"""Number of passes after which the source of a mirror at which nothing moves is asked for its end."""
 TOLD_EVERY_US = 300_000_000
-"""How far a mirror is is written down so often even if nothing has changed, as a sign of life of the replication."""
+"""Interval at which a mirror's progress is written down even if nothing has changed, microseconds, as a sign of life of
+the replication.
+"""
 _PAGE = 1000
 _log = logging.getLogger("buckram.replication")
 
 
 class Mirroring:
-    """What belongs to one mirror, beside its records."""
+    """The parts of one mirror beside its records, kept as in the source."""
 
     def __init__(
         self,
@@ -50,8 +52,9 @@ class Mirroring:
         pace: Pace,
         position: Callable[[], Mark | None],
     ) -> None:
-        """`uid`: that of the stream `name` in the source; `mirror`: the head of the mirror `into`; `position`: how far
-        it is, None if that is in the head."""
+        """`uid`: that of the stream `name` in the source; `mirror`: the head of the mirror `into`; `position`: returns
+        the position of the copy, None if that is in the head.
+        """
         self._position = position
         self._source, self._target, self._name, self._into = source, target, name, into
         self._uid, self._mirror_uid = uid, mirror.uid
@@ -59,7 +62,7 @@ class Mirroring:
         if mirror.snapshots is not None:
             self._snapshots = SnapshotCopy(source, target, into, uid, mirror.uid, pace)
         self._cursors: dict[str, int] = {}
-        """Where the mirror's cursors were put last."""
+        """Offsets at which the mirror's cursors were last put, by name."""
         self._settled: tuple[object, object, int] | None = None
         self._said: Progress | None = None
         self._told = 0
@@ -82,7 +85,7 @@ class Mirroring:
             await asyncio.sleep(EVERY_S)
 
     async def once(self, head: Head, copied: int) -> None:
-        """Bring it up to date now. Raises what changing the mirror raises."""
+        """Bring it up to date now. Raises the errors of changing the mirror."""
         await self._pass(head, copied, cursors=True)
 
     async def _pass(self, head: Head, copied: int, *, cursors: bool) -> None:
@@ -127,7 +130,7 @@ class Mirroring:
                 self._cursors[cursor.name] = offset
 
     async def _say(self, head: Head, copied: int) -> None:
-        """Write down how far the copy is, for `replicate status`, and for a promotion without the source."""
+        """Write down the progress of the copy, for `replicate status`, and for a promotion without the source."""
         if (head, copied) == self._seen and self._quiet < _ASKED_EVERY:
             self._quiet += 1
             return

@@ -31,21 +31,21 @@ from buckram.types import History
 
 _LOOK_S = 1.0
 _COMPARING_SHARE = 10
-"""Comparing takes at most one part in so many of the time, however many objects there are."""
+"""Divisor of the time that comparing may take, however many objects there are: at most one part in so many."""
 _AT_ONCE = 16
 _MOST_PASSES = 5
-"""Without `follow`, objects that changed while they were copied are looked for in so many passes."""
+"""Maximum number of passes, without `follow`, that look for objects which changed while they were copied."""
 
 
 class ObjectCopy:
-    """Copies the objects of one namespace. `objects` and `bytes` count what this object copied."""
+    """Copies the objects of one namespace. `objects` and `bytes` count those that this instance has copied."""
 
     def __init__(self, source: Side, target: Side, namespace: str, pace: Pace, *, epoch: int = 0) -> None:
         """`epoch`: the number of promotions of the namespace."""
         self.name = StreamName(namespace, OBJECTS_LOG)
         self.objects = self.bytes = self.removed = 0
         self.lacking: Difference | None = None
-        """In what the two differed when they were compared last; None before that, and when the mirror is the same."""
+        """Differences between the two sides at the last comparison; None before it, and when the mirror is the same."""
         self.damaged: dict[str, ObjectDamaged] = {}
         """Objects of the last pass that cannot be read in the source."""
         self._changed = False
@@ -53,16 +53,16 @@ class ObjectCopy:
         self._source, self._target, self._pace, self._epoch = source, target, pace, epoch
         self._place = Looked(source, self.name)
         self._history = History()
-        """Of the source's metadata, when this run began."""
+        """History of the source's metadata when this run began."""
         self._mark: Mark | None = None
         """The position in the source's index that the mirror remembers."""
         self._uids = ("", "")
-        """Of the mirror's index and of the source's."""
+        """Uids of the mirror's index and of the source's."""
 
     async def run(self, *, follow: bool) -> None:
-        """Copy what there is; with `follow` until this is cancelled. Nothing to do where there never was an object.
+        """Copy what there is; with `follow` until this is cancelled. Does nothing if there never was an object.
 
-        Raises SourceWentBack where the source has forgotten what the mirror has, ReplicationRefused, MirrorStream for a
+        Raises SourceWentBack if the source has forgotten what the mirror has, ReplicationRefused, MirrorStream for a
         mirror that was promoted, ObjectDamaged when everything else was copied, and the errors of reading and writing,
         after which another run goes on.
         """
@@ -84,7 +84,7 @@ class ObjectCopy:
             await self._passes(there, here, mirror.uid, follow=follow)
 
     async def _prepare(self, uid: str) -> Head:
-        """Make the mirror's index, or see that what is there is one. Raises ReplicationRefused."""
+        """Make the mirror's index, or check that the one that exists is one. Raises ReplicationRefused."""
         target = self._target
         try:
             found = (await target.streams.read(self.name)).head
@@ -106,7 +106,7 @@ class ObjectCopy:
         return found
 
     async def _compare(self, there: ObservedObjects, stack: AsyncExitStack, mirror: Head) -> None:
-        """Raise SourceWentBack if the source's index has not the record up to which it was copied."""
+        """Raise SourceWentBack if the source's index does not have the record up to which it was copied."""
         verdict = Verdict.UNKNOWN
         if mirror.mark is not None:
             verdict, _ = await judged(self._place, mirror.mark, mirror, self._history)
@@ -115,7 +115,7 @@ class ObjectCopy:
             return
         here = await observed(stack, self._target, self.name.namespace)
         found, _ = await compared(there, here, self._source)
-        # Without a mark it is a mirror that an older release made, of whose source's history nothing is known.
+        # Without a mark it is a mirror of an older release, which did not record the history of the source.
         forgotten = mirror.mark is not None or parted_at(await there.outline(), await here.outline()) is not None
         if forgotten and (found.gone or found.replaced):
             namespace = self.name.namespace
@@ -136,9 +136,9 @@ class ObjectCopy:
         same_at, passes = -1, 0
         while True:
             applied, began = there.applied, loop.time()
-            if applied != same_at or there.ended:  # One that has stopped applies nothing any more, and says why.
+            if applied != same_at or there.ended:  # An ended one applies nothing any more; the pass raises its error.
                 same = await self._pass(there, here, mirror_uid)
-                # What was done since `applied` was read is compared once more, which finds nothing.
+                # Changes since `applied` was read are compared once more, which finds no difference.
                 same_at, passes = applied if same else -1, passes + 1
             if self.damaged:
                 raise next(iter(self.damaged.values()))
@@ -147,10 +147,10 @@ class ObjectCopy:
             await asyncio.sleep(max(_LOOK_S, (loop.time() - began) * _COMPARING_SHARE if same_at >= 0 else 0.0))
 
     async def _pass(self, there: ObservedObjects, here: MirrorObjects, mirror_uid: str) -> bool:
-        """Make the mirror what the source is at this moment; returns whether it was that before."""
+        """Make the mirror what the source is at this moment; return whether it was the same before."""
         found, version = await compared(there, here, self._source)
         if not found.empty or self._mark is None:
-            # It is written first: what the mirror has must never be more than what it remembers of the source.
+            # The mark is written first: the mirror must never have more than the position that it remembers.
             head = (await self._source.streams.read(self.name)).head
             await self._remember(await source_mark(self._place, head, there.applied, self._history))
         self.damaged, self._changed = {}, False

@@ -1,4 +1,4 @@
-"""Objects when one of two clusters is asked what the other one lacks: for the lag, a promotion, and reconciling.
+"""Differences in objects between two clusters: for the lag, a promotion, and reconciling.
 
 Not here: making the mirror the same (`replication/object_copy.py`).
 """
@@ -25,34 +25,34 @@ from buckram.state.objects.mirror import ObservedObjects
 from buckram.streams.maintain.delete import delete_stream
 
 _NAMED = 1000
-"""So many names are told at most."""
+"""Maximum number of names that are returned."""
 _NOTHING = Outline(0, {})
 
 
 @dataclass(frozen=True, slots=True)
 class MissingObjects:
-    """What a mirror does not have of its source. Numbers are None where the source could not be asked."""
+    """Objects that a mirror lacks of its source. Numbers are None if the source could not be asked."""
 
     missing: int | None
-    """Objects that it lacks, or has as they were before."""
+    """Number of objects that it lacks, or has in an older version."""
     bytes: int | None
-    """Of these."""
+    """Bytes of the missing objects."""
     names: tuple[str, ...]
     """The first of these by the order in which they were put, at most 1000."""
     undeleted: int | None
-    """Objects that it has, and that the source has no more."""
+    """Number of objects that it has, and that the source does not have any more."""
     seconds: float | None
-    """How long ago the first of those that are missing was put."""
+    """Seconds since the first of the missing objects was put."""
     copied_version: int | None
     """Everything that was put in the source up to this version of its index is known to have been copied."""
     source_version: int | None
-    """The version up to which the source is known to have been."""
+    """Version of the source's index up to which the source is known to have been."""
     asked: int | None = None
-    """When the source was asked last, in microseconds UTC, if it cannot be asked now."""
+    """Time at which the source was last asked, microseconds UTC, if it cannot be asked now."""
     trouble: str = ""
-    """Why they are not copied, as it was written down last; empty if they are."""
+    """Reason why objects are not copied, as last written down; empty if they are."""
     since: int = 0
-    """Since when, microseconds UTC."""
+    """Time since which `trouble` holds, microseconds UTC."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -71,7 +71,7 @@ class MissingObjects:
 
 @dataclass(frozen=True, slots=True)
 class KeptObjects:
-    """What only the old side has of objects."""
+    """Objects that only the old side has."""
 
     objects: int
     bytes: int
@@ -85,7 +85,7 @@ class KeptObjects:
 async def missing_objects(source: Side | None, target: Side, namespace: str) -> MissingObjects | None:
     """Return what the mirror of a namespace's objects lacks; None if it has no objects.
 
-    `source` None: as it was written down. Raises what opening objects raises.
+    Without a `source`, it is as it was last written down. Raises the errors of opening objects.
     """
     try:
         mirror = (await target.streams.read(StreamName(namespace, OBJECTS_LOG))).head
@@ -119,7 +119,7 @@ async def _compared(source: Side, target: Side, namespace: str) -> tuple[Differe
 
 
 async def kept_objects(old: Side, new: Side, namespace: str, epoch: int) -> KeptObjects | None:
-    """Return what only the old side has of a namespace's objects; None if it has none to be reconciled."""
+    """Return the objects that only the old side of a namespace has; None if it has none to be reconciled."""
     if await _superseded(old, namespace) is None:
         return None
     async with AsyncExitStack() as stack:
@@ -129,7 +129,7 @@ async def kept_objects(old: Side, new: Side, namespace: str, epoch: int) -> Kept
 
 
 async def keep_objects(old: Side, new: Side, namespace: str, epoch: int, pace: Pace) -> None:
-    """Copy what only the old side has into a namespace of its own, and delete the old side's objects.
+    """Copy the objects that only the old side has into a namespace of their own, and delete the old side's objects.
 
     It may be stopped and repeated.
     """

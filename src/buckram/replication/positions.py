@@ -1,6 +1,6 @@
 """Positions of mirrors: what two clusters have at one offset, and whether the source of a mirror went back since.
 
-Not here: what a position means (`core/streams/positions.py`), what becomes of a mirror whose source went back
+Not here: what a position means (`core/streams/positions.py`), how a mirror goes on whose source went back
 (`replication/stream_copy.py`).
 """
 
@@ -25,14 +25,14 @@ _UNKNOWN_HISTORY = History(-1)
 
 
 class Looked(NamedTuple):
-    """A stream of one cluster, as it is looked at for a comparison."""
+    """A stream of one cluster that is read for a comparison."""
 
     side: Side
     name: StreamName
 
 
 async def record_at(place: Looked, offset: Offset) -> Record | None:
-    """Return the record with this offset; None if it is not there (any more, or yet). Raises as reading does."""
+    """Return the record with this offset; None if it is not there (any more, or yet). Raises the errors of reading."""
     async with aclosing(records_between(place, offset, offset + 1)) as found:
         try:
             return await anext(found, None)
@@ -69,7 +69,7 @@ async def mark_at(mirror: Looked, head: Head, offset: Offset) -> Mark:
 
 
 async def source_mark(source: Looked, head: Head, offset: Offset, history: History) -> Mark:
-    """Return a position in a source, by the record before it, or by what is known of that without reading it."""
+    """Return a position in a source, by the record before it, or by what is known of that record without reading it."""
     record = await record_at(source, offset - 1)
     if record is not None:
         return mark_of(offset, seen(record), history)
@@ -82,7 +82,8 @@ async def source_mark(source: Looked, head: Head, offset: Offset, history: Histo
 async def judged(source: Looked, mark: Mark, mirror: Head, history: History) -> tuple[Verdict, Present]:
     """Compare a mirror's position with what its source is now. `history`: that of the source's metadata.
 
-    Raises OffsetNotReadable if it cannot be said before the source's writer is opened again, and as reading does.
+    Raises OffsetNotReadable if it cannot be decided before the source's writer is opened again, and the errors of
+    reading.
     """
     client, streams = source.side.client, source.side.streams
     try:
@@ -107,13 +108,13 @@ async def judged(source: Looked, mark: Mark, mirror: Head, history: History) -> 
 
 
 def _same_snapshot(source: Head, mirror: Head, mark: Mark) -> bool:
-    """Whether the source has the snapshot of a machine's state at this offset that the mirror has, or remembers."""
+    """Return whether the source has a snapshot of the machine at this offset that the mirror has, or remembers."""
     here = {mark.digest, *(row.digest for row in mirror.snapshots or () if row.offset == mark.offset)}
     return any(row.offset == mark.offset and row.digest in here for row in source.snapshots or ())
 
 
 async def write_mark(mirror: Looked, uid: str, source_uid: str, mark: Mark) -> Head:
-    """Have the mirror with this uid remember its position. Raises what changing a mirror raises."""
+    """Have the mirror with this uid remember its position. Raises the errors of changing a mirror."""
 
     def change(head: Head) -> Step | None:
         return marked(str(mirror.name), head, source_uid, mark)
@@ -124,7 +125,9 @@ async def write_mark(mirror: Looked, uid: str, source_uid: str, mark: Mark) -> H
 async def went_back(
     source: Looked, mirror: Looked, head: Head, mark: Mark, verdict: Verdict, now: Present
 ) -> SourceWentBack:
-    """Return the error for a mirror whose position is not what its source has; it names the first such offset."""
+    """Return the error for a mirror whose position is not that of its source; it names the first offset that
+    differs.
+    """
     low, end = max(head.earliest, now.earliest), mark.offset
     since = (
         "" if same_history(mark.epoch, mark.restore, now.history) else f" (its metadata have epoch {now.history.epoch})"
@@ -151,7 +154,7 @@ async def went_back(
 
 
 def choices(namespace: str) -> str:
-    """Return what can be done about a mirror whose source went back."""
+    """Return the ways to go on with a mirror whose source went back."""
     return (
         "`buckram replicate run --keep-diverged` keeps aside what only the mirror has and begins it anew, `buckram "
         f"replicate promote {namespace}` makes the mirror the side that is written"

@@ -1,4 +1,4 @@
-"""Promotion: a mirror becomes the side that writes, and says exactly which records of the other side it does not have.
+"""Promotion: a mirror becomes the side that writes, and reports exactly which records of the other side it lacks.
 
 The other side is fenced first if it can be reached. If it cannot, it is fenced as soon as a replication or a promotion
 meets it again: its record has a lower epoch then. Not here: making a mirror of that side (`reconciling.py`).
@@ -24,28 +24,33 @@ from buckram.streams.read.locate import known_end
 
 @dataclass(frozen=True, slots=True)
 class PromotedStream:
-    """What a promotion found of one stream."""
+    """Result of a promotion for one stream."""
 
     stream: str
     end: int
-    """The mirror has the records below this offset, and goes on here."""
+    """First offset that the mirror does not have; it goes on here."""
     source_end: int | None
     """The offset after the last record that the source is known to have; None if that was never known."""
     exact: bool
-    """The source was fenced, so it has no record beyond. Otherwise it may have more, which nobody knows."""
+    """True if the source was fenced, so that it has no record beyond. Otherwise it may have more, which cannot be
+    known.
+    """
     unfinished: tuple[str, ...] = ()
     """Transactions of the source of which records lack, as APPLICATION VERSION."""
     lacks_state: bool = False
-    """It is the log of a machine whose first snapshot was not copied yet, and whose older records the source truncated:
-    no state can be made of it."""
+    """True if it is the log of a machine whose first snapshot was not copied yet, and whose older records the source
+    truncated: no state can be made of it.
+    """
     compared: bool = False
-    """The last record that both sides have was compared, and those below it where that one differs."""
+    """True if the last record that both sides have was compared, and those below it if that one differs."""
     differs: int | None = None
-    """The first offset at which the source has another record: it went back with its metadata. None: none was found."""
+    """First offset at which the source has another record, because it went back with its metadata; None if none was
+    found.
+    """
 
     @property
     def missing(self) -> int | None:
-        """How many records are known to be missing in the mirror."""
+        """Return how many records are known to be missing in the mirror; None if the source's end was never known."""
         if self.source_end is None:
             return None
         return max(self.source_end - (self.end if self.differs is None else self.differs), 0)
@@ -66,19 +71,19 @@ class PromotedStream:
 
 @dataclass(slots=True)
 class Promotion:
-    """What a promotion did."""
+    """Result of a promotion."""
 
     namespace: str
     epoch: int
     source: str
-    """The identity of the other cluster."""
+    """Identity of the other cluster."""
     fenced: bool
-    """Whether the other side was fenced. Otherwise it is when it is met again."""
+    """True if the other side was fenced. Otherwise it is fenced when it is met again."""
     streams: list[PromotedStream]
     only_there: list[str]
-    """Streams of the other side that have no mirror here, if it could be asked."""
+    """Streams of the other side that have no mirror here; empty if it could not be asked."""
     objects: MissingObjects | None = None
-    """What the mirror of the objects did not have; None if there is none."""
+    """Objects that the mirror did not have; None if there is no mirror of objects."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -167,7 +172,9 @@ async def _told(target: Side, source: Side | None, name: StreamName, head: Head)
 async def _compared(
     source: Side, target: Side, name: StreamName, there: Head, here: Head, end: int
 ) -> tuple[bool, int | None]:
-    """Whether the record before `end` could be compared, and the first offset at which the two differ."""
+    """Return whether the record before `end` could be compared, and the first offset at which the two differ,
+    if any.
+    """
     one, other = Looked(source, name), Looked(target, name)
     low = max(there.earliest, here.earliest)
     if low >= end:

@@ -36,7 +36,7 @@ _KEPT = ".kept-"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the old side has of one stream, and the new one has not, or has otherwise: the records `first` to `end` - 1.
+    """Records of one stream that the old side has, and that the new one lacks or has otherwise: `first` to `end` - 1.
 
     The records below `first` were compared, one by one.
     """
@@ -47,8 +47,9 @@ class Difference:
     kept: str
     """The stream that they are kept in; empty if there are none."""
     others: int = 0
-    """So many of these offsets have other records on the new side, which stay there: the old side went back with its
-    metadata, or the two were never the same."""
+    """Number of these offsets that have other records on the new side, which stay there: the old side went back with
+    its metadata, or the two were never the same.
+    """
 
     @property
     def records(self) -> int:
@@ -68,7 +69,7 @@ class Difference:
 
 
 async def differences(old: Side, new: Side, namespace: str) -> list[Difference]:
-    """Fence the old side if it is not, and say which records only it has. Nothing else is changed.
+    """Fence the old side if it is not, and return which records only it has. Nothing else is changed.
 
     Raises ReplicationRefused unless `new` was promoted in the place of `old`, RecoveryFailed, MetadataUnavailable.
     """
@@ -97,7 +98,7 @@ async def differences(old: Side, new: Side, namespace: str) -> list[Difference]:
 
 
 async def differing_objects(old: Side, new: Side, namespace: str) -> KeptObjects | None:
-    """Return what only the old side has of objects; None if it has none. After `differences`."""
+    """Return the objects that only the old side has; None if there are none. To be called after `differences`."""
     there = await read_link(new, namespace)
     return None if there is None else await kept_objects(old, new, namespace, there.epoch)
 
@@ -143,7 +144,7 @@ async def reconcile(
 ) -> None:
     """Keep aside what only the old side has, delete its streams, and let the new side be copied here.
 
-    `found` is what `differences` returned. It may be stopped and repeated, with what `differences` returns then. Raises
+    `found`: the result of `differences`. It may be stopped and repeated, with a new result of `differences`. Raises
     ReplicationRefused if a stream has changed since, and the errors of copying.
     """
     there = await read_link(new, namespace)
@@ -164,7 +165,7 @@ async def reconcile(
 
 
 async def _finish_deleting(old: Side, namespace: str) -> None:
-    """Delete what an earlier call was stopped at when it had begun to delete it, so that a mirror can take its name."""
+    """Delete what an earlier call had begun to delete when it was stopped, so that a mirror can take its name."""
     async for name in stream_names(old, namespace):
         try:
             head = (await old.streams.read(name)).head

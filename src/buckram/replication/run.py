@@ -45,9 +45,9 @@ from buckram.runtime.net.pace import Pace
 from buckram.runtime.net.tasks import TaskScope
 
 _AT_ONCE = 8
-"""How many streams are copied at the same time by `once`."""
+"""Maximum number of streams that `once` copies at the same time."""
 _LOOK_S = 2.0
-"""How often `follow` looks for new streams, for other settings of namespaces, and for a promotion."""
+"""Interval at which `follow` looks for new streams, changed settings of namespaces, and a promotion, seconds."""
 _log = logging.getLogger("buckram.replication")
 
 
@@ -59,11 +59,11 @@ class Copying:
     first: int | None = None
     """The offset at which this run began; None before it did."""
     trouble: str = ""
-    """Why it cannot be copied now; empty while it can."""
+    """Reason why it cannot be copied now; empty while it can."""
     kept: str = ""
-    """The stream of the target in which that is that only the mirror had, where the source went back."""
+    """Stream of the target that keeps what only the mirror had, if the source went back; else empty."""
     done: bool = False
-    """Everything was copied: by `once`, or up to the end of a stream that was ended."""
+    """True if everything was copied: by `once`, or up to the end of a stream that was ended."""
 
     def as_json(self) -> dict[str, object]:
         copy = self.copy
@@ -84,11 +84,11 @@ class CopyingObjects:
 
     copy: ObjectCopy
     trouble: str = ""
-    """Why not all of them can be copied now; empty while they can."""
+    """Reason why not all objects can be copied now; empty while they can."""
     kept: str = ""
-    """The namespace of the target in which that is that only the mirror had, where the source went back."""
+    """Namespace of the target that keeps what only the mirror had, if the source went back; else empty."""
     done: bool = False
-    """Everything was copied by `once`."""
+    """True if everything was copied by `once`."""
 
     def as_json(self) -> dict[str, object]:
         copy = self.copy
@@ -116,18 +116,18 @@ class Replication:
         keep_diverged: bool = False,
     ) -> None:
         self.streams: dict[StreamName, Copying] = {}
-        """What is copied, or was."""
+        """Streams that are or were copied."""
         self.objects = {
             namespace: CopyingObjects(ObjectCopy(source, target, namespace, pace, epoch=epochs[namespace]))
             for namespace, streams in chosen.items()
             if not streams
         }
-        """Of namespaces that are copied as a whole."""
+        """Copies of objects, one for each namespace that is copied as a whole."""
         self._source, self._target, self._chosen, self._epochs = source, target, chosen, epochs
         self._pace, self._skip, self._keep = pace, skip_truncated, keep_diverged
         self._policies: dict[str, object] = {}
         self._without_grants: dict[str, str] = {}
-        """Namespaces whose grants may not be read or changed by this process, and why."""
+        """Namespaces whose grants this process may not read or change, and why."""
 
     @classmethod
     async def prepare(
@@ -142,7 +142,7 @@ class Replication:
     ) -> Replication:
         """Check both sides, and make the target's namespaces. `places`: NAMESPACE, or NAMESPACE/STREAM.
 
-        `keep_diverged`: where the source went back, what only the mirror has is kept aside and the mirror begun anew.
+        `keep_diverged`: if the source went back, what only the mirror has is kept aside and the mirror is begun anew.
         Raises NoSuchNamespace and NoSuchStream of the source, ReplicationRefused.
         """
         chosen = _chosen(places)
@@ -161,7 +161,7 @@ class Replication:
         return made
 
     async def once(self) -> None:
-        """Copy what there is. What could not be copied is in `streams`, with the reason."""
+        """Copy what there is. `streams` has what could not be copied, with the reason."""
         await self._look()
         room = asyncio.Semaphore(_AT_ONCE)
 
@@ -185,7 +185,7 @@ class Replication:
         """Copy until this is cancelled.
 
         Raises ReplicationRefused when the target was promoted, StoreWentBack when the metadata of a side were restored:
-        another run compares then what was copied.
+        another run then compares what was copied.
         """
         async with TaskScope("replication") as scope:
             for namespace, objects in self.objects.items():
@@ -244,7 +244,7 @@ class Replication:
             await copy.run(follow=follow)
 
     async def _note(self, copying: Copying | CopyingObjects, error: BuckramError) -> None:
-        """Say why it cannot be copied now, and write down what does not end by itself, for `replicate status`."""
+        """Note why it cannot be copied now, and write down what does not end by itself, for `replicate status`."""
         if str(error) == copying.trouble:
             return
         copying.trouble = str(error)
@@ -340,7 +340,7 @@ async def _check_link(source: Side, target: Side, namespace: str) -> tuple[Link 
 
 
 async def _link(source: Side, target: Side, namespace: str, streams: frozenset[str]) -> int:
-    """Have both sides know of the replication of a namespace; returns its epoch. Raises ReplicationRefused."""
+    """Have both sides record the replication of a namespace; return its epoch. Raises ReplicationRefused."""
     here, there = await _check_link(source, target, namespace)
     epoch = max(here.epoch if here else 0, there.epoch if there else 0)
     known = there if there is not None and there.state == MIRROR else None

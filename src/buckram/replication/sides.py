@@ -1,6 +1,6 @@
 """Sides: the two clusters of a replication, and the record that each has of a replicated namespace.
 
-Not here: what a record says and when a replication is refused (`core/streams/links.py`).
+Not here: what a record means and when a replication is refused (`core/streams/links.py`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Side:
     streams: StreamStore
     namespaces: Namespaces
     cluster: str
-    """Its identity."""
+    """Identity of the cluster."""
 
     @property
     def uri(self) -> str:
-        """How it is reached, for records."""
+        """Return the cluster's address as it is shown in records."""
         return shown_uri(self.client.uri)
 
     def now(self) -> int:
-        """Microseconds UTC, by this process's clock: for people only."""
+        """Return microseconds UTC, by this process's clock: for people only."""
         return self.client.services.runtime.clock.wall_us()
 
 
@@ -48,18 +48,18 @@ async def side_of(client: Client) -> Side:
 
 
 async def read_link(side: Side, namespace: str) -> Link | None:
-    """Return what a cluster knows of the replication of a namespace. Raises MalformedRecord, MetadataUnavailable."""
+    """Return a cluster's record of the replication of a namespace. Raises MalformedRecord, MetadataUnavailable."""
     return await side.streams.link(namespace)
 
 
 async def write_link(side: Side, namespace: str, link: Link) -> Link:
     """Replace the record that was read with `link.version`, and return the new one.
 
-    The namespace's record is written anew in the same step. Streams are created on condition that it did not change,
-    so whatever was begun before, and did not read this link, is not created.
+    The namespace's record is written anew in the same step. Streams are created on condition that it did not change, so
+    a stream whose creation began earlier, without reading this link, is not created.
 
-    Raises VersionConflict if somebody else changed it meanwhile, KeyExists if it is there and was not, and NoSuchKey if
-    it or the namespace was deleted meanwhile.
+    Raises VersionConflict if somebody else changed it meanwhile, KeyExists if it exists and did not before, and
+    NoSuchKey if it or the namespace was deleted meanwhile.
     """
     keys, layout = side.streams.keys, side.streams.layout
     key, value = layout.link(namespace), encode_link(link)
@@ -90,7 +90,9 @@ async def _touch(side: Side, namespace: str) -> None:
 
 
 async def put_link(side: Side, namespace: str, link: Link) -> Link:
-    """Have a cluster hold this record, unless what it holds has a higher epoch; returns what it holds then."""
+    """Have a cluster hold this record, unless the one it holds has a higher epoch; return the one that it
+    holds then.
+    """
     retries = head_retries()
     while True:
         known = await read_link(side, namespace)

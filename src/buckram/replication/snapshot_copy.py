@@ -31,7 +31,7 @@ from buckram.types import LedgerId, Offset
 
 _KEEP = MachineSettings().keep_snapshots
 Change = Callable[[Head], Head | None]
-"""Returns the mirror's next head; None if it has the snapshot already."""
+"""A function that returns the mirror's next head; None if it has the snapshot already."""
 
 
 class SnapshotCopy:
@@ -44,12 +44,12 @@ class SnapshotCopy:
         self._newest = -1
         """The offset of the newest snapshot that the mirror has, as far as this object knows."""
         self._left: Sequence[LedgerId] = ()
-        """Ledgers of snapshots that left the mirror's head last."""
+        """Ledgers of the snapshots that last left the mirror's head."""
 
     async def once(self, head: Head, copied: int) -> None:
         """Publish the newest snapshot of the source whose records the mirror has, which are those below `copied`.
 
-        Raises SnapshotDamaged, NotEnoughBookies, MirrorStream, and what reading and writing a ledger raises.
+        Raises SnapshotDamaged, NotEnoughBookies, MirrorStream, and the errors of reading and writing a ledger.
         """
         rows = [row for row in head.snapshots or () if self._newest < row.offset <= copied]
         if rows:
@@ -58,8 +58,8 @@ class SnapshotCopy:
     async def leap(self, head: Head, position: Callable[[Offset], Awaitable[Mark]]) -> None:
         """Have the mirror go on at the newest snapshot of the source, which truncated records that the mirror lacks.
 
-        Until that is there, the mirror stays as it was. `position` finds the mirror's new position in the source.
-        Nobody may be writing the mirror. Raises as `once` does.
+        Until that is there, the mirror stays as it was. `position` finds the mirror's new position in the source. The
+        mirror must have no writer. Raises what `once` raises.
         """
 
         async def leaping(row: SnapshotRow) -> Change:
@@ -110,7 +110,7 @@ class SnapshotCopy:
         await self._publish(publishing, mirror, intent)
 
     async def _copy_entries(self, row: SnapshotRow, writer: LedgerAppender) -> str:
-        """Copy the entries of a snapshot, and return the digest of all but the last one, which has it in it."""
+        """Copy the entries of a snapshot, and return the digest of all but the last one, which contains it."""
         digest, last = hashlib.sha256(), b""
         async with opened(self._source.client, StreamId(None, self._uid), row.ledger) as reader:
             async for chunk in reader.payload_chunks(0, row.last_entry):

@@ -1,4 +1,4 @@
-"""The state of a replicated namespace, seen from one of its clusters: which part it plays, and how far its mirrors are.
+"""The state of a replicated namespace, seen from one of its clusters: its role, and the lag of its mirrors.
 
 Not here: how a lag is measured (`replication/lag.py`).
 """
@@ -26,18 +26,18 @@ from buckram.runtime.net.logins import TOKEN_VARIABLE
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStatus:
-    """One namespace. `reached`: the other side was asked; otherwise lags are as they were last written down."""
+    """State of one namespace. `reached`: the other side was asked; otherwise lags are as last written down."""
 
     namespace: str
     link: Link
     reached: bool
     streams: tuple[Lag, ...]
     objects: MissingObjects | None = None
-    """What a mirror of objects lacks; None if there is none."""
+    """Objects that a mirror lacks; None if there is no mirror of objects."""
 
     @property
     def worst(self) -> float | None:
-        """The greatest lag in seconds; None if it is not known."""
+        """Return the greatest lag in seconds; None if it is not known."""
         known = [one.seconds for one in self.streams if one.seconds is not None]
         return max(known) if len(known) == len(self.streams) else None
 
@@ -65,16 +65,18 @@ _LOGINS = (
 
 
 def has_login(environment: Mapping[str, str]) -> bool:
-    """Whether the environment says how to log in, at whatever cluster is connected to."""
+    """Return whether the environment has credentials, which would be used for any cluster that is connected to."""
     return any(environment.get(name) for name in _LOGINS)
 
 
 @asynccontextmanager
 async def other_side(link: Link | None, uri: str = "", within_s: float = 5.0) -> AsyncIterator[Side | None]:
-    """The other cluster of a replication, or None if it cannot be reached now. `uri`: where it is, if not as noted.
+    """Return the other cluster of a replication, None if it cannot be reached now. `uri`: its address, if not as
+    recorded.
 
-    What is noted is not followed where this process `has_login`: whoever administers a namespace can write its link,
-    and would be sent the credential."""
+    The recorded address is not followed if this process `has_login`: whoever administers a namespace can write its
+    link, and would be sent the credential.
+    """
     where = uri or (link.uri if link is not None and not has_login(os.environ) else "")
     if not where:
         yield None

@@ -53,15 +53,15 @@ from buckram.streams.write.opening import open_writer
 from buckram.types import History
 
 FLIGHT_BYTES = 32 * 1024 * 1024
-"""At most so many bytes of a stream are on their way to the target; as many again may be read ahead."""
+"""Maximum bytes of a stream in flight to the target; as many again may be read ahead."""
 IDLE_S = 300.0
-"""The mirror of a stream that gets no records for so long is sealed, and opened again when some come."""
+"""Idle time after which the mirror of a stream is sealed, seconds; it is opened again when records come."""
 _LOOK_S = 1.0
-"""While no records come, the mirror's writer is looked at so often."""
+"""Interval at which the mirror's writer is looked at while no records come, seconds."""
 
 
 class StreamCopy:
-    """Copies one stream. `copied`, `copied_time` and `bytes` say how far it is; one `run` at a time."""
+    """Copies one stream. `copied`, `copied_time` and `bytes` are its progress; one `run` at a time."""
 
     def __init__(
         self,
@@ -75,17 +75,18 @@ class StreamCopy:
         into: StreamName | None = None,
         first: int = 0,
     ) -> None:
-        """`epoch`: the number of promotions of the namespace. `skip_truncated`: where the source truncated records
-        before they were copied, the mirror begins anew behind them, instead of ReplicationRefused. `into`: another name
-        for the mirror; `first`: the least offset that it is to have."""
+        """`epoch`: the number of promotions of the namespace. `skip_truncated`: if the source truncated records before
+        they were copied, begin the mirror anew behind them, instead of raising ReplicationRefused. `into`: another name
+        for the mirror; `first`: the least offset that it is to have.
+        """
         self.name = name
         self._into, self._first = into or name, first
         self.copied = 0
-        """The mirror has every record below it, as far as the source had them."""
+        """First offset that the mirror does not have; it has all records below that the source had."""
         self.copied_time = 0
         """The append time of the last record that the mirror has, microseconds UTC; 0: none was copied by this run."""
         self.records = self.bytes = 0
-        """What this object copied; bytes as they are stored."""
+        """Records and stored bytes that this object has copied."""
         self._source, self._target = source, target
         self._pace, self._epoch, self._skip = pace, epoch, skip_truncated
         self._engine: StreamEngine | None = None
@@ -100,18 +101,18 @@ class StreamCopy:
         self._table: ProducerTable | None = None
         """Producers that the mirror gets when its writer opens."""
         self._fresh = False
-        """The mirror has no record, so its producers are not known yet."""
+        """True if the mirror has no record, so its producers are not known yet."""
         self._history = History()
-        """Of the source's metadata, when this run began."""
+        """History of the source's metadata when this run began."""
         self._last: Batch | None = None
         """The last batch that this run has stored."""
 
     async def run(self, *, follow: bool) -> None:
         """Copy what there is; with `follow` until the source is ended, or this is cancelled.
 
-        Raises SourceWentBack where the mirror has records that the source has no more, ReplicationRefused, MirrorStream
-        and WriterLost for a mirror that was promoted or that somebody else copies into, NoSuchStream, and the errors of
-        reading and writing, after which another run goes on.
+        Raises SourceWentBack if the mirror has records that the source does not have any more, ReplicationRefused,
+        MirrorStream and WriterLost for a mirror that was promoted or that somebody else copies into, NoSuchStream, and
+        the errors of reading and writing, after which another run goes on.
         """
         self._history = await retry_metadata(self._source.client.services.store.history)
         self._last = None
@@ -164,7 +165,7 @@ class StreamCopy:
                 async with asyncio.timeout(_LOOK_S):
                     item = await reading.next_item()
             except TimeoutError:
-                await self._land(0)  # It raises what has become of the mirror's writer meanwhile.
+                await self._land(0)  # It raises the error of the mirror's writer, if that failed meanwhile.
                 if loop.time() - moved > IDLE_S and self._engine is not None:
                     await self._close(sound=True)
                     await self._remember()
@@ -200,7 +201,10 @@ class StreamCopy:
         stored.add_done_callback(self._stored)
 
     async def _land(self, most: int) -> None:
-        """Wait until at most so many bytes are in flight, and note how far the mirror is. Raises as appending does."""
+        """Wait until at most so many bytes are in flight, and note the mirror's progress.
+
+        Raises the errors of appending.
+        """
         while self._flight and (self._flight_bytes > most or self._flight[0][0].done()):
             await self._flight[0][0]
             self._note_stored()
@@ -210,7 +214,7 @@ class StreamCopy:
             self._note_stored()
 
     def _note_stored(self) -> None:
-        """Note how far the mirror is now."""
+        """Note the mirror's progress: what is stored now."""
         while self._flight:
             future, size, batch = self._flight[0]
             if not future.done() or future.cancelled() or future.exception() is not None:
@@ -224,7 +228,7 @@ class StreamCopy:
     # -- the mirror ---------------------------------------------------------------------------------------
 
     async def _prepare(self, head: Head) -> Head:
-        """Make the mirror or find out where it ends, which is `copied` then. Raises ReplicationRefused."""
+        """Make the mirror, or find out where it ends and set `copied` to that. Raises ReplicationRefused."""
         try:
             mirror = (await self._target.streams.read(self._into)).head
         except NoSuchStream:
@@ -232,7 +236,7 @@ class StreamCopy:
         mark = mirror.mirror
         own = mark is not None and (mark.state, mark.cluster, mark.uid) == (MIRROR, self._source.cluster, self._uid)
         if mirror.deleting and own:
-            # An earlier run was stopped when it began the mirror anew, or somebody deletes it for that.
+            # An earlier run was stopped when it began the mirror anew, or another process is deleting it for that.
             return await self._anew(mirror, head)
         check_counterpart(str(self._into), mirror, self._source.cluster, self._uid)
         if mirror.open_segment is not None:
@@ -243,7 +247,7 @@ class StreamCopy:
         mirror = await self._compared((await self._target.streams.read(self._into)).head)
         if head.earliest <= self.copied:
             return mirror
-        # Of a machine, what the log has lost is in its snapshots.
+        # A machine's snapshots have the state of the records that its log has lost.
         if not self._skip and head.snapshots is None and mirror.earliest < self.copied:
             raise ReplicationRefused(
                 str(self.name),
@@ -258,7 +262,7 @@ class StreamCopy:
     async def _compared(self, mirror: Head) -> Head:
         """Return the mirror's head if the source has what was copied, else raise SourceWentBack.
 
-        It is the record before the mirror's end that both must have; no more is read while they agree.
+        Both must have the same record before the mirror's end; no more is read while they agree.
         """
         source, target = Looked(self._source, self.name), Looked(self._target, self._into)
         mark = await mark_at(target, mirror, self.copied)
@@ -269,7 +273,7 @@ class StreamCopy:
         return mirror if mirror.mark == mark else await write_mark(target, mirror.uid, self._uid, mark)
 
     def _position(self) -> Mark | None:
-        """How far the mirror is, with the last record; None if this run has stored none."""
+        """Return the mirror's position, with the last record; None if this run has stored none."""
         last = self._last
         return None if last is None else mark_of(last.next_offset, seen(last.records()[-1]), self._history)
 
@@ -280,7 +284,7 @@ class StreamCopy:
             await write_mark(Looked(self._target, self._into), self._mirror_uid, self._uid, mark)
 
     async def _leap(self, mirror: Head, head: Head) -> Head:
-        """Have the mirror of a machine's log go on at a snapshot. What it has is there until that has been copied."""
+        """Have the mirror of a machine's log go on at a snapshot. It keeps what it has until the snapshot is copied."""
         copy = SnapshotCopy(self._source, self._target, self._into, self._uid, mirror.uid, self._pace)
         source = Looked(self._source, self.name)
         await copy.leap(head, lambda offset: source_mark(source, head, offset, self._history))
@@ -347,7 +351,7 @@ class StreamCopy:
                 self._engine = None
 
     async def _close(self, *, sound: bool) -> None:
-        """Seal the mirror and let it go; after an error the next run seals it."""
+        """Seal the mirror and let go of it; after an error the next run seals it."""
         engine, self._engine = self._engine, None
         if engine is not None:
             try:
@@ -370,7 +374,9 @@ class StreamCopy:
         self._noted, self._next_note = head, min(later, default=2**63)
 
     async def _producers_before(self, head: Head, batch: Batch) -> ProducerTable | None:
-        """Return the producers that the source knew before a mirror's first record; None if it tells them later."""
+        """Return the producers that the source knew before a mirror's first record; None if they come with later
+        records.
+        """
         name, source = self.name, self._source
         row = await source.streams.segment_of(head, batch.first_offset)
         if row is not None and NO_SNAPSHOT < batch.header.snapshot < batch.entry_id:

@@ -1,4 +1,4 @@
-"""`EtcdClient`: requests to whichever member of an etcd cluster answers, each within its time.
+"""`EtcdClient`: requests to whichever member of an etcd cluster answers, each with a deadline.
 
 All of a client's traffic goes to one member at a time. When that one fails, streams move on with the requests, so
 nothing waits on a member that others found dead. A mutation is sent twice only if the first never left.
@@ -24,7 +24,7 @@ _log = logging.getLogger("buckram.etcd")
 Answer = dict[str, Any]
 _CONNECT_S = 2.0
 _ANSWER_S = 3.0
-"""After so long a read is asked again, of the next member."""
+"""Seconds after which a read is asked again, of the next member."""
 _MAX_CONNECTIONS = 16
 _MAX_WAITING = 10_000
 _MAX_TOKENS = 2
@@ -32,10 +32,10 @@ CLOSED = "this metadata store was closed"
 
 
 class EtcdClient:
-    """`hosts` are host:port each; `credentials` user and password. Close it on the loop it was made on.
+    """Client of one etcd cluster. `hosts` are host:port each; `credentials` user and password.
 
-    Every call ends within `timeout_s`: with the answer, with Refused, or with MetadataUnavailable, which names the
-    hosts and what the last one did.
+    Close it on the loop it was made on. Every call ends within `timeout_s`: with the answer, with Refused, or with
+    MetadataUnavailable, which names the hosts and how the last one failed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EtcdClient:
 
     @property
     def forked(self) -> bool:
-        """Whether this is the copy of a child process: connections and session are the parent's."""
+        """Return whether this is the copy of a child process: connections and session are the parent's."""
         return os.getpid() != self._pid
 
     def check_usable(self) -> None:
@@ -73,7 +73,7 @@ class EtcdClient:
             raise MetadataUnavailable(CLOSED)
 
     async def call(self, path: str, body: Mapping[str, Any], what: str, *, repeat: bool) -> Answer:
-        """One request. `what` is for the error's words. `repeat`: it may be sent again when its answer is lost.
+        """Make one request. `what` names it in errors. `repeat`: it may be sent again when its answer is lost.
 
         Refused is raised as it is; `translate` makes it an error for callers.
         """
@@ -95,7 +95,7 @@ class EtcdClient:
             self._waiting -= 1
 
     async def call_translated(self, path: str, body: Mapping[str, Any], what: str, *, repeat: bool) -> Answer:
-        """The same, with what etcd refuses as an error for callers."""
+        """Make one request like `call`, with what etcd refuses as an error for callers."""
         try:
             return await self.call(path, body, what, repeat=repeat)
         except Refused as refused:
@@ -147,7 +147,7 @@ class EtcdClient:
         return _parsed(status, answer)
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[Answer]:
-        """Answers as they come, from the member that is asked now; the end when that one is left.
+        """Yield answers as they come, from the current member; ends when the client leaves that member.
 
         OSError, TimeoutError and Refused are the caller's to deal with.
         """
@@ -167,7 +167,7 @@ class EtcdClient:
             self._streams.pop(connection, None)
 
     async def _headers(self) -> dict[str, str]:
-        # Without it a member that has lost its leader keeps a stream open and says nothing.
+        # Without it a member that has lost its leader keeps a stream open and silent.
         headers = {"Grpc-Metadata-hasleader": "true"}
         if self._credentials is not None:
             headers["Authorization"] = self._token or await self._sign_in()
@@ -189,7 +189,7 @@ class EtcdClient:
             except Refused as refused:
                 if "not enabled" not in refused.message:
                     raise
-                self._token = "none"  # this etcd asks nobody who they are
+                self._token = "none"  # this etcd has no authentication
             except KeyError:
                 raise BadAnswer("no token in the answer to user and password") from None
             finally:
@@ -216,11 +216,14 @@ class EtcdClient:
 
     @property
     def at(self) -> int:
-        """Which member is asked; `leave` takes it back as proof that nobody else has left it meanwhile."""
+        """Return the number of the current member.
+
+        `leave` takes it as proof that no other call has left that member meanwhile.
+        """
         return self._at
 
     def leave(self, at: int) -> None:
-        """The member did not do what it should: ask the next one."""
+        """Leave a member that failed, and ask the next one."""
         if at != self._at:
             return
         self._at = (at + 1) % len(self._all)
@@ -230,7 +233,7 @@ class EtcdClient:
             connection.close()
 
     def close(self) -> None:
-        """Everything that waits fails. Idempotent."""
+        """Close all connections; everything that waits fails. Idempotent."""
         self._closed = True
         for connection in (*self._idle, *self._busy, *self._streams):
             connection.close()
@@ -238,7 +241,7 @@ class EtcdClient:
 
 
 class _Attempt:
-    """One call on its way: what is sent, whether it has left, and why it is not answered yet."""
+    """One call on its way: its content, whether it has left, and why it is not answered yet."""
 
     __slots__ = ("at", "body", "path", "repeat", "sent", "what", "why")
 
@@ -255,7 +258,7 @@ def _parsed(status: int, answer: bytes) -> Answer:
     found = _json(answer)
     if status != 200:
         raise Refused(int(found.get("code", 2)), str(found.get("message", found.get("error", status))))
-    # The gateway answers what is a stream in gRPC (keep-alives) like one, with one line.
+    # The gateway answers a request that is a stream in gRPC (keep-alives) as a stream of one line.
     inner = found.get("result")
     return inner if isinstance(inner, dict) else found
 

@@ -20,17 +20,17 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("T
 
 
 class BadAnswer(OSError):
-    """What came back is not HTTP as etcd's gateway speaks it."""
+    """An answer that is not HTTP as etcd's gateway speaks it."""
 
 
 class HttpConnection:
-    """A connection to one server. After any error or cancellation it is closed: its bytes are out of step."""
+    """A connection to one server. After any error or cancellation it is closed, because its bytes are out of step."""
 
     def __init__(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.host = host
         self._reader, self._writer = reader, writer
         self.answered: Mapping[str, str] = {}
-        """The headers of the last answer to `ask`, by their names in small letters."""
+        """Headers of the last answer to `ask`, by their names in lower case."""
 
     @classmethod
     async def open(cls, host: str, tls: ssl.SSLContext | None) -> HttpConnection:
@@ -41,15 +41,15 @@ class HttpConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether nothing says that the server has closed it."""
+        """Return whether the connection is open as far as is known."""
         return not (self._reader.at_eof() or self._writer.is_closing())
 
     def close(self) -> None:
-        """At once; who reads from it gets an error."""
+        """Abort the connection at once; whoever reads from it gets an error."""
         self._writer.transport.abort()
 
     async def ask(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
-        """The status and the whole body of the answer."""
+        """Send a request; return the status and the whole body of the answer."""
         try:
             await self._send(path, headers, body)
             status, found = await self._head()
@@ -67,7 +67,7 @@ class HttpConnection:
         return status, bytes(answer)
 
     async def lines(self, path: str, headers: Mapping[str, str], body: bytes) -> AsyncIterator[bytes]:
-        """The answer's lines as they come. Ends when the server ends it; the connection is closed then."""
+        """Yield the answer's lines as they come. When the server ends it, the connection is closed."""
         try:
             await self._send(path, headers, body)
             _, found = await self._head()
@@ -136,7 +136,7 @@ def _cut(error: asyncio.IncompleteReadError) -> OSError:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """A server that is gone without a word is noticed within some ten seconds, also where nothing is sent."""
+    """Set keep-alive probes, so that a dead server is noticed within some ten seconds, also if nothing is sent."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE:

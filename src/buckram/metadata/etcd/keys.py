@@ -27,7 +27,7 @@ from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 _TRIES = 40
 _READS = 100
-"""Reads in one transaction; its operations are limited."""
+"""Maximum reads in one transaction; etcd limits its operations."""
 _MAX_SEEN = 4096
 _PAGE = 200
 
@@ -55,13 +55,13 @@ class EtcdKeys:
         self._watches = EtcdWatches(self.client, self.places)
         self._lost: list[Notify] = []
         self._seen: dict[str, Record] = {}
-        """What was last read or written, without values: what callers name a version of is mostly here."""
+        """Records last read or written, without values: most versions that callers name are found here."""
         self._bound: dict[str, int] = {}
-        """Keys last seen bound to a session of ours, and that session: in the next one they are somebody else's."""
+        """Keys last seen bound to a session of ours, with that session: in the next one they are not ours any more."""
         self._closing: asyncio.Future[None] | None = None
 
     async def prepare(self) -> None:
-        """Nothing to set up; MetadataUnavailable if no quorum answers."""
+        """Check that etcd answers; there is nothing to set up. Raises MetadataUnavailable if no quorum answers."""
         await self._range(read(self.places.everything, limit=1, names_only=True), self.places.root)
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
@@ -130,11 +130,11 @@ class EtcdKeys:
         ]
 
     async def sync(self) -> None:
-        """Every read is answered by a quorum, so it sees what was complete before."""
+        """Do nothing: every read is answered by a quorum, so it sees what was complete before."""
         self.client.check_usable()
 
     async def lasting(self) -> list[tuple[str, int, bytes]]:
-        """Every key that is bound to no session, with version and value, as of one moment."""
+        """Return every key that is bound to no session, with version and value, as of one moment."""
         first, end = self.places.everything
         kept: list[tuple[str, int, bytes]] = []
         revision = 0
@@ -148,7 +148,7 @@ class EtcdKeys:
             first = self.places.of(found[-1].key) + "\0"
 
     async def remove_all(self) -> int:
-        """Every key of the cluster: their number."""
+        """Remove every key of the cluster; return their number."""
         self.client.check_usable()
         wanted = read(self.places.everything)
         answer = await self.client.call_translated("kv/deleterange", wanted, self.places.root, repeat=False)
@@ -178,7 +178,9 @@ class EtcdKeys:
         return await self.client.call_translated("kv/range", wanted, what, repeat=True)
 
     async def _settle_doubt(self) -> None:
-        """What is read after a change whose answer was lost tells for good whether it happened."""
+        """Renew the session's fence after a change whose answer was lost, so that later reads show for good whether it
+        happened.
+        """
         self.client.check_usable()
         if self.session.in_doubt:
             await self.session.ensure()
@@ -203,7 +205,7 @@ class EtcdKeys:
         return (await self._commit([op]))[0]
 
     async def _commit(self, ops: Sequence[KeyOp]) -> list[int]:
-        """The versions of the operations' keys after them."""
+        """Commit the operations; return the versions of their keys after them."""
         needs = needs_of(ops)
         view = self._assumed(ops, needs)
         delays = Delays(STORE_CONFLICT, random)
@@ -231,8 +233,9 @@ class EtcdKeys:
         await self.session.ensure()
 
     def _assumed(self, ops: Sequence[KeyOp], needs: Needs) -> View | None:
-        """What the callers believe, if that is enough to plan on: new keys are absent, parents are there, and versions
-        are those that were read."""
+        """Return the state that the callers believe in, if it is enough to plan on: new keys are absent, parents are
+        there, and versions are those that were read. None if not.
+        """
         if len(needs.keys) > _READS:
             return None  # their conditions are taken together, which needs a moment to refer to
         view = View(dict.fromkeys(needs.keys, ASSUMED), {key: [] for key in needs.folders})
@@ -247,7 +250,9 @@ class EtcdKeys:
         return view
 
     def _check_bound(self, ops: Sequence[KeyOp], view: View | None, lease: int) -> None:
-        """NoSuchKey for what was bound to a session of ours that is over, or is another session's by now."""
+        """Raise NoSuchKey for a key that was bound to a session of ours that is over, or is another session's
+        by now.
+        """
         for op in ops:
             bound = 0 if isinstance(op, Create) else self._bound.get(op.key, 0)
             if not bound:
@@ -257,7 +262,7 @@ class EtcdKeys:
                 raise NoSuchKey(op.key)
 
     async def _look(self, needs: Needs, what: str) -> View:
-        """The state of these keys, as of one moment."""
+        """Read the state of these keys, as of one moment."""
         wanted: list[tuple[str, bool, dict[str, Any]]] = []
         wanted += [(key, False, read(self.places.of(key))) for key in needs.keys]
         wanted += [
@@ -279,7 +284,7 @@ class EtcdKeys:
         return view
 
     async def _send(self, plan: Plan, ops: Sequence[KeyOp], lease: int, fence: int) -> bool:
-        """Carry a plan out; False if it was not made on what is there."""
+        """Carry a plan out; return False if the state has changed since it was made."""
         place = self.places.session(lease)
         body = {
             "compare": [condition(place, "MOD", "EQUAL", fence), *plan.conditions],
@@ -296,7 +301,7 @@ class EtcdKeys:
             if refused.transient:
                 self.session.doubt(fence)
             raise translate(refused, what, self.client.hosts, sum(len(one.key) for one in ops)) from None
-        except BaseException:  # also for who gave up waiting: it may happen still
+        except BaseException:  # also on cancellation: the change may still happen
             self.session.doubt(fence)
             raise
         if not answer.get("succeeded"):

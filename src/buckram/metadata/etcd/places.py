@@ -1,4 +1,4 @@
-"""Where keys are in etcd, and how records look: pure.
+"""The places of keys in etcd, and the format of records: pure.
 
 /a/b is kept at ROOT/002/a/b: with the depth in front, the children of a key are one range, whatever is below them. The
 value is the key's version in decimal digits, a space, and what the caller stored: etcd's own count of changes does not
@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 from buckram.errors import MalformedRecord
 
 Range = tuple[str, str]
-"""The first key, and the first behind the range: both as etcd has them."""
+"""First key of a range, and the first behind it: both as etcd has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a key that exists. `mod` is the revision that wrote it, UNREAD if nobody looked; `lease` 0 for
-    what is bound to no session."""
+    """Record of a key that exists. `mod` is the revision that wrote it, UNREAD if it was not read; `lease` is 0 if it
+    is bound to no session.
+    """
 
     value: bytes
     version: int
@@ -30,7 +31,7 @@ class Record:
 
 UNREAD = -1
 ASSUMED = Record(b"", 0, UNREAD)
-"""Stands for a key that should be there and be no session's; the transaction finds out."""
+"""Placeholder for a key that should exist and be bound to no session; the transaction checks that."""
 
 
 class Found(NamedTuple):
@@ -48,14 +49,14 @@ class Places:
         return f"{self.root}/{key.count('/'):03d}{key}"
 
     def key(self, place: str) -> str:
-        """The key again; MalformedRecord for a place that is none of ours."""
+        """Return the key of a place. Raises MalformedRecord for a place that is none of ours."""
         depth, slash, rest = place.removeprefix(f"{self.root}/").partition("/")
         if not place.startswith(f"{self.root}/") or not slash or depth != f"{rest.count('/') + 1:03d}":
             raise MalformedRecord(f"{place!r}: no key of a cluster at {self.root}; see who writes there")
         return f"/{rest}"
 
     def children(self, parent: str, after: str = "") -> Range:
-        """The range of a key's direct children, those behind `after`."""
+        """Return the range of a key's direct children, those behind `after`."""
         above = "" if parent == "/" else parent
         folder = f"{self.root}/{above.count('/') + 1:03d}{above}"
         return (f"{folder}/{after}\0" if after else f"{folder}/"), f"{folder}0"
@@ -68,12 +69,12 @@ class Places:
         return f"{self.root}/session/{lease:016x}"
 
     def found(self, kv: dict[str, Any]) -> Found:
-        """One of etcd's pairs."""
+        """Return the key and the record of one of etcd's pairs."""
         place = _place(kv)
         return Found(self.key(place), _record(place, kv))
 
     def name(self, kv: dict[str, Any]) -> str:
-        """The last part of a pair's key."""
+        """Return the last part of a pair's key."""
         return self.key(_place(kv)).rpartition("/")[2]
 
 
@@ -82,7 +83,7 @@ def _place(kv: dict[str, Any]) -> str:
 
 
 def _record(place: str, kv: dict[str, Any]) -> Record:
-    """MalformedRecord for a value that somebody else wrote."""
+    """Parse a record. Raises MalformedRecord for a value that somebody else wrote."""
     mod, lease = int(kv.get("mod_revision", 0)), int(kv.get("lease", 0))
     version, space, value = base64.b64decode(kv.get("value", "")).partition(b" ")
     if not space or not version.isdigit() or len(version) > 19:
@@ -91,7 +92,7 @@ def _record(place: str, kv: dict[str, Any]) -> Record:
 
 
 def coded(text: str | bytes) -> str:
-    """Bytes as JSON carries them."""
+    """Return bytes as JSON carries them."""
     return base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
 
 
@@ -105,7 +106,7 @@ def delete(place: str) -> dict[str, Any]:
 
 
 def read(wanted: Range | str, *, limit: int = 0, names_only: bool = False, revision: int = 0) -> dict[str, Any]:
-    """A range or one key; as of `revision`, 0 for now."""
+    """Return the request that reads a range or one key as of `revision`, 0 for now."""
     first, end = (wanted, "") if isinstance(wanted, str) else wanted
     request: dict[str, Any] = {"key": coded(first)}
     if end:
@@ -120,7 +121,9 @@ def read(wanted: Range | str, *, limit: int = 0, names_only: bool = False, revis
 
 
 def condition(where: Range | str, target: str, result: str, number: int) -> dict[str, Any]:
-    """It holds for every key there; keys that are not there count as 0."""
+    """Return a condition that must hold for every key of a range, or for one key; a key that does not exist counts as
+    0.
+    """
     first, end = (where, "") if isinstance(where, str) else where
     field = {"VERSION": "version", "MOD": "mod_revision", "CREATE": "create_revision", "LEASE": "lease"}[target]
     made = {"key": coded(first), "target": target, "result": result, field: str(number)}

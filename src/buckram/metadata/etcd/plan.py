@@ -1,8 +1,8 @@
-"""A multi as etcd can do it: what it comes to on a known state, and the conditions under which that is right. Pure.
+"""A multi as etcd can do it: its outcome on a known state, and the conditions under which that is right. Pure.
 
-etcd's transactions take each key once and do not see their own changes; ours are in order, each seeing the ones
-before. So the operations are carried out here on a view of the keys concerned, and what is sent is their outcome,
-bound to nothing of that view having changed.
+etcd's transactions take each key once and do not see their own changes; ours are in order, each seeing the ones before.
+So the operations are carried out here on a view of the keys concerned, and what is sent is their outcome, on condition
+that nothing of that view has changed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from buckram.metadata.keys import split
 from buckram.types import Create, Delete, KeyOp, SetValue
 
 _LEVELS = ((1, 120), (2, 60), (3, 40))
-"""How many levels of transactions inside each other, and how wide each is: etcd counts 128 from the outermost to the
-innermost, and the session's condition comes to ours."""
+"""Depths of nested transactions, and the width of each level: etcd counts 128 from the outermost to the innermost, and
+the session's condition is added to ours.
+"""
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class View:
 
 @dataclass(slots=True)
 class Needs:
-    """What a view has to have. `folders`: how many names of each."""
+    """Keys that a view has to have. `folders`: how many names of each."""
 
     keys: list[str]
     folders: dict[str, int]
@@ -41,7 +42,7 @@ class Needs:
 
 @dataclass(slots=True)
 class Plan:
-    """What to send. `written`: keys with what they become, None for deleted ones; `versions`: of each operation."""
+    """The outcome to send. `written`: new record of each key, None for a deleted one; `versions`: of each operation."""
 
     conditions: list[dict[str, Any]]
     requests: list[dict[str, Any]]
@@ -64,7 +65,10 @@ def needs_of(ops: Sequence[KeyOp]) -> Needs:
 
 
 def make_plan(ops: Sequence[KeyOp], view: View, places: Places, lease: int) -> Plan:
-    """Carry the operations out on the view; the error of the first that fails. `lease` is the session's."""
+    """Carry the operations out on the view; return the plan. Raises the error of the first that fails.
+
+    `lease` is the session's.
+    """
     work = _Work(view, lease)
     versions = [work.apply(op) for op in ops]
     written = {key: one for key, one in work.state.items() if one is not view.keys.get(key)}
@@ -74,13 +78,13 @@ def make_plan(ops: Sequence[KeyOp], view: View, places: Places, lease: int) -> P
 
 
 class _Work:
-    """The state while operations are carried out on it, and what of the view was relied on."""
+    """The state while operations are carried out on it, and the parts of the view that were relied on."""
 
     def __init__(self, view: View, lease: int) -> None:
         self.view, self.lease = view, lease
         self.state = dict(view.keys)
         self.relied: dict[str, bool] = {}
-        """Keys whose state matters; True if it is enough that they are there and no session's."""
+        """Keys whose state matters; True if it is enough that they exist and are bound to no session."""
         self.emptied: dict[str, None] = {}
 
     def apply(self, op: KeyOp) -> int:
@@ -131,8 +135,11 @@ class _Work:
 
 
 def _conditions(work: _Work, places: Places, most: int) -> list[dict[str, Any]]:
-    """At most `most`, if that can be: keys that are absent can be taken together, because what appears among them is
-    newer than the view. One that is there cannot: its end would not be seen."""
+    """Return the conditions of a plan, at most `most` if possible.
+
+    Absent keys can be checked together as a range, because what appears among them is newer than the view. A key that
+    exists cannot: its deletion would not be seen.
+    """
     made, absent = _of_present(work, places), [key for key in work.relied if work.view.keys[key] is None]
     room = most - len(made)
     if len(absent) <= room or not work.view.revision or room < 1:
@@ -158,7 +165,7 @@ def _of_present(work: _Work, places: Places) -> list[dict[str, Any]]:
             made.append(condition(place, "MOD", "EQUAL", found.mod))
     for key in work.emptied:
         below = places.children(key)
-        if work.view.children[key]:  # deleted here, too: each has its own condition, and nothing may have joined them
+        if work.view.children[key]:  # children deleted in this plan have their own conditions; none may have been added
             made.append(condition(below, "MOD", "LESS", work.view.revision + 1))
         else:
             made.append(condition(below, "CREATE", "EQUAL", 0))
@@ -166,7 +173,7 @@ def _of_present(work: _Work, places: Places) -> list[dict[str, Any]]:
 
 
 def _width(requests: int) -> int:
-    """How many requests and conditions each level of the transaction may have."""
+    """Return the maximum number of requests and conditions of each level of the transaction."""
     return next((width for levels, width in _LEVELS if requests <= width**levels), _LEVELS[-1][1])
 
 

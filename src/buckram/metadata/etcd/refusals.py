@@ -1,4 +1,4 @@
-"""What etcd refused, in Buckram's errors: which of its answers say for good that nothing happened, and what helps."""
+"""etcd's refusals as Buckram's errors: which of its answers prove that nothing happened, and what helps."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from buckram.errors import (
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, EXHAUSTED, OUT_OF_RANGE, UNAUTHENTICATED = 3, 5, 7, 8, 11, 16
 UNAVAILABLE = 14
 REQUEST_LIMIT = 1_572_864
-"""etcd's --max-request-bytes where nobody changed it."""
+"""etcd's default of --max-request-bytes."""
 OPS_LIMIT = 128
-"""etcd's --max-txn-ops where nobody changed it; conditions count as operations do."""
+"""etcd's default of --max-txn-ops; conditions count like operations."""
 _STALE_TOKEN = ("invalid auth token", "user name is empty", "revision of auth store is old")
 _TRANSIENT = (2, 4, 13, UNAVAILABLE)
-"""Unknown, deadline exceeded, internal, unavailable: whether it happened is open."""
+"""gRPC codes unknown, deadline exceeded, internal, unavailable: it is open whether the change happened."""
 
 
 class Refused(Exception):
-    """An answer of etcd that is an error. `code` is gRPC's."""
+    """An error that etcd answered. `code` is gRPC's."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class Refused(Exception):
 
     @property
     def stale_token(self) -> bool:
-        """Nothing happened, because the token has to be fetched anew (or for the first time)."""
+        """Return whether the token must be fetched (anew); nothing happened then."""
         return any(words in self.message for words in _STALE_TOKEN)
 
     @property
@@ -41,7 +41,7 @@ class Refused(Exception):
 
     @property
     def overloaded(self) -> bool:
-        """Nothing happened, because the server takes nothing more just now."""
+        """Return whether the server takes no more requests just now; nothing happened then."""
         return "too many requests" in self.message
 
     @property
@@ -54,7 +54,7 @@ class Refused(Exception):
 
 
 def translate(refused: Refused, what: str, hosts: str, size: int = 0) -> MetadataError | ConfigError | InvalidArgument:
-    """The error for callers. `what` names the key, `size` is the request's."""
+    """Return the error for callers. `what` names the key, `size` is the request's."""
     said = f"etcd at {hosts} says {refused.message!r}"
     if refused.code in (PERMISSION_DENIED, UNAUTHENTICATED) or "authentication" in refused.message:
         return AccessRefused(what, f"{said}: give user and password in the URI or in BUCKRAM_ETCD_AUTH")

@@ -1,8 +1,8 @@
 """`EtcdSession`: a lease that this process keeps alive, and the fence that ends what it sent before.
 
-That the session is over is something that etcd says, never this process's own clock: an answer to a keep-alive without
-time to live, or a lease that is not found. The lease's own key is the fence: every transaction of the session is bound
-to its revision, so a change whose answer was lost cannot happen any more once the key was written again.
+Only etcd decides that the session is over, never this process's own clock: an answer to a keep-alive without time to
+live, or a lease that is not found. The lease's own key is the fence: every transaction of the session is bound to its
+revision, so a change whose answer was lost cannot happen any more once the key was written again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from buckram.seams import Notify
 _log = logging.getLogger("buckram.etcd")
 _CLOSE_S = 2.0
 _PARTS = 4
-"""Keep-alives within one time to live."""
+"""Number of keep-alives within one time to live."""
 
 
 class EtcdSession:
-    """The session of one store. It begins when it is needed first, and anew after a loss.
+    """The session of one store. It begins when it is first needed, and anew after a loss.
 
     `lost` is called on the loop after each loss; the session that follows begins with the next change.
     """
@@ -31,7 +31,7 @@ class EtcdSession:
     def __init__(self, client: EtcdClient, places: Places, ttl_s: int, lost: Notify) -> None:
         self.ttl_s = ttl_s
         self.lease = 0
-        """0 while there is no session."""
+        """Id of the lease; 0 while there is no session."""
         self.fence = 0
         """The revision that transactions are bound to; 0 after a change whose answer was lost."""
         self._client, self._places, self._lost = client, places, lost
@@ -40,7 +40,9 @@ class EtcdSession:
         self._closed = False
 
     async def ensure(self) -> None:
-        """There is a session, and nothing that it sent earlier without an answer can happen any more."""
+        """Make sure that a session exists, and that nothing which it sent earlier without an answer can happen any
+        more.
+        """
         while not (self.lease and self.fence):
             async with self._lock:
                 if self._closed:
@@ -55,12 +57,12 @@ class EtcdSession:
         return self.lease != 0 and self.fence == 0
 
     def doubt(self, fence: int) -> None:
-        """A change that was bound to this fence was sent, and there is no answer."""
+        """Note that a change bound to this fence was sent, and got no answer."""
         if self.fence == fence:
             self.fence = 0
 
     def seen(self, lease: int, fence: int, revision: int) -> None:
-        """A transaction that was bound to `fence` found the session's key at this revision, 0 if it is gone."""
+        """Note that a transaction bound to `fence` found the session's key at this revision, 0 if it is gone."""
         if not revision:
             self.end(lease)
         elif lease == self.lease and self.fence == fence:
@@ -76,7 +78,7 @@ class EtcdSession:
         await self.renew_fence()
 
     async def renew_fence(self) -> None:
-        """Write the session's key again: what is bound to its older revisions is void."""
+        """Write the session's key again: changes that are bound to its older revisions are void."""
         lease = self.lease
         body = {"key": coded(self._places.session(lease)), "value": "", "lease": str(lease)}
         try:
@@ -90,7 +92,7 @@ class EtcdSession:
             self.fence = int(answer["header"]["revision"])
 
     def end(self, lease: int) -> None:
-        """etcd says that this lease is over."""
+        """End the session: etcd answered that this lease is over."""
         if lease != self.lease or self._closed:
             return
         _log.warning("session with etcd at %s was lost; a new one serves", self._client.hosts)
@@ -98,7 +100,7 @@ class EtcdSession:
         self._lost()
 
     async def _keep(self, lease: int) -> None:
-        """Keep the lease alive. While nobody answers nothing is known of the session: it may be alive or not."""
+        """Keep the lease alive. While no server answers, it is unknown whether the session is alive."""
         away = False
         while self.lease == lease:
             await asyncio.sleep(self.ttl_s / _PARTS)
@@ -120,7 +122,7 @@ class EtcdSession:
                 self.end(lease)
 
     async def revoke(self, lease: int) -> None:
-        """End a session, ours or that of a process that is dead; nothing if it is over already."""
+        """End a session, ours or that of a process that is dead; do nothing if it is over already."""
         try:
             await self._client.call("lease/revoke", {"ID": str(lease)}, "a session", repeat=True)
         except Refused as refused:
@@ -128,7 +130,7 @@ class EtcdSession:
                 raise translate(refused, "a session", self._client.hosts) from None
 
     async def close(self) -> None:
-        """End the session; when etcd is away, by itself after its time to live."""
+        """End the session; if etcd cannot be reached, it ends by itself after its time to live."""
         self._closed = True
         if self._keeper is not None:
             self._keeper.cancel()

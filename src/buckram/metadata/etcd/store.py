@@ -12,7 +12,7 @@ from buckram.seams import Notify
 from buckram.types import BookieId, BookieSet, LedgerId, Versioned
 
 _MARGIN_S = 2.0
-"""etcd ends a session some time after its time to live."""
+"""Seconds that etcd may take to end a session after its time to live."""
 _TICKET = re.compile(r"[0-9a-f]{1,16}")
 
 
@@ -29,7 +29,7 @@ class EtcdStore(TreeStore):
         self._instance_id = ""
 
     async def instance_id(self) -> str:
-        """WrongCluster if it is not the cluster that this store began with."""
+        """Return the cluster's UUID. Raises WrongCluster if it is not the cluster that this store began with."""
         found = await super().instance_id()
         if self._instance_id and found != self._instance_id:
             raise WrongCluster(
@@ -78,8 +78,11 @@ class EtcdStore(TreeStore):
         await self._etcd.session.revoke(int(ticket, 16))
 
     async def nuke(self, instance_id: str | None, *, force: bool = False) -> int:
-        """Remove the cluster with everything in it; the number of keys removed. `instance_id` must be the cluster's,
-        unless `force`. WrongCluster, with nothing changed, while bookies are registered."""
+        """Remove the cluster with everything in it; return the number of keys removed.
+
+        `instance_id` must be the cluster's, unless `force`. Raises WrongCluster, with nothing changed, while bookies
+        are registered.
+        """
         found = await self.instance_id()
         if not force and instance_id != found:
             raise WrongCluster(

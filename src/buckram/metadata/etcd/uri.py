@@ -18,7 +18,7 @@ _MAX_ROOT = 200
 
 @dataclass(frozen=True, slots=True)
 class EtcdUri:
-    """`hosts` are host:port each, `root` the prefix of all keys of the cluster."""
+    """A parsed URI. `hosts` are host:port each, `root` the prefix of all keys of the cluster."""
 
     hosts: tuple[str, ...]
     root: str
@@ -27,13 +27,16 @@ class EtcdUri:
     password: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        """Without the password: this is shown in messages and on command lines."""
+        """Return the URI without the password: it is shown in messages and on command lines."""
         user = f"{self.user}@" if self.user else ""
         return f"{'etcds' if self.tls else 'etcd'}://{user}{','.join(self.hosts)}{self.root}"
 
 
 def parse_etcd(uri: str) -> EtcdUri | None:
-    """None if the URI means something else; ConfigError says what is wrong with one that does not."""
+    """Parse a URI of etcd; return None if it means something else.
+
+    Raises ConfigError, with what is wrong, for a malformed URI of etcd.
+    """
     scheme, colon, rest = uri.strip().partition(":")
     if not colon or scheme.lower() not in ("etcd", "etcds"):
         return None

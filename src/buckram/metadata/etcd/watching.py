@@ -1,4 +1,4 @@
-"""Watches on etcd: one stream of events for each folder in which somebody watches something.
+"""Watches on etcd: one stream of events for each folder in which something is watched.
 
 A watch is set as of the revision that was read with it, and fires for events behind that one; a stream that is cut is
 asked for again from where it was. So nothing is missed in between. Where etcd has forgotten the events (compaction),
@@ -24,10 +24,10 @@ from buckram.seams import Deliver, Notify
 
 _log = logging.getLogger("buckram.etcd")
 _IDLE_S = 30.0
-"""So long a stream that nobody needs is kept: most watches are set again at once."""
+"""Seconds for which an unused stream is kept: most watches are set again at once."""
 _PING_S = 3.0
 Place = tuple[str, str]
-"""("value" or "children", key)."""
+"""Place of a watch: ("value" or "children", key)."""
 
 
 class Armed:
@@ -53,14 +53,14 @@ class EtcdWatches:
         self._closed = False
 
     def begin(self, kind: str, key: str, notify: Notify) -> Armed:
-        """Before the read that sets a watch; `settle` or `drop` comes after it."""
+        """Announce a watch before the read that sets it; `settle` or `drop` comes after the read."""
         folder = key if kind == "children" else split(key)[0]
         if folder not in self._folders:
             self._folders[folder] = _Folder(self._client, self._places, folder, self.notify)
         return self._folders[folder].begin((kind, key), notify)
 
     def settle(self, armed: Armed, revision: int) -> None:
-        """The read was as of this revision: from there on the watch holds."""
+        """Set the watch as of the revision of its read."""
         folder = self._folders.get(armed.folder)
         if folder is not None and not self._closed:
             folder.settle(armed, revision)
@@ -68,7 +68,7 @@ class EtcdWatches:
                 self._pinger = asyncio.create_task(self._ping(), name="etcd watches")
 
     def drop(self, armed: Armed) -> None:
-        """The read failed, so there is no watch, unless one was there before."""
+        """Drop the watch after a failed read, unless it was set before."""
         folder = self._folders.get(armed.folder)
         if folder is not None:
             folder.drop(armed)
@@ -78,8 +78,11 @@ class EtcdWatches:
             folder.fire_all()
 
     async def _ping(self) -> None:
-        """A member that takes connections and is dead says nothing, on a stream as anywhere: ask it something now and
-        then. Whoever asks in vain leaves it, with all streams."""
+        """Send a request to the current member now and then: a member that takes connections and is dead is silent on a
+        stream.
+
+        A request without an answer makes the client leave that member, with all streams.
+        """
         wanted = {"key": coded(self._places.root), "count_only": True}
         while True:
             await asyncio.sleep(_PING_S)
@@ -100,7 +103,7 @@ class EtcdWatches:
             self._loop.call_exception_handler({"message": "a watch of etcd failed", "exception": error})
 
     async def close(self) -> None:
-        """No watch fires any more."""
+        """End all watches; none fires any more."""
         self._closed = True
         if self._pinger is not None:
             self._pinger.cancel()
@@ -111,7 +114,7 @@ class EtcdWatches:
 
 
 class _Folder:
-    """Direct children of one key, and its stream of events while somebody watches."""
+    """Direct children of one key, and its stream of events while there are watches."""
 
     def __init__(self, client: EtcdClient, places: Places, folder: str, deliver: Deliver) -> None:
         self._client, self._places, self._deliver = client, places, deliver
@@ -120,10 +123,12 @@ class _Folder:
         self._armed: dict[Place, dict[Notify, Armed]] = {}
         self._task: asyncio.Task[None] | None = None
         self._at = self._began = 0
-        """Events up to the one were seen, those up to the other never by this stream."""
+        """`_at`: revision up to which events were seen; `_began`: revision up to which this stream will never deliver
+        events.
+        """
         self._idle_since = 0.0
         self.connected = False
-        """Whether a server sends its events."""
+        """True while a server sends its events."""
 
     @property
     def running(self) -> bool:
@@ -203,11 +208,11 @@ class _Folder:
         return {"create_request": wanted}
 
     def _handle(self, answer: dict[str, Any]) -> bool:
-        """One message of the stream; False if it is the last."""
+        """Handle one message of the stream; return False if it is the last."""
         if answer.get("canceled"):
             compacted = int(answer.get("compact_revision", 0))
             if compacted:
-                # What happened up to there is not known: everybody reads again, and the stream goes on behind it.
+                # The events up to there are lost: all watches fire, and the stream goes on behind them.
                 self._at = self._began = max(self._at, compacted - 1)
                 self.fire_all()
             else:
@@ -217,7 +222,7 @@ class _Folder:
             self.connected = True
             now = int(answer["header"]["revision"])
             if now < self._at:
-                # The servers were put back, or this one lags: what is waited for here may have another number there.
+                # The servers were restored, or this one lags: awaited events may have other revisions there.
                 self._at = self._began = now
                 self.fire_all()
                 return False
@@ -232,7 +237,7 @@ class _Folder:
         try:
             key = self._places.key(base64.b64decode(kv["key"]).decode("utf-8", "replace"))
         except MalformedRecord:
-            return  # nobody watches what is no key of ours
+            return  # not a key of ours, so not watched
         self._changed(("value", key), revision)
         if event.get("type") == "DELETE" or kv.get("create_revision") == kv["mod_revision"]:
             self._changed(("children", self._folder), revision)

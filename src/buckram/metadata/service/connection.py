@@ -1,7 +1,6 @@
-"""One connection to a bookie that serves metadata: requests and replies by id, events, and a sign of life.
+"""One connection to a bookie that serves metadata: requests and replies by id, events, and keep-alives.
 
-It ends as a whole: everything outstanding then fails, and nobody hears of it twice. Which bookie is asked next is
-`metadata/service/keys.py`.
+It ends as a whole: everything outstanding then fails, once. Which bookie is asked next is `metadata/service/keys.py`.
 """
 
 from __future__ import annotations
@@ -18,22 +17,26 @@ from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, 
 
 MAX_WAITING = 10_000
 _BEATS = 3
-"""Signs of life in the time after which the bookie would take a silent session for dead."""
+"""Number of keep-alives in the time after which the bookie would take a silent session for dead."""
 OnEvent = Callable[[Event], None]
 
 
 class ConnectionEnded(Exception):
-    """The connection ended before the answer: the request may have been carried out. For the keys only, which ask again
-    or say MetadataUnavailable."""
+    """The connection ended before the answer: the request may have been carried out.
+
+    Only ServiceKeys sees it, which asks again or raises MetadataUnavailable.
+    """
 
 
 class ServiceConnection(asyncio.Protocol):
-    """`on_event` hears what the bookie tells unasked; `on_lost` once that the connection ended."""
+    """A connection; `on_event` is called with each event of the bookie, `on_lost` once when the connection
+    has ended.
+    """
 
     def __init__(self, where: str, max_frame_bytes: int, on_event: OnEvent, on_lost: Callable[[], None]) -> None:
         self.where = where
         self.error = ""
-        """Why it can no longer be used; empty while it can."""
+        """Reason why it can no longer be used; empty while it can."""
         self._on_event, self._on_lost = on_event, on_lost
         self._chunks = ChunkBuffer(max_frame_bytes)
         self._loop = asyncio.get_running_loop()
@@ -85,14 +88,14 @@ class ServiceConnection(asyncio.Protocol):
             waiter.set_result(found)
 
     def keep_alive(self, timeout_s: float) -> None:
-        """Say something often enough for a session that lives so long, and expect answers in that time."""
+        """Send keep-alives often enough for a session with this timeout, and expect answers in that time."""
         self._timeout_s = timeout_s
         self._heard = self._loop.time()
         self._beat = self._loop.call_later(timeout_s / _BEATS, self._on_beat)
 
     def _on_beat(self) -> None:
         now, pause = self._loop.time(), self._timeout_s / _BEATS
-        # What counts is who has not answered, not a loop that was late itself: then nothing was read meanwhile.
+        # Only a silent bookie counts, not a late loop of our own, which has read nothing meanwhile.
         if self._waiting and now - max(self._heard, self._sent) > self._timeout_s:
             self.fail(f"no answer for {now - self._heard:.1f} s")
             return
@@ -105,7 +108,10 @@ class ServiceConnection(asyncio.Protocol):
         self._beat = self._loop.call_later(pause, self._on_beat)
 
     async def call(self, request: KeyRequest) -> KeyReply:
-        """Ask and wait. ConnectionEnded, or the error that the bookie answers with. Cancelling abandons the answer."""
+        """Send a request and wait for the reply.
+
+        Raises ConnectionEnded, or the error that the bookie answers with. Cancelling abandons the answer.
+        """
         if self.error:
             raise ConnectionEnded(f"{self.where}: {self.error}")
         if len(self._waiting) >= MAX_WAITING:
@@ -121,7 +127,7 @@ class ServiceConnection(asyncio.Protocol):
         if len(self._waiting) == 1 and request.kind is Kind.GET:
             assert self._transport is not None
             self._transport.write(packet)
-        else:  # what is asked in one turn of the loop leaves in one write, and its changes have one commit
+        else:  # requests of one turn of the loop leave in one write, and their changes have one commit
             if not self._out:
                 self._loop.call_soon(self._flush)
             self._out.append(packet)
@@ -148,7 +154,7 @@ class ServiceConnection(asyncio.Protocol):
         self._on_lost()
 
     async def wait_gone(self) -> None:
-        """Until the transport has said that it is gone, a second at most."""
+        """Wait until the transport has reported that it is gone, a second at most."""
         if self._transport is not None:
             try:
                 async with asyncio.timeout(1.0):

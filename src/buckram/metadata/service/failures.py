@@ -77,7 +77,7 @@ def decode_error(status: int, reader: Reader) -> BuckramError:
 
 
 def stranger_refused(packet: bytes, needs_tls: bool) -> bytes:
-    """The answer to whoever has not said who he is, or not through TLS, as the bookie wants it."""
+    """Return the answer to a peer that has not identified itself, or not through TLS, as the bookie wants it."""
     why = (
         "it speaks TLS only: use a buckram+tls:// URI, and BUCKRAM_CA for the file of the cluster's authority"
         if needs_tls

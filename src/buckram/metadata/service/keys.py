@@ -1,7 +1,7 @@
 """`ServiceKeys`: a KeyStore whose operations a bookie carries out.
 
-A session is a connection. When it ends, those who wait for changes are told, and the next operation connects again, to
-another bookie where that one is gone. Reads that got no answer are asked again; a change is not, because it may have
+A session is a connection. When it ends, those who wait for changes are notified, and the next operation connects again,
+to another bookie if that one is gone. Reads that got no answer are repeated; a change is not, because it may have
 happened. The packets are metadata/service/packets, the bookie's side is bookie/service/metadata.
 """
 
@@ -26,9 +26,9 @@ from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 CONNECT_S = 5.0
 SESSION_S = 10.0
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-"""Of an answer: more than any bookie sends with its own limit."""
+"""Maximum bytes of an answer: more than any bookie sends with its own limit."""
 _ASKED = 3
-"""Times that a read is asked for before it fails."""
+"""Number of attempts of a read before it fails."""
 
 
 class ServiceKeys:
@@ -46,16 +46,16 @@ class ServiceKeys:
         self._has_session_keys = False
         self._closed = False
         self.welcome: Welcome | None = None
-        """What the bookie said of the cluster, once one was asked."""
+        """The bookie's description of the cluster; None before the first connection."""
 
     async def start(self) -> Welcome:
-        """Connect now, to know the cluster. MetadataUnavailable, WrongCluster."""
+        """Connect now, to know the cluster. Raises MetadataUnavailable, WrongCluster."""
         await self._connected()
         assert self.welcome is not None
         return self.welcome
 
     async def prepare(self) -> None:
-        """Nothing: a bookie serves only what is set up."""
+        """Do nothing: a bookie serves only what is set up."""
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         return await self._change_one(Create(key, bytes(value), ephemeral))
@@ -124,11 +124,11 @@ class ServiceKeys:
     async def ask(
         self, request: KeyRequest, place: tuple[Kind, str] | None = None, watch: Notify | None = None
     ) -> KeyReply:
-        """A request that changes nothing, or may be repeated: asked again where the answer was lost."""
+        """Make a request that changes nothing, or may be repeated: it is sent again if the answer was lost."""
         for left in reversed(range(_ASKED)):
             connection = self._usable() or await self._connected()
             if place is not None and watch is not None:
-                self._watches.setdefault(place, {})[watch] = None  # before the bookie can tell of a change
+                self._watches.setdefault(place, {})[watch] = None  # before the bookie can send an event
             try:
                 return await connection.call(request)
             except ConnectionEnded as error:
@@ -137,7 +137,10 @@ class ServiceKeys:
         raise AssertionError("the last attempt returns or raises")
 
     async def tell(self, request: KeyRequest) -> KeyReply:
-        """A request that must not be carried out twice: without an answer MetadataUnavailable."""
+        """Make a request that must not be carried out twice.
+
+        Raises MetadataUnavailable if there is no answer.
+        """
         return await _told(self._usable() or await self._connected(), request)
 
     async def _change_one(self, op: KeyOp) -> int:
@@ -153,7 +156,7 @@ class ServiceKeys:
     # Connections
 
     def _usable(self) -> ServiceConnection | None:
-        """The connection where it can be used at once, and this object, too."""
+        """Return the connection if it can be used at once, and this object, too; else None."""
         connection = self._connection
         return (
             None if connection is None or connection.error or self._closed or os.getpid() != self._pid else connection
@@ -177,7 +180,10 @@ class ServiceKeys:
             attempt.exception()  # each caller gets it
 
     async def _connect(self) -> ServiceConnection:
-        """To the first bookie that serves the cluster, beginning with the one that did last."""
+        """Connect to the first bookie that serves the cluster, beginning with the one that did last.
+
+        Raises AccessRefused if a bookie refused the login or certificate, else MetadataUnavailable.
+        """
         problems, refused = [], False
         hosts = self._uri.hosts
         for _ in hosts:
@@ -217,7 +223,7 @@ class ServiceKeys:
         if welcome.instance_id != expected:
             raise WrongCluster(f"{where} serves cluster {welcome.instance_id}, not {expected}: name its own bookies")
 
-    # What bookies tell
+    # Events from bookies
 
     def _on_event(self, event: Event) -> None:
         if self._closed:

@@ -1,8 +1,8 @@
 """Metadata as a service: requests about keys and ledgers, replies and events as packets of a v2 connection.
 
 A packet is the v2 header with opcode 0x43, a request id, a kind (requests) or a status (replies), and fields: integers
-are big-endian, strings and bytes have their length in front. Id 0 is no request's: it marks events, which nobody asked
-for. Whatever a peer sends is a value or BadPacket, and takes no more memory than its packet.
+are big-endian, strings and bytes have their length in front. Id 0 is no request's: it marks events, which come
+unrequested. Whatever a peer sends is a value or BadPacket, and takes no more memory than its packet.
 
 Not here: which errors have which status (`metadata/service/failures.py`), sessions (`bookie/service/metadata.py`).
 """
@@ -31,7 +31,7 @@ _I64 = struct.Struct(">q")
 
 
 class Kind(IntEnum):
-    """What a request asks for, and what an event tells (the last two)."""
+    """Kind of a request, or of an event (the last two)."""
 
     HELLO = 1
     GET = 2
@@ -83,7 +83,7 @@ class Welcome(NamedTuple):
 
 
 class Names(NamedTuple):
-    """Children; `more`: the frame had no room for all that were asked for."""
+    """Names of children; `more`: the frame had no room for all that were requested."""
 
     names: list[str]
     more: bool
@@ -95,7 +95,7 @@ class Event(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An error as it came: `metadata/service/failures.py` makes it one."""
+    """An error as it was received; `metadata/service/failures.py` makes an exception of it."""
 
     status: int
     fields: Reader
@@ -131,7 +131,7 @@ _EPHEMERAL = 0x80
 
 
 class Reader:
-    """Takes the fields of a packet one by one; BadPacket where it ends too early or holds no text."""
+    """Takes the fields of a packet one by one. Raises BadPacket if it ends too early or a text is malformed."""
 
     def __init__(self, packet: bytes, at: int = 0) -> None:
         self._packet, self._at = packet, at
@@ -276,7 +276,7 @@ def encode_reply(request_id: int, reply: KeyReply) -> bytes:
 
 
 def request_id_of(packet: bytes) -> int | None:
-    """The id of a request; None for one that is cut short."""
+    """Return the id of a request; None if the packet is cut short."""
     return int(_START.unpack_from(packet)[1]) if len(packet) >= _START.size else None
 
 

@@ -1,7 +1,7 @@
 """`ServiceStore`: the MetadataStore of a process that reaches it through bookies.
 
-Where ledgers are kept, and how ids are given, depends on the store behind the bookies; so a bookie is asked for that,
-too (`ServiceTree`).
+The places and ids of ledgers depend on the store behind the bookies, so a bookie is asked for those, too
+(`ServiceTree`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TAKEOVER_MARGIN_S = 2.0
 
 
 class ServiceTree:
-    """A LedgerTree: each method is one request."""
+    """A LedgerTree whose methods are one request each."""
 
     def __init__(self, keys: ServiceKeys) -> None:
         self._keys = keys
@@ -45,13 +45,15 @@ class ServiceTree:
         return cast("str", await self._keys.ask(KeyRequest(Kind.LEDGER_KEY, number=ledger_id)))
 
     async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None = None) -> int:
-        """The bookie knows which ids it gave to this session, and looks the others up whatever `fresh` says."""
+        """Make the record; the bookie knows which ids it gave to this session, and looks the others up whatever `fresh`
+        is.
+        """
         _check_id(ledger_id)
         request = KeyRequest(Kind.LEDGER_CREATE, number=ledger_id, watch=chosen, value=record)
         return cast("int", await self._keys.tell(request))
 
     async def remove(self, ledger_id: LedgerId, version: int) -> None:
-        """The bookie records what it deletes; one of an older release deletes without a record."""
+        """Delete the record; the bookie records the deletion, but one of an older release does not."""
         key = await self.key(ledger_id)
         await self._keys.delete(key, version)
         await self.removed(key)
@@ -60,7 +62,7 @@ class ServiceTree:
         await self._keys.multi(ops)
 
     def forget_ids(self) -> None:
-        """The bookie takes them."""
+        """Do nothing: the bookie takes the ids."""
 
     async def raise_next_id(self, above: LedgerId) -> None:
         _check_id(above)
@@ -110,8 +112,11 @@ class ServiceStore(TreeStore):
         )
 
     async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
-        """As everywhere. LedgerIdRefused for an id that a session got which is over, unless that session has made the
-        ledger and the reply was lost."""
+        """Create a ledger as any store does.
+
+        Raises LedgerIdRefused for an id of a session that is over, unless that session has made the ledger and the
+        reply was lost.
+        """
         try:
             return await super().create_ledger(ledger_id, metadata)
         except LedgerIdRefused as refused:

@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,100}")
 
 @dataclass(frozen=True, slots=True)
 class ServiceUri:
-    """`hosts` are bookies; `cluster` is the instance id that they must have, "" for any."""
+    """A parsed URI. `hosts` are bookies; `cluster` is the instance id that they must have, "" for any."""
 
     hosts: tuple[tuple[str, int], ...]
     cluster: str = ""
@@ -27,7 +27,10 @@ class ServiceUri:
 
 
 def parse_service(uri: str) -> ServiceUri | None:
-    """None if the URI means something else; ConfigError says what is wrong with one that does not."""
+    """Parse a URI of bookies; return None if it means something else.
+
+    Raises ConfigError, with what is wrong, for a malformed URI of bookies.
+    """
     scheme, colon, rest = uri.strip().partition(":")
     if not colon or scheme.lower() not in ("buckram", "buckram+tls"):
         return None

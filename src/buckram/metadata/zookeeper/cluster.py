@@ -38,8 +38,9 @@ _BATCH = 500
 
 @dataclass(slots=True)
 class ClusterState:
-    """What is directly below a root. `children` is None where there is no root, `layout` and `instance_id` where
-    those nodes are missing."""
+    """Names and nodes directly below a root. `children` is None if there is no root, `layout` and `instance_id` if
+    those nodes are missing.
+    """
 
     root: str
     children: list[str] | None = None
@@ -51,12 +52,12 @@ class ClusterState:
         return self.layout is not None or self.instance_id is not None
 
     def ledger_names(self, manager: Manager | None = None) -> list[str]:
-        """Children that hold ledgers: of one manager, or of any."""
+        """Return the children that hold ledgers: of one manager, or of any."""
         known = MANAGERS.values() if manager is None else (manager,)
         return [name for name in self.children or () if any(_holds_ledgers(one, name) for one in known)]
 
     def foreign(self, manager: Manager) -> list[str]:
-        """Children that no BookKeeper software knows in such a cluster."""
+        """Return the children that no BookKeeper software knows in such a cluster."""
         ledgers = self.ledger_names(manager)
         return [
             name
@@ -80,7 +81,7 @@ def _holds_ledgers(manager: Manager, name: str) -> bool:
 
 
 async def look(session: ZkSession, root: str) -> ClusterState:
-    """Read what there is."""
+    """Read the names and nodes below a root."""
     await session.sync(root)
     state = ClusterState(root)
     try:
@@ -106,7 +107,9 @@ async def _value(session: ZkSession, path: str) -> bytes | None:
 async def make_cluster(
     session: ZkSession, root: str, wanted: Manager | None, rng: Random, instance_id: str = ""
 ) -> Made:
-    """Make a cluster, or find the one that is there. WrongLedgerManager if that one uses another manager than `wanted`.
+    """Make a cluster, or find the existing one.
+
+    Raises WrongLedgerManager if that one uses another manager than `wanted`.
 
     All nodes appear at once; a half-made cluster of Apache's tool (no LAYOUT, no ledgers) is completed.
     """
@@ -124,14 +127,14 @@ async def make_cluster(
                 await _make_parents(session, split(root)[0])
             await session.multi(_nodes(state, wanted or HIERARCHICAL, chosen))
         except (KeyExists, NoSuchKey, MetadataUnavailable) as error:
-            lost = error  # somebody else makes or unmakes it, or the answer is lost: look again
+            lost = error  # another process makes or removes it, or the answer is lost: look again
             continue
         return Made(state.instance_id or chosen, wanted or HIERARCHICAL, True)
     raise MetadataUnavailable(f"{root}: not made after {_TRIES} tries, and not there either: {lost}")
 
 
 def _incomplete(state: ClusterState, wanted: Manager | None) -> bool:
-    """Asked for a manager, with none chosen yet and no ledgers that would be lost by choosing."""
+    """Return whether the cluster lacks a manager, and has no ledgers that would be lost by choosing the wanted one."""
     return state.layout is None and wanted is not None and not state.ledger_names()
 
 
@@ -151,7 +154,7 @@ def _refuse_remains(state: ClusterState) -> None:
 
 
 async def _refuse_nested(session: ZkSession, root: str) -> None:
-    """A cluster in another one's tree would be a foreign node there, and might be taken for ledgers."""
+    """Refuse a cluster in another one's tree: it would be a foreign node there, and might be taken for ledgers."""
     above = split(root)[0]
     while above != "/":
         state = await look(session, above)
@@ -171,7 +174,7 @@ async def _make_parents(session: ZkSession, path: str) -> None:
 
 
 def _nodes(state: ClusterState, manager: Manager, instance_id: str) -> list[KeyOp]:
-    """The nodes that are missing, all but the deeper part of `available`, which is looked after by registration."""
+    """Return the nodes that are missing, except the deeper part of `available`, which registration makes."""
     root, there = state.root, state.children or []
     ops: list[KeyOp] = []
     if state.children is None:
@@ -189,9 +192,9 @@ def _nodes(state: ClusterState, manager: Manager, instance_id: str) -> list[KeyO
 
 
 async def nuke_cluster(session: ZkSession, root: str, instance_id: str | None, *, force: bool = False) -> int:
-    """Remove a cluster with everything in it, Buckram's own keys too; the number of nodes removed.
+    """Remove a cluster with everything in it, Buckram's own keys too; return the number of nodes removed.
 
-    `instance_id` must be the cluster's, unless `force`. WrongCluster, with nothing changed, while bookies are
+    `instance_id` must be the cluster's, unless `force`. Raises WrongCluster, with nothing changed, while bookies are
     registered or foreign nodes are there. An interrupted removal can be repeated: LAYOUT and INSTANCEID go last.
     """
     state = await look(session, root)
@@ -224,7 +227,7 @@ async def nuke_cluster(session: ZkSession, root: str, instance_id: str | None, *
 
 
 async def registered_bookies(session: ZkSession, root: str) -> list[str]:
-    """Everything registered, whether or not it is a bookie id."""
+    """Return every registered name, whether or not it is a bookie id."""
     found: list[str] = []
     for folder in (f"{root}/available", f"{root}/available/readonly"):
         try:
@@ -235,7 +238,7 @@ async def registered_bookies(session: ZkSession, root: str) -> list[str]:
 
 
 async def _remove(session: ZkSession, path: str) -> int:
-    """Delete a node with everything below it: how many nodes. What others removed meanwhile does not count."""
+    """Delete a node with everything below it; return how many nodes, without those that others removed meanwhile."""
     try:
         names = await session.children(path)
     except NoSuchKey:

@@ -26,7 +26,7 @@ _HIGH_KEPT = 3
 _TRIES = 20
 _MAX_TIDIED = 500
 _MAX_DRAWN = 10_000
-"""So many numbers are drawn for nothing where ids have to be moved on."""
+"""Maximum number of ids that are drawn and dropped to move the counter on."""
 
 
 class LedgerIds:
@@ -38,15 +38,15 @@ class LedgerIds:
         self._high: int | None = None
         self._used: deque[str] = deque()
         self._unknown: dict[str, None] = {}
-        """Folders in which a node may have been made for us that we know nothing of."""
+        """Folders in which a node may have been made for this session whose name is unknown."""
 
     @property
     def pending(self) -> int:
-        """How many sequence nodes that gave ids are there still."""
+        """Return how many sequence nodes that gave ids still exist."""
         return len(self._used)
 
     def take_used(self) -> str | None:
-        """One of them, the oldest; it is the caller's now, to delete."""
+        """Take the oldest sequence node that gave an id; the caller deletes it."""
         return self._used.popleft() if self._used else None
 
     def take_all_used(self) -> list[str]:
@@ -55,11 +55,11 @@ class LedgerIds:
         return used
 
     def give_back(self, node: str) -> None:
-        """It may not be deleted yet."""
+        """Give back a node that may not be deleted yet."""
         self._used.append(node)
 
     async def draw(self, manager: Manager) -> LedgerId:
-        """A number that no draw gave before. LedgerIdsExhausted when the manager has none left."""
+        """Return a number that no draw gave before. Raises LedgerIdsExhausted when the manager has none left."""
         if self._unknown:
             await self._tidy()
         folder = f"{self._root}/{manager.id_folder}" if manager.id_folder else self._root
@@ -82,7 +82,7 @@ class LedgerIds:
         return await self._draw_long()
 
     async def next(self, manager: Manager) -> LedgerId:
-        """What the next draw gives at least; nothing is drawn."""
+        """Return the least number that the next draw can give, without drawing."""
         folder = f"{self._root}/{manager.id_folder}" if manager.id_folder else self._root
         if not manager.short_ids:
             try:
@@ -95,13 +95,16 @@ class LedgerIds:
         return await self._given(folder)
 
     async def _given(self, folder: str) -> int:
-        """How many children a folder ever had, which is the next number of a sequence in it."""
+        """Return how many children a folder ever had, which is the next number of a sequence in it."""
         stat = await self._session.exists(folder)
         return 0 if stat is None else ((stat.cversion & 0xFFFF_FFFF) + stat.children) // 2
 
     async def move_beyond(self, above: LedgerId, manager: Manager) -> None:
-        """Draw no id up to this one any more. The counter of short ids goes on by one for each node, so a long way is
-        cut short: ids with a high half follow it."""
+        """Have no id up to this one drawn any more.
+
+        The counter of short ids goes on by one for each node, so a long way is cut short: ids with a high half follow
+        it.
+        """
         missing = above + 1 - await self.next(manager)
         if missing <= 0:
             return
@@ -140,7 +143,7 @@ class LedgerIds:
         raise LedgerIdsExhausted(f"{self._high_root}: no counter below it gives ids, after {_TRIES} tries; look at it")
 
     async def _find_high(self) -> int:
-        """The largest high half; the first one where there is none. All but the largest few are tidied away."""
+        """Return the largest high half, making the first if there is none. All but the largest few are tidied away."""
         numbers = sorted(_numbers(await self._session.children(self._high_root), HIGH_PREFIX, self._limit))
         for number in numbers[:-_HIGH_KEPT]:
             try:
@@ -165,7 +168,7 @@ class LedgerIds:
             return
 
     async def _short(self, folder: str) -> int | None:
-        """The next number of the 31-bit counter; None when it has run over."""
+        """Return the next number of the 31-bit counter; None when it has run over."""
         try:
             return await self._sequence(folder)
         except NoSuchKey:

@@ -1,4 +1,4 @@
-"""What kazoo's exceptions mean for the operation that met them."""
+"""Translates kazoo's exceptions into errors of the operation that met them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONNECTION_ERRORS = (
 
 
 def translate(error: Exception, kind: str, key: str, version: int, hosts: str) -> Exception:
-    """The error of Buckram's tree for an operation `kind` on `key` that named `version`."""
+    """Return the error of Buckram's tree for an operation `kind` on `key` that named `version`."""
     match error:
         case kazoo.NoNodeError():
             return NoSuchKey(split(key)[0] if kind == "create" else key)
@@ -60,10 +60,10 @@ def unanswered(kind: str, key: str, hosts: str, why: str) -> MetadataUnavailable
 
 
 def first_failure(ops: Sequence[KeyOp], results: Sequence[Any], hosts: str) -> Exception | None:
-    """Why a multi did not happen; kazoo gives a result or an exception for each operation."""
+    """Return why a multi did not happen, None if it did; kazoo gives a result or an exception for each operation."""
     failures = [(op, result) for op, result in zip(ops, results, strict=False) if isinstance(result, Exception)]
     for op, failure in failures:
-        # The operations around the one that failed only say that they were rolled back or not tried.
+        # Operations around the failed one only report that they were rolled back or not tried.
         if not isinstance(failure, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
             if isinstance(op, Create):
                 return translate(failure, "create", op.key, -1, hosts)

@@ -1,8 +1,9 @@
-"""How kazoo's client runs here: one thread for a session, few system calls, results handed on where they arrive.
+"""Handler in which kazoo's client runs here: one thread for a session, few system calls, results handed on where they
+arrive.
 
 kazoo takes threads, sockets and results from a handler. Its own one switches threads twice for each result and makes
-about ten system calls for each request; with thousands of requests on their way everything here is done in blocks.
-What the requests are is kazoo_session.
+about ten system calls for each request; with thousands of requests on their way everything here is done in blocks. What
+the requests are is kazoo_session.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BLOCK = 64 * 1024
 _WRITE_BLOCK = 16 * 1024
 _UNSENT_LIMIT = 4 * _BLOCK
 _SENDS_IN_A_ROW = 32
-"""After so many requests the socket is looked at, so that a stream of requests never holds up the answers."""
+"""Number of requests after which the socket is read, so that a stream of requests never holds up the answers."""
 
 
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -34,7 +35,7 @@ OnResult = Callable[["Result"], None]
 
 
 class Result:
-    """kazoo's IAsyncResult without waiting: whoever is linked is called at once, in the thread that sets it.
+    """kazoo's IAsyncResult without waiting: linked functions are called at once, in the thread that sets it.
 
     `settled` is called with each result, linked or not, at its place among everything else that the thread sees.
     """
@@ -45,7 +46,7 @@ class Result:
         self.value: Any = None
         self.exception: Any = _UNSET
         self.follower: OnResult | None = None
-        """Who is told on the loop; kazoo_link's matter."""
+        """Function to call on the loop with the result; managed by kazoo_link."""
         self._settled = settled
         self._links: list[OnResult] = []
 
@@ -96,7 +97,9 @@ class _BlockSocket:
         self._ended = False
         self._out = bytearray()
         self.asked_at: float | None = None
-        """When something was sent and nothing has been heard since (time.monotonic)."""
+        """Time at which something was sent without anything received since (time.monotonic); None if there is no such
+        request.
+        """
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -108,7 +111,7 @@ class _BlockSocket:
         self._sock.close()
 
     def pending(self) -> int:
-        """Bytes that are here already: kazoo asks before it selects."""
+        """Return the bytes that are here already: kazoo asks before it selects."""
         return len(self._in) - self._at
 
     @property
@@ -129,7 +132,7 @@ class _BlockSocket:
         return piece
 
     def fill(self) -> None:
-        """Take what the kernel has, without waiting."""
+        """Take what the kernel has received, without waiting."""
         with contextlib.suppress(*_NOT_NOW):
             block = self._sock.recv(_BLOCK)
             self._ended = not block
@@ -152,7 +155,7 @@ class _BlockSocket:
 
 
 class _Wakes:
-    """kazoo's pair of sockets that says "a request is in the queue": one byte in the kernel for many of them."""
+    """kazoo's pair of sockets that signals "a request is in the queue": one byte in the kernel for many of them."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -169,7 +172,7 @@ class _Wakes:
         self._writer.close()
 
     def send(self, data: bytes) -> int:
-        """From any thread."""
+        """Signal a request. May be called from any thread."""
         self._waiting.append(None)
         if not self._signalled:
             self._signalled = True
@@ -188,7 +191,7 @@ class _Wakes:
         return bool(self._waiting)
 
     def settle(self) -> None:
-        """Before waiting for the kernel: what is sent from now on signals again."""
+        """Empty the signal before waiting for the kernel: what is sent from now on signals again."""
         with contextlib.suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
@@ -198,10 +201,10 @@ class _Wakes:
 class OneThreadHandler:
     """A kazoo handler (IHandler): the connection's thread is the only one, callbacks run in it and must not block.
 
-    A server gets `connect_s` to take a connection, and is left when it has said nothing for `silence_s` after it was
-    asked something: kazoo itself stays with a silent one as long as there are requests. `on_result` is called with each
-    result that is settled, mostly in the thread; `on_end` in the thread, as its last deed. `tls` gives the context of a
-    new connection; None: no TLS.
+    A server gets `connect_s` to take a connection, and is left when it has been silent for `silence_s` after a request:
+    kazoo itself stays with a silent one as long as there are requests. `on_result` is called with each result that is
+    settled, mostly in the thread; `on_end` in the thread, as its last action. `tls` gives the context of a new
+    connection; None: no TLS.
     """
 
     name = "buckram"
@@ -297,7 +300,10 @@ class OneThreadHandler:
         return True
 
     def _look(self, readers: list[Any], timeout: float | None) -> list[Any]:
-        """Send what is left, then wait until something can be read. KazooTimeoutError when the server is silent."""
+        """Send what is left, then wait until something can be read.
+
+        Raises KazooTimeoutError when the server is silent.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             unsent: _BlockSocket | None = None

@@ -25,7 +25,7 @@ from buckram.metadata.zookeeper.watches import Change
 
 _log = logging.getLogger("buckram.zookeeper")
 _kazoo_log = logging.getLogger("buckram.zookeeper.kazoo")
-_kazoo_log.setLevel(logging.ERROR)  # what it warns of, again and again, kazoo_session says once
+_kazoo_log.setLevel(logging.ERROR)  # it repeats warnings that kazoo_session logs once
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
 _RESTART_S = 0.25
 _REFUSED_S = 5.0
@@ -70,7 +70,7 @@ class KazooLink:
         self.client = self._start()
 
     def follow(self, result: Result, done: OnResult) -> None:
-        """`done(result)` on the loop. Say so in the same turn of the loop as the request was made.
+        """Have `done(result)` called on the loop. Call this in the same turn of the loop as the request was made.
 
         The result comes over from kazoo's thread whether or not it has a follower yet. Linked here, one that was
         settled meanwhile would come over behind the next change of the node: a watch set by it would wait for ever.
@@ -78,7 +78,7 @@ class KazooLink:
         result.follower = done
 
     def event(self, event: Any) -> None:
-        """kazoo's watcher, the same for all nodes."""
+        """Handle an event as kazoo's watcher, the same for all nodes."""
         if event.type in _CHANGES:
             self._arrive(partial(self._on_change, event.path, _CHANGES[event.type]))
 
@@ -109,7 +109,7 @@ class KazooLink:
             await asyncio.to_thread(_stop, client)
 
     async def stop(self, wait_s: float) -> None:
-        """End the session. A server that takes connections and says nothing may keep the thread for longer."""
+        """End the session. A server that takes connections and is silent may keep the thread for longer."""
         self._closed = True
         await asyncio.wait([asyncio.ensure_future(asyncio.to_thread(_stop, self.client))], timeout=wait_s)
 
@@ -155,15 +155,17 @@ class KazooLink:
             self._on_state(state, session)
 
     def _ended(self, client: Any) -> None:
-        """kazoo's thread gave up, which it does on answers that it does not understand, and on refused credentials."""
+        """Note that kazoo's thread gave up, which it does on answers that it does not understand, and on refused
+        credentials.
+        """
         if client is self.client:
             self._on_state("CLOSED", 0)
             _stop(client)
-            # Who was refused may be let in later: a server that was set up wrong, a user that was made meanwhile.
+            # A refused login may succeed later: the server is reconfigured, or the user is made meanwhile.
             self._loop.call_later(_REFUSED_S if self._refused else _RESTART_S, self._restart)
 
     def _arrive(self, item: Callable[[], None]) -> None:
-        """From any thread."""
+        """Queue a function to run on the loop. May be called from any thread."""
         self._arrived.append(item)
         if not self._woken:
             self._woken = True
@@ -187,7 +189,7 @@ def _hand_over(result: Result) -> None:
 
 
 def notify_safely(loop: asyncio.AbstractEventLoop, notify: Callable[[], None]) -> None:
-    """Call it; what it raises goes to the loop, as with any callback, and does not keep others from being notified."""
+    """Call it; an exception goes to the loop, as with any callback, and does not keep others from being notified."""
     try:
         notify()
     except Exception as error:
@@ -219,5 +221,5 @@ class ThreadingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kaz
 
 
 def sasl_options(user: str, password: str) -> dict[str, str]:
-    """What kazoo needs to log in by SASL DIGEST-MD5."""
+    """Return kazoo's options for a login by SASL DIGEST-MD5."""
     return {"mechanism": "DIGEST-MD5", "username": user, "password": password}

@@ -1,7 +1,7 @@
 """`KazooSession`: a ZkSession on real servers. kazoo's thread ends here; results cross to the loop in batches.
 
-Requests wait here, not in kazoo, while there is no connection: so nothing is sent after its caller was told that it
-failed, and every wait ends in time. How kazoo's thread does its work is kazoo_handler.
+Requests wait here, not in kazoo, while there is no connection: so nothing is sent after its caller got an error, and
+every wait ends in time. How kazoo's thread does its work is kazoo_handler.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MAX_WAITING = 10_000
 _BATCH = 500
 _CLOSED = "this metadata store was closed"
 Start = Callable[[Any], Any]
-"""Hands one request to a kazoo client; its asynchronous result."""
+"""A function that hands one request to a kazoo client and returns its asynchronous result."""
 
 
 class _Request:
-    """One operation on its way. `result` is kazoo's, `key` and `version` are for the error's words."""
+    """One operation on its way. `result` is kazoo's, `key` and `version` are for errors."""
 
     __slots__ = ("deadline", "future", "key", "kind", "result", "session", "settled", "start", "version", "watch")
 
@@ -290,7 +290,7 @@ class KazooSession:
     def _flush(self) -> None:
         self._flushing = None
         for _ in range(_BATCH):
-            # kazoo's thread knows first that the connection is lost; what it took now would be sent at some later time.
+            # kazoo's thread notices a lost connection first; a request handed to it now would be sent some time later.
             if not self._waiting or not self._connected or not self._link.client.connected:
                 return
             self._send(self._waiting.popleft())
@@ -317,7 +317,7 @@ class KazooSession:
         self._link.follow(request.result, partial(self._answered, request))
 
     def _settled(self, request: _Request) -> bool:
-        """Mark it; False if it was before."""
+        """Mark the request as settled; return False if it was before."""
         first = not request.settled
         request.settled = True
         self._count -= first
@@ -343,7 +343,7 @@ class KazooSession:
             self._fail(request, self._translate(error, request.kind, request.key, request.version, self.hosts))
 
     def _cut_off(self, request: _Request, why: str) -> None:
-        """Its connection ended before an answer: reads are sent again, on the next one."""
+        """Handle the end of the connection before an answer: reads are sent again, on the next one."""
         if request.settled:
             return
         request.result = None
@@ -353,7 +353,7 @@ class KazooSession:
         self._fail(request, self._unanswered_error(request.kind, request.key, self.hosts, why))
 
     def _sweep(self) -> None:
-        """One timer for all: requests run out of time in the order in which they came."""
+        """Fail requests that ran out of time; one timer for all, as they do so in the order in which they came."""
         now, unanswered = self._loop.time(), self._unanswered
         while unanswered and (unanswered[0].settled or unanswered[0].deadline <= now):
             request = unanswered.popleft()
@@ -387,7 +387,7 @@ class KazooSession:
         before, self._session = self._session, session
         self._connected, self._refused = True, ""
         # A server may lag behind, and what was sent before may still be on its way to the leader by another one. After
-        # a sync what is read is not older than this connection, and tells for good whether those happened.
+        # a sync, reads are not older than this connection, and show for good whether those happened.
         self.operations.syncs += 1
         self._link.client.sync_async("/")
         self._waiting.extendleft(reversed(self._again))

@@ -18,7 +18,7 @@ from buckram.seams import MAX_PAGE_BYTES, Notify
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
 
 _LISTING_S = 10.0
-"""How long the rest of a listing may be asked for before it is read anew."""
+"""Seconds for which the rest of a listing may be asked for before it is read anew."""
 _MAX_LISTINGS = 8
 _MULTI_TRIES = 20
 _MAX_OWNED = 1000
@@ -37,10 +37,10 @@ class ZooKeeperKeys:
         self._loop = asyncio.get_running_loop()
         self._listings: dict[tuple[str, str], tuple[float, list[str]]] = {}
         self._owned: dict[str, int] = {}
-        """Keys last seen bound to a session of ours, and that session: in the next one they are somebody else's."""
+        """Keys last seen bound to a session of ours, with that session: in the next one they are not ours any more."""
 
     async def prepare(self) -> None:
-        """Nothing to set up; MetadataUnavailable if no server answers."""
+        """Check that a server answers; there is nothing to set up. Raises MetadataUnavailable if none does."""
         await self.session.exists("/")
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
@@ -53,7 +53,7 @@ class ZooKeeperKeys:
         return version
 
     async def create_numbered(self, prefix: str, value: bytes) -> str:
-        """An ephemeral sequential node, as metadata/election wants it."""
+        """Make an ephemeral sequential node, as metadata/election wants it."""
         check_op(Create(prefix, value, True))
         self._forget_listings([prefix])
         made, _ = await self.session.create(prefix, bytes(value), ephemeral=True, sequence=True)
@@ -98,7 +98,7 @@ class ZooKeeperKeys:
     async def children_with_values(
         self, parent: str, *, after: str = "", limit: int = 1000
     ) -> list[tuple[str, KeyValue]]:
-        """A listing and then a request for each value, many at the same time."""
+        """List children, then read each value, many at the same time."""
         check_parent(parent, limit)
         above = "" if parent == "/" else parent
         names = self._rest_of_listing(parent, after) or await self._list(parent, None)
@@ -115,7 +115,7 @@ class ZooKeeperKeys:
         return found
 
     async def get_all(self, keys: Sequence[str]) -> list[KeyValue | None]:
-        """Each of these keys, all asked for at the same time; None for those that are absent."""
+        """Return the value of each of these keys, all read at the same time; None for those that are absent."""
 
         async def get(key: str) -> KeyValue | None:
             try:
@@ -160,7 +160,7 @@ class ZooKeeperKeys:
         raise MetadataUnavailable(f"multi from {ops[0].key} on: its parents come and go too fast; try again")
 
     async def sync(self) -> None:
-        """The server of this session catches up with the leader before it answers what is asked next."""
+        """Have the server of this session catch up with the leader before it answers later requests."""
         self._listings.clear()
         await self.session.sync("/")
 
@@ -190,7 +190,7 @@ class ZooKeeperKeys:
             return []  # it came and went, so the watch has fired
 
     def _note_made(self, keys: Iterable[str], session: int) -> None:
-        """Ephemeral keys were made, in that session if it still is ours; else they are gone."""
+        """Note that ephemeral keys were made, in that session if it still is ours; else they are gone."""
         for key in keys:
             self._note_owner(key, session if session == self.session.session_id else 0)
 
@@ -207,7 +207,10 @@ class ZooKeeperKeys:
             del self._listings[next(iter(self._listings))]
 
     def _rest_of_listing(self, parent: str, after: str) -> list[str] | None:
-        """The names that the page before was cut from. Every listing reads its first page, and each is kept once."""
+        """Return the names that the page before was cut from.
+
+        Every listing reads its first page, and each is kept once.
+        """
         until, names = self._listings.pop((parent, after), (0.0, None))
         return names if after and until > self._loop.time() else None
 
@@ -218,7 +221,7 @@ class ZooKeeperKeys:
                 del self._listings[place]
 
     async def _missing_parents(self, ops: Sequence[KeyOp]) -> list[str]:
-        """The parents of created keys that do not exist now, each before what is below it."""
+        """Return the parents of created keys that do not exist now, each before what is below it."""
         known: dict[str, bool] = {"/": True}
         for op in ops:
             chain: list[str] = []
@@ -233,7 +236,7 @@ class ZooKeeperKeys:
 
 
 def _is_own(key: str, ops: Sequence[KeyOp]) -> bool:
-    """Whether the caller named the key as one that is there; else it is a parent of what is created."""
+    """Return whether the caller named the key as an existing one; else it is a parent of what is created."""
     return any(op.key == key for op in ops if not isinstance(op, Create))
 
 
@@ -248,7 +251,7 @@ def _with_bytes(op: KeyOp) -> KeyOp:
 
 
 def _with_parents(ops: Sequence[KeyOp], missing: Sequence[str]) -> list[KeyOp]:
-    """The same operations with each missing parent made where it is first needed."""
+    """Return the operations with each missing parent made where it is first needed."""
     made: dict[str, None] = {}
     whole: list[KeyOp] = []
     for op in ops:

@@ -19,7 +19,7 @@ _KEPT = "nothing was changed"
 
 @dataclass(frozen=True, slots=True)
 class LedgerLayout:
-    """What the node says; `factory` is a class name in format 2, flat or hierarchical in format 1."""
+    """Content of the node; `factory` is a class name in format 2, flat or hierarchical in format 1."""
 
     factory: str
     manager_version: int = MANAGER_VERSION
@@ -31,7 +31,10 @@ def serialise_layout(manager: Manager) -> bytes:
 
 
 def parse_layout(node: str, record: bytes) -> LedgerLayout:
-    """MalformedRecord names the node, what it holds and what to do. Lines after the second do not count."""
+    """Parse the node; lines after the second are ignored.
+
+    Raises MalformedRecord, which names the node, what it holds and what to do.
+    """
     lines = record.decode("utf-8", "backslashreplace").split("\n")
     if lines[0].strip() not in ("1", "2"):
         raise MalformedRecord(
@@ -50,7 +53,10 @@ def parse_layout(node: str, record: bytes) -> LedgerLayout:
 
 
 def manager_of(node: str, layout: LedgerLayout) -> Manager:
-    """The manager that a layout names, also under a shaded class name; MalformedRecord for one that is not known."""
+    """Return the manager that a layout names, also under a shaded class name.
+
+    Raises MalformedRecord for one that is not known.
+    """
     if layout.format == OLDEST_FORMAT:
         manager = _SHORT_NAMES.get(layout.factory)
     else:
@@ -74,7 +80,7 @@ def _is(name: str, known: str) -> bool:
 
 
 def choose_manager(node: str, record: bytes | None, wanted: Manager | None) -> Manager:
-    """The manager to use: what LAYOUT says, which must be the wanted one if there is one.
+    """Return the manager to use: the one in LAYOUT, which must be the wanted one if there is one.
 
     Without LAYOUT (as Pulsar's set-up leaves a cluster) it is hierarchical, and asking for another one is an error:
     ledgers that are there would not be found, and bookies would take them for deleted.

@@ -41,16 +41,16 @@ from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
 from buckram.types import Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 
 _AT_ONCE = 32
-"""Folders that are read at the same time."""
+"""Maximum number of folders that are read at the same time."""
 _RECORDS_AT_ONCE = 128
 _MAX_USED = 100
 _TRIES = 64
 _WALK_S = 10.0
-"""How long a listing may pause between two pages before folders are read anew."""
+"""Seconds for which a listing may pause between two pages before folders are read anew."""
 
 
 class ApacheTree:
-    """A LedgerTree. `wanted` is the manager that the URI asks for, None to take what is there."""
+    """A LedgerTree. `wanted` is the manager that the URI asks for, None to take the existing one."""
 
     def __init__(self, session: ZkSession, root: str, uri: str, wanted: Manager | None, keys: ZooKeeperKeys) -> None:
         self._keys, self._removals = keys, Removals(keys, own_root(root))
@@ -64,12 +64,12 @@ class ApacheTree:
 
     @property
     def layout(self) -> ApacheLayout:
-        """Where things are; until the first use of a cluster the manager is the default one."""
+        """Return the cluster's layout; until its first use the manager is the default one."""
         own = own_root(self._root)
         return ApacheLayout(self._root, own) if self._manager is None else ApacheLayout(self._root, own, self._manager)
 
     async def manager(self) -> Manager:
-        """The cluster's ledger manager; ClusterNotInitialised where there is no cluster."""
+        """Return the cluster's ledger manager. Raises ClusterNotInitialised if there is no cluster."""
         if self._manager is not None:
             return self._manager
         record = await self._layout_record()
@@ -77,11 +77,14 @@ class ApacheTree:
             raise ClusterNotInitialised(self._uri)
         manager = choose_manager(self._layout_node, record, self._wanted)
         if record is not None:
-            self._manager = manager  # what is missing may still be made, by a peer and with another manager
+            self._manager = manager  # not kept while LAYOUT is missing: a peer may make it, with another manager
         return manager
 
     async def instance_id(self) -> str:
-        """The cluster's UUID, "" for an old cluster that has none. WrongCluster if it was another one before."""
+        """Return the cluster's UUID, "" for an old cluster that has none.
+
+        Raises WrongCluster if it was another one before.
+        """
         try:
             found = (await self._session.get(f"{self._root}/INSTANCEID"))[0].decode("utf-8", "backslashreplace")
         except NoSuchKey:
@@ -109,7 +112,7 @@ class ApacheTree:
             return None
 
     async def _pinned(self) -> Manager:
-        """The manager, with LAYOUT made where it is missing: from the first ledger on nobody may choose another."""
+        """Return the manager, with LAYOUT made if it is missing: after the first ledger no other one may be chosen."""
         manager = await self.manager()
         if self._manager is None:
             with contextlib.suppress(KeyExists):
@@ -134,7 +137,7 @@ class ApacheTree:
         return await self._ids.next(await self.manager())
 
     def forget_ids(self) -> None:
-        """None are taken ahead."""
+        """Do nothing: no ids are taken ahead."""
 
     async def raise_next_id(self, above: LedgerId) -> None:
         if above >= HIGHEST_COUNTED:
@@ -144,7 +147,7 @@ class ApacheTree:
         await self._ids.move_beyond(above, await self._pinned())
 
     async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None = None) -> int:
-        """Make the record and, in the same request, delete the node that gave an id: nobody waits for that."""
+        """Make the record and, in the same request, delete the node that gave an id, so that this needs no wait."""
         manager = await self._pinned()
         key = f"{self._root}/{manager.path(ledger_id)}"
         check_op(Create(key, record))
@@ -163,7 +166,7 @@ class ApacheTree:
             except VersionConflict as error:
                 if fresh and error.key == fresh[0].key:
                     raise
-                marks = None  # somebody else chose or deleted an id near this one
+                marks = None  # another process chose or deleted an id in the same bucket
             except NoSuchKey as error:
                 if fresh and error.key == fresh[0].key:
                     raise
@@ -189,7 +192,10 @@ class ApacheTree:
         return 0
 
     async def _conditions(self, ledger_id: LedgerId, chosen: bool, fresh: Fresh | None) -> list[KeyOp]:
-        """What a creation does besides, so that an id is one ledger's for ever. LedgerIdUsed."""
+        """Return the operations that a creation needs so that an id is one ledger's for ever.
+
+        Raises LedgerIdUsed.
+        """
         if fresh is not None and not chosen:
             return list(fresh)
         never = await self._removals.never_deleted(ledger_id)
@@ -210,7 +216,10 @@ class ApacheTree:
             await self.removed(await self.key(one))
 
     async def _marking(self, ledger_id: LedgerId) -> SetValue:
-        """What writes down that the id was chosen; the key is made for it. LedgerIdUsed if it is already."""
+        """Return the operation that records the id as chosen, making its key if necessary.
+
+        Raises LedgerIdUsed if it is recorded already.
+        """
         key = used_key(own_root(self._root), ledger_id)
         try:
             found = await self._keys.get(key)
@@ -227,7 +236,10 @@ class ApacheTree:
         self._chosen.pop(key, None)
 
     async def _was_chosen(self, ledger_id: LedgerId) -> bool:
-        """Whether somebody chose that id before. Looked up once for all ids of a bucket, until something changes."""
+        """Return whether that id was chosen by hand before.
+
+        Read once for all ids of a bucket, until something changes.
+        """
         key = used_key(own_root(self._root), ledger_id)
         known = self._chosen.get(key)
         if known is None:
@@ -261,11 +273,11 @@ class ApacheTree:
             return  # it goes with the session
 
     async def removed(self, key: str) -> None:
-        """Remove the folders that are empty now, upwards. As far as it goes: whoever needs one makes it again."""
+        """Remove the folders that are empty now, upwards, as far as possible: they are made again when needed."""
         self._forget_walk()
         folder = split(key)[0]
         try:
-            # Of a ledger alone: what is above any other key may be a record without children.
+            # Only for a ledger: the parent of any other key may be a record without children.
             if not (await self.manager()).removes_parents or self.layout.ledger_of(key) is None:
                 return
             while folder != self._root:
@@ -283,7 +295,7 @@ class ApacheTree:
         return (await self.manager()).name
 
     async def strays(self) -> list[str]:
-        """Nodes below the root that are neither Apache's nor ledgers, folders without ledgers included."""
+        """Return nodes below the root that are neither Apache's nor ledgers, folders without ledgers included."""
         walk = Walk(await self.manager())
         while not walk.finished:
             await self._read(walk, _AT_ONCE)
@@ -293,10 +305,10 @@ class ApacheTree:
     # Listing
 
     async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
-        """A page; the next one goes on with the folders that were read for this one, if it is asked for soon."""
+        """Return a page; the next one goes on with the folders that were read for this one, if it is asked for soon."""
         walk = self._resumed(after)
         if walk is None:
-            # This one must never go on with what another read before it began: collection relies on that.
+            # A listing must never go on with folders read before it began: collection relies on that.
             self._forget_walk()
             # Folders that are not there are empty, so an empty ZooKeeper would look like a cluster without ledgers.
             await self.instance_id()
@@ -324,7 +336,7 @@ class ApacheTree:
         return []
 
     def _forget_walk(self) -> None:
-        """The one that pauses, and those that are being read just now when they are to pause."""
+        """Forget the walk that pauses; those in progress are not kept when they pause."""
         self._began += 1
         self._paused = None
 
@@ -345,7 +357,7 @@ class ApacheTree:
         walk.read(names)
 
     async def _children(self, folder: Folder) -> list[str]:
-        """The names in a folder as of now; one that has vanished is empty."""
+        """Return the names in a folder as of now; empty if it has vanished."""
         path = f"{self._root}/{folder.path}" if folder.path else self._root
         await self._session.sync(path)
         try:

@@ -1,8 +1,8 @@
 """Ledger ids as nodes below the ledgers root, in the ways of Apache's four managers, and the order of listing them.
 
-Pure. A manager keeps ledgers in one or two forms of digits cut into levels; the walk through them says which nodes to
-read next and which ids they hold. Names that are no part of the tree never become ids: a stray node must not turn into
-a ledger. Reading nodes is store, choosing the manager is layout_file.
+Pure. A manager keeps ledgers in one or two forms of digits cut into levels; the walk through them determines which
+nodes to read next and which ids they hold. Names that are no part of the tree never become ids: a stray node must not
+turn into a ledger. Reading nodes is store, choosing the manager is layout_file.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from buckram.metadata.layout import ClusterLayout
 from buckram.types import MAX_LEDGER_ID, LedgerId
 
 SHORT_LIMIT = 2**31 - 1
-"""The first id that the hierarchical manager keeps in the long form."""
+"""First id that the hierarchical manager keeps in the long form."""
 SPECIAL = ("available", "cookies", "LAYOUT", "INSTANCEID", "underreplication", "idgen", "idgen-long")
 """Children of the root that are no ledgers, besides the flat manager's ID- nodes."""
 HEALTH_CHECK_SWITCH = "disableHealthCheck"
-"""Known, but Apache's nukeexistingcluster takes it for a foreign node."""
+"""Node of Apache's that disables health checks; Apache's nukeexistingcluster takes it for a foreign node."""
 RACK_MAP = "bookies"
-"""Where operators of Apache's keep the rack mapping; Apache, too, does not know the node itself."""
+"""Node in which Apache's operators keep the rack mapping; Apache, too, does not know the node itself."""
 ID_PREFIX = "ID-"
 OWN_KEYS = "/buckram"
-"""Everything of Buckram's own is below this node, of all clusters of a ZooKeeper."""
+"""Node below which all of Buckram's own keys are, for all clusters of a ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Form:
         return "/".join((*parts, "L" + digits[start:]))
 
     def leaf(self, prefix: str, name: str) -> LedgerId | None:
-        """The id of leaf `name` in the directory of the digits `prefix`; None for a stray."""
+        """Return the id of leaf `name` in the directory of the digits `prefix`; None for a stray."""
         digits = name[1:]
         if name[:1] != "L" or not _is_number(digits) or len(prefix) + len(digits) > 19:
             return None
@@ -60,7 +60,7 @@ class Form:
         return f"{ledger_id:0{sum(self.widths)}d}"
 
     def span(self, prefix: str) -> tuple[LedgerId, LedgerId]:
-        """The first and last id that can be below the digits `prefix`, within what this form holds."""
+        """Return the first and last id that can be below the digits `prefix`, within what this form holds."""
         unit = 10 ** (sum(self.widths) - len(prefix))
         low = int(prefix) * unit
         return max(low, self.first), min(low + unit - 1, self.last)
@@ -83,10 +83,10 @@ class Manager:
     short_ids: bool
     removes_parents: bool
     id_folder: str = "idgen"
-    """Where the sequence nodes of id generation appear; empty for the root itself."""
+    """Folder in which the sequence nodes of id generation appear; empty for the root itself."""
 
     def path(self, ledger_id: LedgerId) -> str:
-        """The node's path below the root; InvalidArgument for an id that this manager cannot keep."""
+        """Return the node's path below the root. Raises InvalidArgument for an id that this manager cannot keep."""
         for form in self.forms:
             if form.first <= ledger_id <= form.last:
                 return form.path(ledger_id)
@@ -96,7 +96,7 @@ class Manager:
         )
 
     def ledger_id(self, path: str) -> LedgerId | None:
-        """The id in a path below the root; None where that is no ledger of this manager."""
+        """Return the id in a path below the root; None if that is no ledger of this manager."""
         *folders, leaf = path.split("/")
         for form in self.forms:
             if len(folders) + 1 == len(form.widths) and all(
@@ -152,7 +152,7 @@ class ApacheLayout(ClusterLayout):
 
 
 def root_problem(root: str) -> str | None:
-    """Why no cluster can be at this path; None if one can."""
+    """Return why no cluster can be at this path; None if one can."""
     if root.endswith("/"):
         return f"{root!r} ends with a slash: leave it out, the nodes would be others than Apache's"
     parts = root.split("/")
@@ -166,12 +166,14 @@ def root_problem(root: str) -> str | None:
 
 
 def own_root(root: str) -> str:
-    """Where Buckram's own keys of the cluster at `root` are: one folder a cluster, also for roots inside each other."""
+    """Return the folder of Buckram's own keys of the cluster at `root`: one a cluster, also for roots inside each
+    other.
+    """
     return f"{OWN_KEYS}/{root[1:].replace('%', '%25').replace('/', '%2F')}"
 
 
 def is_special(name: str) -> bool:
-    """Whether Apache knows this child of the root as something that is not a ledger."""
+    """Return whether Apache knows this child of the root as something that is not a ledger."""
     return name in SPECIAL or name.startswith(ID_PREFIX)
 
 
@@ -187,7 +189,7 @@ class Folder:
 
 @dataclass(slots=True)
 class Found:
-    """What a folder's children are: ledgers and folders, both ascending, and names that belong to neither."""
+    """Sorted children of a folder: ledgers and folders, both ascending, and names that belong to neither."""
 
     ids: list[LedgerId]
     folders: list[Folder]
@@ -227,7 +229,7 @@ def _low(folder: Folder) -> LedgerId:
 
 
 class Walk:
-    """Goes through all ledgers in ascending order: says which folders to read next and gives the ids found.
+    """Goes through all ledgers in ascending order: determines which folders to read next and collects the ids found.
 
     Folders may be read several at a time; what lies behind one that is not read yet has to wait.
     """
@@ -239,7 +241,7 @@ class Walk:
         self.strays: list[str] = []
 
     def ready(self) -> int:
-        """How many ids `take` could give now."""
+        """Return how many ids `take` could give now."""
         count = 0
         for item in self._front:
             if isinstance(item, Folder):
@@ -249,11 +251,11 @@ class Walk:
 
     @property
     def finished(self) -> bool:
-        """Nothing is left to read; there may be ids left to take."""
+        """Return whether there is nothing left to read; there may be ids left to take."""
         return not any(isinstance(item, Folder) for item in self._front)
 
     def next_folders(self, count: int) -> list[Folder]:
-        """The first folders to read, at most `count`. Give their children to `read` before asking again."""
+        """Return the first folders to read, at most `count`. Give their children to `read` before the next call."""
         folders: list[Folder] = []
         self._reading = []
         while self._front and len(folders) < count:
@@ -264,7 +266,7 @@ class Walk:
         return folders
 
     def read(self, names: Sequence[Sequence[str]]) -> None:
-        """The children of the folders asked for last, in that order."""
+        """Add the children of the folders of the last `next_folders`, in that order."""
         answers = iter(names)
         out: list[Folder | list[LedgerId]] = []
         for item in self._reading:
@@ -279,7 +281,7 @@ class Walk:
         self._front.extendleft(reversed(out))
 
     def take(self, limit: int) -> list[LedgerId]:
-        """Up to `limit` of the ids that are ready, ascending."""
+        """Take up to `limit` of the ids that are ready, ascending."""
         taken: list[LedgerId] = []
         while len(taken) < limit and self._front and not isinstance(self._front[0], Folder):
             ids = self._front.popleft()

@@ -1,4 +1,4 @@
-"""What Buckram needs of ZooKeeper: a narrow session, its values, and a count of what goes over it.
+"""The interface to ZooKeeper that Buckram needs: a narrow session, its values, and a count of its requests.
 
 Implemented by kazoo_session (real servers) and simulator/engine/zookeeper. Which nodes exist and what they mean is not
 known here; `create_with_parents` is the one algorithm on top that every session offers in the same way.
@@ -16,9 +16,11 @@ from buckram.seams import Notify
 from buckram.types import Create, KeyOp, SetValue
 
 ANY_VERSION = -1
-"""For `delete` and a multi's Delete and SetValue: whatever the version is, as some of Apache's deletions do."""
+"""Version for `delete` and a multi's Delete and SetValue that matches any, as some of Apache's deletions do."""
 MAX_REQUEST_BYTES = 1_000_000
-"""A server with its usual settings (jute.maxbuffer 1,048,575) ends the connection at a larger one without a reason."""
+"""Maximum bytes of a request: a server with its usual settings (jute.maxbuffer 1,048,575) ends the connection at a
+larger one without a reason.
+"""
 READS = ("get", "exists", "children", "sync")
 _OP_BYTES = 64
 _CREATE_TRIES = 64
@@ -26,7 +28,7 @@ _MAX_VERSION = 2**31 - 1
 
 
 class ZkStat(NamedTuple):
-    """A node's facts. `owner` is the session that an ephemeral node is bound to, 0 for other nodes."""
+    """Stat of a node. `owner` is the session that an ephemeral node is bound to, 0 for other nodes."""
 
     version: int
     ctime_ms: int
@@ -37,7 +39,7 @@ class ZkStat(NamedTuple):
 
 @dataclass(slots=True)
 class OperationCount:
-    """Requests sent, repeated reads and created parents included. A multi is one write."""
+    """Number of requests sent, repeated reads and created parents included. A multi is one write."""
 
     reads: int = 0
     writes: int = 0
@@ -61,27 +63,29 @@ class ZkSession(Protocol):
     """
 
     hosts: str
-    """host:port[,host:port], for messages."""
+    """Servers as host:port[,host:port], for messages."""
     operations: OperationCount
 
     @property
     def session_id(self) -> int:
-        """What ZkStat.owner holds for this session's ephemeral nodes; 0 while there is no session."""
+        """Return the ZkStat.owner of this session's ephemeral nodes; 0 while there is no session."""
         ...
 
     @property
     def ticket(self) -> str:
-        """What `end_other` of another session needs to end this one; "" while there is no session."""
+        """Return the text by which another session's `end_other` can end this one; "" while there is no session."""
         ...
 
     async def end_other(self, ticket: str) -> None:
-        """End the session of a process that is dead; nothing if it is over already. InvalidArgument for a text that is
-        no ticket, MetadataUnavailable when no server could be reached."""
+        """End the session of a process that is dead; do nothing if it is over already.
+
+        Raises InvalidArgument for a text that is no ticket, MetadataUnavailable when no server could be reached.
+        """
         ...
 
     @property
     def session_timeout_s(self) -> float:
-        """How long the servers keep the session of a silent client."""
+        """Return how long the servers keep the session of a silent client, in seconds."""
         ...
 
     async def create(
@@ -94,50 +98,55 @@ class ZkSession(Protocol):
         parents: bool = False,
         world_open: bool = False,
     ) -> tuple[str, int]:
-        """Make a node: (its path with the sequence number if there is one, its version: 0).
+        """Make a node; return its path, with the sequence number if there is one, and its version, which is 0.
 
-        NoSuchKey names the parent that is missing, unless `parents`: missing ones are then made as empty ordinary
-        nodes. `world_open` takes the open ACL whatever the session's is. KeyExists, also when it is ourselves after a
+        Raises NoSuchKey with the parent that is missing, unless `parents`: missing ones are then made as empty ordinary
+        nodes. `world_open` takes the open ACL whatever the session's is. Raises KeyExists, also if it is ours after a
         lost reply: see ZkStat.owner.
         """
         ...
 
     async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]: ...
     async def set(self, path: str, value: bytes, version: int, *, session: int = 0) -> int:
-        """The new version. `session`: the node is bound to that one, so NoSuchKey once this is another session."""
+        """Set the value; return the new version.
+
+        `session`: the node is bound to that one, so raises NoSuchKey once this is another session.
+        """
         ...
 
     async def delete(self, path: str, version: int, *, session: int = 0) -> None:
-        """`session` as for `set`: a node of the same name and version may be somebody else's by then."""
+        """Delete a node. `session` as for `set`: a node of the same name and version may be somebody else's by then."""
         ...
 
     async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None: ...
     async def children(self, path: str, watch: Notify | None = None) -> list[str]:
-        """All names, in order; NoSuchKey if the node is missing."""
+        """Return all names, in order. Raises NoSuchKey if the node is missing."""
         ...
 
     async def multi(self, ops: Sequence[KeyOp], *, session: int = 0) -> None:
-        """All or nothing, in order; the error is that of the first that fails. Parents must exist.
+        """Carry out all operations in order, or none; raise the error of the first that fails. Parents must exist.
 
         `session` as for `set`, of any of the nodes; the error names the first one then.
         """
         ...
 
     async def sync(self, path: str) -> None:
-        """What this session reads afterwards is at least as new as this moment."""
+        """Make sure that what this session reads afterwards is at least as new as this moment."""
         ...
 
     def on_session_lost(self, notify: Notify) -> None:
-        """Called on the loop each time the session and its ephemeral nodes were lost; a new one serves from then on."""
+        """Set a callback on the loop for each loss of the session and its ephemeral nodes; a new session serves from
+        then on.
+        """
         ...
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes go, its watches never fire again. Idempotent."""
+        """End the session: its ephemeral nodes are removed, its watches never fire again. Idempotent."""
         ...
 
 
 async def create_with_parents(path: str, create_one: Callable[[str], Awaitable[str]]) -> str:
-    """`create_one(path)`, and where a parent is missing the parents first; the made path.
+    """Call `create_one(path)`, and if a parent is missing make the parents first; return the made path.
 
     `create_one` makes `path` itself as asked for and any other path as an empty ordinary node. Others delete empty
     parents at the same time, so what vanished is made again, for a bounded number of times.
@@ -160,13 +169,13 @@ async def create_with_parents(path: str, create_one: Callable[[str], Awaitable[s
 
 
 def check_version(path: str, version: int) -> None:
-    """InvalidArgument for one that the protocol has no room for."""
+    """Raise InvalidArgument for a version that the protocol has no room for."""
     if not ANY_VERSION <= version <= _MAX_VERSION:
         raise InvalidArgument(f"{path}: version {version}: a node's version is between 0 and {_MAX_VERSION}")
 
 
 def check_size(ops: Sequence[KeyOp]) -> None:
-    """ValueTooLarge for a request that servers do not take."""
+    """Raise ValueTooLarge for a request that servers do not take."""
     size = sum(
         _OP_BYTES + len(op.key.encode()) + (len(op.value) if isinstance(op, Create | SetValue) else 0) for op in ops
     )

@@ -1,8 +1,8 @@
 """A cluster whose ledger tree Apache's software shares, on a ZooKeeper that lets in nobody without a login.
 
 The nodes of that tree are for the cluster's own user, and in part for whoever has a login; all others are for that user
-alone. `others_may` says which part, and is pure; `share_tree` gives nodes that are there already what new ones get; it
-blocks, for commands. Not here: who has a login (`cli/secure_store.py`).
+alone. `others_may` defines which part, and is pure; `share_tree` gives nodes that are there already what new ones get;
+it blocks, for commands. Not here: who has a login (`cli/secure_store.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ WAIT_S, ENTER_S = 10.0, 2.0
 
 
 def others_may(root: str, path: str) -> str:
-    """What whoever has a login may do with a node: the letters of ZooKeeper for create, delete, read and write. Nobody
-    but the cluster's user may change access lists, delete a child of the root, or do anything outside of it."""
+    """Return what whoever has a login may do with a node: the letters of ZooKeeper for create, delete, read and write.
+
+    Only the cluster's user may change access lists, delete a child of the root, or do anything outside of it.
+    """
     if path == root:
         return "cr"
     if not path.startswith(f"{root}/"):
@@ -34,7 +36,9 @@ def others_may(root: str, path: str) -> str:
 
 
 def access_list(others: str, scheme: str = "auth", user: str = "") -> list[Any]:
-    """The access list of a node: everything for the user, or for who is logged in, and `others` for all logins."""
+    """Return the access list of a node: everything for the user, or for who is logged in, and `others` for
+    all logins.
+    """
     from kazoo.security import ACL, Id, Permissions, make_acl
 
     own = ACL(Permissions.ALL, Id(scheme, user))
@@ -45,7 +49,7 @@ def access_list(others: str, scheme: str = "auth", user: str = "") -> list[Any]:
 
 
 async def may_enter(hosts: str, user: str, password: str, tls: Callable[[], ssl.SSLContext]) -> bool:
-    """Whether a server lets the login in."""
+    """Return whether a server lets the login in."""
     from buckram.metadata.zookeeper.kazoo_session import KazooSession
 
     session = KazooSession(hosts, auth=[("sasl", f"{user}:{password}")], tls=tls, operation_timeout_s=ENTER_S)
@@ -60,7 +64,7 @@ async def may_enter(hosts: str, user: str, password: str, tls: Callable[[], ssl.
 
 @contextmanager
 def _session(hosts: str, user: str, password: str, tls: Callable[[], ssl.SSLContext]) -> Iterator[Any]:
-    """A started kazoo client. MetadataUnavailable."""
+    """Return a started kazoo client. Raises MetadataUnavailable."""
     from kazoo.client import KazooClient
     from kazoo.exceptions import KazooException
 
@@ -80,7 +84,7 @@ def _session(hosts: str, user: str, password: str, tls: Callable[[], ssl.SSLCont
 
 
 def share_tree(hosts: str, root: str, user: str, password: str, tls: Callable[[], ssl.SSLContext]) -> int:
-    """Give every node its access list; how many had another one. MetadataUnavailable."""
+    """Give every node its access list; return how many had another one. Raises MetadataUnavailable."""
     changed = 0
     with _session(hosts, user, password, tls) as client:
         for path in CONFINED:

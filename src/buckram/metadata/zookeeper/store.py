@@ -68,7 +68,7 @@ class ZooKeeperStore(TreeStore):
         await self.session.end_other(ticket)
 
     async def initialise(self) -> str:
-        """Make the cluster, or find the one that is there: its instance id, "" for one that has none."""
+        """Make the cluster, or find the existing one; return its instance id, "" for one that has none."""
         made = await make_cluster(self.session, self.root, self._wanted, self._rng)
         if made.created:
             await self.begin_history()
@@ -78,7 +78,9 @@ class ZooKeeperStore(TreeStore):
         await make_cluster(self.session, self.root, self._wanted, self._rng, instance_id)
 
     async def instance_id(self) -> str:
-        """Also finds out whether LAYOUT is one that can be used, so that nobody starts who could not go on."""
+        """Return the cluster's UUID; also checks that LAYOUT can be used, so that a process which could not go on does
+        not start.
+        """
         await self.tree.manager()
         return await self.tree.instance_id()
 

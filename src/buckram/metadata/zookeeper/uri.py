@@ -18,22 +18,23 @@ _FROM_LAYOUT = ("null", "")
 
 @dataclass(frozen=True, slots=True)
 class ZkUri:
-    """`hosts` are host:port each, `root` the cluster's node; `manager` None takes what LAYOUT says."""
+    """A parsed URI. `hosts` are host:port each, `root` the cluster's node; `manager` None takes the one in LAYOUT."""
 
     hosts: tuple[str, ...]
     root: str = DEFAULT_ROOT
     manager: Manager | None = None
 
     def __str__(self) -> str:
-        """The form that every shell takes unquoted."""
+        """Return the form that every shell takes unquoted."""
         return f"zk{f'+{self.manager.name}' if self.manager else ''}://{','.join(self.hosts)}{self.root}"
 
 
 def parse_zookeeper(uri: str) -> ZkUri | None:
-    """None if the URI means something else; ConfigError says what is wrong with one that does not.
+    """Parse a URI of ZooKeeper; return None if it means something else.
 
-    Understood: zk[+manager]://hosts/root, metadata-store:[zk:]hosts[/chroot], hosts[/root]; hosts are separated by
-    commas or semicolons. The path is the ledgers root; in Pulsar's form it is what /ledgers is below.
+    Raises ConfigError, with what is wrong, for a malformed URI of ZooKeeper. Understood: zk[+manager]://hosts/root,
+    metadata-store:[zk:]hosts[/chroot], hosts[/root]; hosts are separated by commas or semicolons. The path is the
+    ledgers root; in Pulsar's form it is what /ledgers is below.
     """
     given = uri.strip()
     if _looks_like_hosts(given):  # first: a host may be called zk
@@ -62,7 +63,7 @@ def _bare(uri: str, text: str) -> ZkUri:
 
 
 def _looks_like_hosts(text: str) -> bool:
-    """host:port[,host:port]: what Apache's and Pulsar's older tools take."""
+    """Return whether it is host:port[,host:port], which Apache's and Pulsar's older tools take."""
     hosts = text.partition("/")[0].replace(";", ",").split(",")
     return all((found := read_address(host)) is not None and found.port is not None for host in hosts)
 
@@ -78,7 +79,7 @@ def _hosts(uri: str, text: str) -> tuple[str, ...]:
 
 
 def _is_name(host: str) -> bool:
-    """Whether a resolver takes it: labels of 1 to 63 characters, a dot at the end is allowed."""
+    """Return whether a resolver takes it: labels of 1 to 63 characters, a dot at the end is allowed."""
     return ":" in host or all(1 <= len(label) <= 63 for label in host.removesuffix(".").split("."))
 
 

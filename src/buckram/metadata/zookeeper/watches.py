@@ -11,7 +11,7 @@ from buckram.seams import Notify
 
 
 class Change(Enum):
-    """What a server reports of a node."""
+    """Kind of event that a server reports of a node."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -20,14 +20,14 @@ class Change(Enum):
 
 
 class WatchTable:
-    """Functions by node. What is taken out is to be called once each; it is no longer in the table then."""
+    """Functions by node. Those taken out are to be called once each; they are no longer in the table then."""
 
     def __init__(self) -> None:
         self._value: dict[str, dict[Notify, None]] = {}
         self._children: dict[str, dict[Notify, None]] = {}
 
     def add(self, path: str, notify: Notify, *, children: bool) -> None:
-        """`children`: it was set by a listing, otherwise by `get` or `exists`."""
+        """Add a function. `children`: it was set by a listing, otherwise by `get` or `exists`."""
         (self._children if children else self._value).setdefault(path, {})[notify] = None
 
     def take(self, path: str, change: Change) -> list[Notify]:
