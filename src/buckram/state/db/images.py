@@ -1,4 +1,4 @@
-"""Images as files of SQLite's."""
+"""Writing images (the pages of one state) as SQLite database files."""
 
 from __future__ import annotations
 
