@@ -1,7 +1,8 @@
 """IndexClient: executes commands on the objects' index from any process, each of them once.
 
-The process that writes leads the index. Who wants to write waits a second for the leader to close, and then takes over;
-so processes that all write have turns of a second. Not here: what commands do (`core/objects/index.py`).
+The process that writes leads the index. Another one that wants to write waits a second for the leader to close, and
+then takes over; so processes that all write have turns of a second. Not here: what commands do
+(`core/objects/index.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from buckram.state.machine.machine import Machine
 
 R = TypeVar("R")
 TURN_S = 1.0
-"""A leader keeps the index at least so long while others want it."""
+"""Time that a leader keeps the index while others want it, seconds."""
 
 
 class IndexClient:
@@ -29,7 +30,7 @@ class IndexClient:
 
     @property
     def leads(self) -> bool:
-        """Whether this process leads the index at the moment."""
+        """Return whether this process leads the index at the moment."""
         return self.machine.role == "leader"
 
     async def execute(self, command: list[Any]) -> Any:
