@@ -51,7 +51,7 @@ class StreamNamespace(NotCopied):
     def __init__(self, client: LedgerClient, name: str) -> None:
         self._client = client
         self.name = stream_name("x", name).namespace
-        """The namespace's name."""
+        """Name of the namespace."""
         self._streams = StreamStore(client.services.store)
         self._namespaces = Namespaces(self._streams)
 
@@ -60,7 +60,7 @@ class StreamNamespace(NotCopied):
 
     @property
     def store(self) -> StreamStore:
-        """The streams' metadata, for callers within Buckram that work on it directly."""
+        """Metadata of the streams, for callers within Buckram that work on it directly."""
         return self._streams
 
     # -- streams ------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class StreamNamespace(NotCopied):
         return await list_names(self._streams.keys, self._streams.layout.heads(self.name), prefix, after, limit)
 
     async def info(self, stream: str) -> StreamInfo:
-        """Return what is known of a stream now. Raises NoSuchStream."""
+        """Return the present state and settings of a stream. Raises NoSuchStream."""
         name = self._name(stream)
         return await self._info(name, await self._streams.read(name))
 

@@ -261,7 +261,7 @@ class RowImages:
     # -- while SQLite writes ------------------------------------------------------------------------------
 
     def _on_row(self, update: apsw.PreUpdate) -> None:
-        """Note a change before SQLite writes the row. An error is kept: raised here it would come after the statement."""
+        """Note a change before SQLite writes the row. Errors are kept: raised here they would follow the statement."""
         if self._failure is not None or update.database_name != "main":
             return
         try:

@@ -211,7 +211,7 @@ class Lease:
 
 
 async def _outcome(work: Coroutine[Any, Any, None]) -> MetadataError | NoSuchStream | None:
-    """The error as a value: nobody may be there any more who would look at it."""
+    """Return the error as a value: the caller may be gone, and an exception of the task would stay unretrieved."""
     try:
         await work
     except (MetadataError, NoSuchStream) as error:

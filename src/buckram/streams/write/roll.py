@@ -1,4 +1,4 @@
-"""When a segment ends and how the next one takes over, without making appends wait.
+"""Rolling: a segment ends and the next one takes over, without making appends wait.
 
 Before the switch a ledger is prepared that is in no list. From the switch on records go into it; none of them is
 released before the old segment is complete, its ledger is closed, and one compare-and-set has sealed the old segment
@@ -44,7 +44,7 @@ _STOP_S = 2.0
 
 
 class RollerEvents(SegmentEvents, Protocol):
-    """What the roller asks of its stream's writer (`StreamEngine`), besides passing on what segments report."""
+    """Interface of the stream's writer (`StreamEngine`) for the roller, besides the events of segments."""
 
     def switch_segment(self, fresh: SegmentWriter) -> SegmentWriter | None:
         """Write to `fresh` from now on; returns the segment before, if there was one."""
@@ -65,13 +65,13 @@ class RollerEvents(SegmentEvents, Protocol):
         """Give no offsets to further appends; the future is resolved when all before them are acknowledged."""
 
     def at_rest(self) -> bool:
-        """Whether no append has begun that is not acknowledged."""
+        """Return whether every append that has begun is acknowledged."""
 
     def let_go(self) -> None:
         """Give offsets to appends again."""
 
     def go_on(self, segment: SegmentWriter, end: int, last_append: int) -> None:
-        """Do so from offset `end` on, in this segment."""
+        """Give offsets to appends again, from offset `end` on, in this segment."""
 
 
 Interruption = Callable[[SegmentWriter, SegmentWriter], Awaitable[SegmentWriter]]
@@ -96,12 +96,12 @@ class Roller:
         self._recovery_time: Retries | None = None
         """The time that is left for segments that break one after the other without holding a record."""
         self.last_trouble = ""
-        """Why a roll is put off or a segment is being replaced; empty if neither is the case."""
+        """Reason for which a roll is put off or a segment is being replaced; empty if neither is the case."""
         self.closed = self._over = False
 
     @property
     def busy(self) -> bool:
-        """Whether a roll or a repair is under way; until it ends the new segment is not listed."""
+        """Return whether a roll or a repair is under way; until it ends the new segment is not listed."""
         return self._rolling is not None
 
     async def prepare(self) -> SegmentWriter:
@@ -176,7 +176,7 @@ class Roller:
         except InvariantViolation:
             raise
         except BuckramError:
-            return False  # The writer has ended with it, and those who append get it.
+            return False  # The writer has ended with this error, and its appends get it.
         finally:
             self._events.let_go()
 
