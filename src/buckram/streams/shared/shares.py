@@ -4,8 +4,8 @@ The keys are below the ledger's own record, and a metadata store deletes no key 
 itself protects a shared ledger, also from a program that knows nothing of forks, such as Apache's. A fork's key is
 created together with one below the fork's data, which is deleted last, so that a clean-up finds the first by the
 second. A holding key has the stream's name as its value: a move of all metadata by a program that does not know such
-keys would lose empty ones, and is refused for others. Not here: forking (`streams/maintain/fork.py`), letting go (`let_go` of
-`streams/shared/ledgers.py`).
+keys would lose empty ones, and is refused for others. Not here: forking (`streams/maintain/fork.py`), letting go
+(`let_go` of `streams/shared/ledgers.py`).
 
     ledgers/.../L                                   the record
     ledgers/.../L/<uid>                             the stream of this uid holds it: NAMESPACE/STREAM

@@ -154,7 +154,7 @@ class Appender:
 
     @property
     def at_rest(self) -> bool:
-        """Return whether every record with an offset is released, and no append has begun to get offsets."""
+        """Return whether all records with an offset are released, and no append has offsets for a part of its own."""
         begun = bool(self.queue.waiting) and self.queue.waiting[0].begun
         return not begun and self.next_offset == self.window.released
 
