@@ -36,7 +36,7 @@ STRUCT = "struct<"
 """Prefix of the type of a typed column `value` in Spark's words."""
 BATCH_ROWS = 8_192
 BATCH_BYTES = 4 * 1024 * 1024
-"""A record batch ends when it has so many rows or bytes; an entry is never split."""
+"""Rows and bytes at which a record batch ends; an entry is never split."""
 
 
 def ddl(columns: Mapping[str, str]) -> str:

@@ -67,8 +67,8 @@ async def state_offset(client: Client, database: str, offset: int | None, time: 
 def opened_copy(uri: str, database: str, uid: str, offset: int) -> Iterator[apsw.Connection]:
     """Open the state below an offset for reading; the first one on a machine makes the copy.
 
-    Raises NoEarlierState if the log does not have the state any more, and ConfigError if the folder of copies is
-    somebody else's.
+    Raises NoEarlierState if the log does not have the state any more, and ConfigError if the folder of copies belongs
+    to another user.
     """
     check_engine()
     import apsw

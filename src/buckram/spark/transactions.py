@@ -225,7 +225,7 @@ class StreamStep:
         return self._link.run(lambda client: published_tally(client, name, done))
 
     def publish(self) -> bool:
-        # A stream decides anew by itself when it changes, but whoever published this step had other rows, perhaps.
+        # A stream decides anew by itself when it changes, but another process may have published other rows.
         return self._link.run(self._publish)
 
     def _ledgers(self, name: str) -> list[SealedLedger]:

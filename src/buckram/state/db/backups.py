@@ -137,7 +137,7 @@ class Backups:
             self._waiting.pop(one.head.uid, None)
         except NoSuchStream:
             return  # It was deleted, or made anew under its name.
-        except Exception as error:  # Whoever writes the database's log may bring about more than errors of ours.
+        except Exception as error:  # Malformed records in the database's log may raise more than BuckramErrors.
             failed = WriteFailed(-1, str(error)) if isinstance(error, OSError) else error
             note_problem(report, f"backup of {one.name}", failed)
             again = asyncio.get_running_loop().time() + min(one.policy.backup_every_s / 10, AGAIN_S)

@@ -67,7 +67,7 @@ class Committing:
         return self._state.sequence
 
     async def prove(self) -> None:
-        """Return when nobody else can have led when this was called. Raises NotLeader."""
+        """Wait until it is proven that no other process led when this was called. Raises NotLeader."""
         await self._replica.prove()
 
     @property

@@ -314,14 +314,14 @@ class Database(NotBlocking):
         return (await self.backup_at(path))[1]
 
     async def backup_at(self, path: str | Path) -> tuple[int, int]:
-        """As `backup`; returns the offset below which everything is in the file, and its bytes."""
+        """Write a file as `backup` does; return the offset below which everything is in it, and its bytes."""
         await self._begun()
         async with self._backups:
             offset, image = self.applied, self._engine.image(self._state.sequence)
             return offset, await write_in_thread(await image, Path(path))
 
     async def catch_up(self, at_most_s: float) -> None:
-        """Return when this replica lacks nothing that was committed so many seconds before this call. TooStale."""
+        """Wait until this replica has everything committed up to `at_most_s` seconds before this call. TooStale."""
         await self._begun()
         await self._replica.fresh(at_most_s)
 
@@ -348,16 +348,16 @@ class Database(NotBlocking):
     async def lead(self, *, takeover: bool = False) -> None:
         """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight.
 
-        MirrorStream: it is a mirror of a database in another cluster, where somebody leads.
+        Raises MirrorStream for a mirror of a database in another cluster, which is led there.
         """
         await self._replica.lead(takeover=takeover)
 
     async def check_writable(self) -> None:
-        """MirrorStream for a mirror of a database in another cluster. Raises MetadataError."""
+        """Raise MirrorStream for a mirror of a database in another cluster. Raises MetadataError."""
         await self._replica.check_writable()
 
     async def leads_within(self, seconds: float) -> bool:
-        """Wait until this replica leads, for so long at most; returns whether it does. For `hrana`."""
+        """Wait at most `seconds` until this replica leads; return whether it does. For `hrana`."""
         return await self._replica.leads_within(seconds)
 
     async def step_down(self) -> None:

@@ -222,8 +222,8 @@ class Engine:
         """Have the loop write a group into the log, and wait until it has decided. Thread."""
         self._tell(self._events.commit_wanted, pending)
         pending.decided.wait()
-        # Whoever asks from the decision on wants the state after it. The files have the one before: this is the last
-        # moment for those who asked until then.
+        # Image requests from the decision on are for the state after it. The files have the one before: this is the
+        # last moment for earlier requests.
         self._take_images()
 
     @property
@@ -231,7 +231,7 @@ class Engine:
         """Return whether groups of other processes wait to be applied: then a running transaction cannot commit."""
         return self._queued > 0 or self._replaced != self._replacements
 
-    # -- files that somebody deleted ----------------------------------------------------------------------
+    # -- deleted files ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Check regularly that the files exist: temporary folders, the default place, are cleaned by other programs."""
@@ -242,9 +242,9 @@ class Engine:
         self._look_again = self._loop.call_later(_LOOK_S, self._look)
 
     def keep_files(self) -> None:
-        """Make the files anew of what is open, if somebody deleted them. Thread.
+        """Make the files anew from the open ones if they were deleted. Thread.
 
-        A transaction that is open ends before that: its connection has all that it needs. Raises DatabaseFailed.
+        An open transaction ends before that: its connection has all that it needs. Raises DatabaseFailed.
         """
         before = self.files
         if before.intact or self.execution.open:
@@ -380,7 +380,7 @@ def _deliver(future: asyncio.Future[Image], given: Image | Exception) -> None:
     if isinstance(given, Exception):
         if not future.done():
             future.set_exception(given)
-            future.exception()  # Whoever waits is told; nobody may.
+            future.exception()  # Mark it as retrieved: no caller may be waiting.
     elif future.done():
         given.close()
     else:

@@ -71,7 +71,7 @@ class Host(Protocol):
     threads: Threads
 
     def advance(self, sequence: int, digest: int) -> None:
-        """The files have the next group."""
+        """Note that the files have the next group."""
         ...
 
     def ask_for_commit(self, pending: Pending) -> None:
@@ -79,7 +79,7 @@ class Host(Protocol):
         ...
 
     def keep_files(self) -> None:
-        """Make the files anew if somebody deleted them."""
+        """Make the files anew if they were deleted."""
         ...
 
     @property
@@ -88,7 +88,7 @@ class Host(Protocol):
         ...
 
     def without_removed(self, digest: int, size: int) -> int:
-        """The digest without the pages beyond a size."""
+        """Return the digest without the pages beyond a size."""
         ...
 
 
@@ -360,7 +360,7 @@ class Execution:
         return self._wrote
 
     def _check_keys(self, executor: Executor) -> None:
-        """Raises SqlError if a row names one that does not exist."""
+        """Raise SqlError if a foreign key names a row that does not exist."""
         missing = executor.inside("PRAGMA foreign_key_check")
         if missing:
             table, row, parent, _ = missing[0]
@@ -374,7 +374,7 @@ class Execution:
             )
 
     def roll_back(self) -> None:
-        """Roll the caller's transaction back, if it is open, also because somebody else's is applied."""
+        """Roll the caller's transaction back if it is open; also done when another process's group is applied."""
         self._behind = True
         if self.open:
             self._roll_back()

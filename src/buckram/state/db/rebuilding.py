@@ -1,7 +1,7 @@
-"""Rebuilding an earlier state of a database from its snapshots and its log, in this process and for nobody else.
+"""Rebuilding an earlier state of a database from its snapshots and its log, for use in this process only.
 
-Every group is applied as a follower would, so that every digest in the log is compared. Not here: what becomes of the
-state (`state/db/transfer.py`).
+Every group is applied as a follower would, so that every digest in the log is compared. Not here: the use of the state
+(`state/db/transfer.py`).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class ReplicaSign:
 
     async def _keep(self) -> None:
         while True:
-            # Whoever may not write keys here is not shown, and is a replica all the same.
+            # A process without permission to write keys here is not shown, and is a replica all the same.
             with suppress(BuckramError):
                 await self._show(json.dumps((await self._report())._asdict()).encode())
             await asyncio.sleep(_EVERY_S)

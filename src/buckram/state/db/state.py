@@ -108,7 +108,7 @@ class DatabaseState:
                 return "it is empty"
             head = _unpacked(codec, first)
             if head.get("format") != FORMAT:
-                return ""  # Another version wrote it, which is told when it is restored.
+                return ""  # Another version wrote it; restoring it raises the error.
             digest = number = 0
             _outcomes(codec, pieces, head["outcomes"])
             for data in _page_runs(codec, pieces, head["pages"]):

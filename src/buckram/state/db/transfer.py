@@ -164,10 +164,10 @@ def _schema_after(before: bytes, page: bytes) -> bytes:
 
 
 class _File:
-    """A file of SQLite's as pages, which SQLite holds meanwhile so that nobody changes it.
+    """A SQLite database file as pages, locked by SQLite meanwhile so that no other process changes it.
 
-    SQLite first brings to its end what a crash left beside it: it rolls back a hot journal, and reads what was
-    committed in a write-ahead log. Where there is such a log, or other pages than ours, a copy is taken.
+    SQLite first recovers from a crash: it rolls back a hot journal, and reads the commits in a write-ahead log. If
+    there is such a log, or the page size is not ours, a copy is taken.
     """
 
     def __init__(self, path: Path) -> None:

@@ -57,7 +57,7 @@ class Image:
         return self._files.read_at(number, self._frames.get(number))
 
     def pages(self) -> Iterator[bytes]:
-        """All pages in order."""
+        """Yield all pages in order."""
         return map(self.page, range(1, self.size + 1))
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class WalFiles:
             return False
 
     def contents(self) -> Iterator[bytes]:
-        """All pages of the committed state in order, also when the files have no names any more."""
+        """Yield all pages of the committed state in order, also when the files have no names any more."""
         for number in range(1, self.size + 1):
             yield self.read_at(number, self._frames.get(number))
 

@@ -251,7 +251,7 @@ class Writer:
                 waiting.future.set_exception(result)
             else:
                 waiting.future.set_result(result)
-        for waiting in reversed(served[len(results) :]):  # The rows of those before are so many that these come next.
+        for waiting in reversed(served[len(results) :]):  # They come next: the results are too large.
             taken.remove(waiting)
             self._queue.give_back(waiting.caller, waiting)
 

@@ -35,7 +35,7 @@ class Attempts:
         has.
         """
         now = self._loop.time()
-        if self._failing_since is None or now - began >= _TROUBLE_S:  # so long it waited for another leader
+        if self._failing_since is None or now - began >= _TROUBLE_S:  # it waited that long for another leader
             self._failing_since = now
         if now - self._failing_since >= _TROUBLE_S or self._services.bookies.nobody() is not None:
             return True

@@ -1,7 +1,7 @@
 """Machine: the handle for a class with apply(command), the same state in every process that opens it.
 
 `m = await ns.machine("inventory", Inventory)`; `await m.execute(command)`; `await m.read(lambda state: ...)`. Not here:
-how replicas agree (`state/machine/replica.py`); what a class must keep to is told in docs/tutorial/machine.md.
+how replicas agree (`state/machine/replica.py`); the rules for a class are in docs/tutorial/machine.md.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Machine(NotBlocking, Generic[M]):
         return tuple(self._replica.damaged_snapshots)
 
     async def check_writable(self) -> None:
-        """MirrorStream for a machine whose log is a mirror of one in another cluster. Raises MetadataError."""
+        """Raise MirrorStream for a machine whose log is a mirror of one in another cluster. Raises MetadataError."""
         await self._replica.check_writable()
 
     async def leader(self) -> str:
@@ -231,7 +231,7 @@ class Machine(NotBlocking, Generic[M]):
             except CommandForgotten:
                 if again:
                     raise
-                # A new token that is not known: the session was silent for so long that replicas dropped it.
+                # A new token that is not known: replicas dropped the session after a long silence.
                 self._sequences, again = None, True
             finally:
                 # Its result is not kept, unless the caller does not know the outcome.
@@ -239,7 +239,7 @@ class Machine(NotBlocking, Generic[M]):
                     own.done(given)
 
     async def token(self) -> str:
-        """A new token, to be kept before its command is executed: then a program that crashed can repeat the command.
+        """Return a new token; stored before its command is executed, it lets a restarted program repeat the command.
 
         The results of the last 4096 tokens of this handle are kept. Raises NotLeader.
         """
@@ -309,7 +309,7 @@ class Machine(NotBlocking, Generic[M]):
     async def lead(self, *, takeover: bool = False) -> None:
         """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight.
 
-        MirrorStream: its log is a mirror of one in another cluster, where somebody leads.
+        Raises MirrorStream if its log is a mirror of one in another cluster, which is led there.
         """
         await self._replica.lead(takeover=takeover)
 

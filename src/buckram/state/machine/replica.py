@@ -195,7 +195,7 @@ class Replica:
         raise NotLeader(str(self.place.name), await self.leader_name())
 
     async def check_writable(self) -> None:
-        """MirrorStream for a log that is written from another cluster, and not by this replica. MetadataError."""
+        """Raise MirrorStream for a log that is written from another cluster, not by this replica. MetadataError."""
         name = self.place.name
         check_writable(str(name), (await self.place.streams.read(name, within_s=0.0)).head, self._candidacy.mirror_of)
 
@@ -292,7 +292,7 @@ class Replica:
                 self._want_no_more()
 
     async def leads_within(self, seconds: float) -> bool:
-        """Wait until this replica leads or has stopped, for so long at most; returns whether it leads."""
+        """Wait at most `seconds` until this replica leads or has stopped; return whether it leads."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._leads.wait()

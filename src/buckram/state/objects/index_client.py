@@ -24,7 +24,7 @@ class IndexClient:
     """The index of one namespace's objects."""
 
     def __init__(self, machine: Machine[ObjectIndex], *, patient: bool = False) -> None:
-        """`patient`: it waits until nobody else leads, and takes over from nobody."""
+        """`patient`: it waits until no other process leads, and never takes over."""
         self.machine, self._patient = machine, patient
         self._leading: asyncio.Lock = asyncio.Lock()
 
@@ -34,7 +34,7 @@ class IndexClient:
         return self.machine.role == "leader"
 
     async def execute(self, command: list[Any]) -> Any:
-        """Execute a command, whoever leads before. CommandRefused, MirrorStream, ReplicaStopped, HandleClosed."""
+        """Execute a command, leading the index for it. CommandRefused, MirrorStream, ReplicaStopped, HandleClosed."""
         token: str | None = None
         while True:
             try:
@@ -74,11 +74,11 @@ class IndexClient:
                 # What a leader wrote last before it died is readable once the next one has recovered it.
                 try:
                     await self._lead()
-                except MirrorStream:  # Here nobody can but who copies it, and what is there is shown meanwhile.
+                except MirrorStream:  # Only the copying process can lead here; the present state is shown.
                     return await self.machine.read(function, "stale")
 
     async def check_writable(self) -> None:
-        """MirrorStream where objects are written in another cluster. Raises MetadataError."""
+        """Raise MirrorStream if the objects are written in another cluster. Raises MetadataError."""
         if not self.leads:
             await self.machine.check_writable()
 

@@ -142,7 +142,7 @@ class Objects(NotBlocking):
         metadata: Mapping[str, str] | None = None,
         expires_s: float | None = None,
     ) -> ObjectInfo:
-        """Put an object, in the place of one of this name. Everybody sees all of it, or what was there before.
+        """Put an object, replacing one of this name. Readers see either all of it, or the object before.
 
         `if_absent`: ObjectExists if the name is taken; `if_match`: ObjectChanged unless it has this version.
         `expires_s`: it goes by itself after so many seconds. If `data` raises an error, nothing is put. DataLost: this
@@ -221,7 +221,7 @@ class Objects(NotBlocking):
         await self.new_part(upload, number, data)
 
     async def new_part(self, upload: int, number: int, data: Data) -> PartInfo:
-        """The same as `put_part`; returns what was put."""
+        """Put a part as `put_part` does, and return its information."""
         for what, value in (("upload", upload), ("number", number)):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{what} {value!r}: needs an int from 0 on")

@@ -36,7 +36,7 @@ class LackingRecords(NamedTuple):
 
 async def begin_after_deleted(streams: StreamStore, deleted: Collection[LedgerId]) -> list[LackingRecords]:
     """Have each stream begin after the segments at its beginning whose ledgers are among these, and end before an open
-    one that is; return what every stream lacks. While nobody writes. It may be repeated. MetadataError."""
+    one that is; return what every stream lacks. No stream may have a writer. It may be repeated. MetadataError."""
     gone, found = frozenset(deleted), list[LackingRecords]()
     if not gone:
         return found

@@ -208,7 +208,7 @@ async def _publish(
             if await change_export(streams, work.uid, work.directory, change, ops) is not None:
                 return
         except (NoSuchKey, VersionConflict):
-            pass  # Somebody took the intent, or an earlier request published the copy and its reply was lost.
+            pass  # Another process took the intent, or an earlier request published the copy and its reply was lost.
         except MetadataUnavailable as error:
             await retries.wait(error)
             continue

@@ -280,7 +280,7 @@ class _Forking:
     # -- copies -------------------------------------------------------------------------------------------
 
     def _made(self, plan: ForkPlan) -> list[tuple[Made, Intent]]:
-        """The copies that the plan needs, as far as they are there."""
+        """Return the copies that the plan needs, as far as they exist."""
         return [copy for row in _copied_rows(plan) if (copy := self._copies.get(_key(plan, row))) is not None]
 
     async def _copy(self, plan: ForkPlan) -> None:
@@ -460,7 +460,7 @@ class _Forking:
         return Step(forked(str(self._name), head, plan, made).head)  # Its pages are written already.
 
     async def _write_page(self, page: Page) -> None:
-        """Write a page of a list that nobody reads yet. MetadataUnavailable."""
+        """Write a page of a list that has no readers yet. MetadataUnavailable."""
         key = self._streams.layout.page(self._uid, page.number)
         with suppress(KeyExists):  # An earlier request succeeded and its reply was lost.
             await retry_metadata(lambda: self._streams.keys.create(key, encode_page(page)))

@@ -109,7 +109,7 @@ async def check_stream(client: LedgerClient, streams: StreamStore, name: StreamN
             foreign = foreign or isinstance(error, ForeignLedger)
             found.problems.append(f"segment {row.number}: {error}")
     if not foreign:
-        with suppress(MetadataError):  # An administrator's look takes back what was noted; nobody else's may.
+        with suppress(MetadataError):  # A check by an administrator withdraws the notes; others may not.
             await forget_foreign_notes(client.services.store, head.uid)
     return found
 

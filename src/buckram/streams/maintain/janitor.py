@@ -81,13 +81,13 @@ class JanitorSettings:
     grace_s: float = 3.0
     """Pause between the two checks that decide that a writer is gone."""
     bulk_age_s: float = 86_400.0
-    """An application that neither published nor made a ledger for so long is taken for dead, and the ledgers that it
-    did not publish are discarded. Of an active application only ledgers of decided steps are discarded, at any age."""
+    """Time without publishing or making a ledger after which an application is taken for dead, and its unpublished
+    ledgers are discarded. Of an active application only ledgers of decided steps are discarded, at any age."""
     retired_s: float = 3600.0
     """Time that ledgers of compacted or offloaded segments are kept, because readers may still use them."""
     seal_s: float = 60.0
-    """A stream is sealed when its lease was free and its open segment did not grow for so long: its writer died, and
-    its last records become readable only by that."""
+    """Time with a free lease and no growth of the open segment after which a stream is sealed: its writer died, and the
+    seal makes its last records readable."""
     join_at: int = 16
     """Number of adjacent small segments from which they are joined into one, which takes fewer ledgers."""
     orphans: bool = True
@@ -141,8 +141,8 @@ class Janitor:
     ) -> None:
         """`backups`: makes the backups of databases that policies ask for; without it, this janitor makes none.
 
-        `offload_places`: where history may be, because whoever changes streams sets policies; None: anywhere, which is
-        for clusters where everybody may do what this process may."""
+        `offload_places`: the allowed locations of history, because users who change streams set policies; None:
+        anywhere, which is for clusters where every user may do what this process may."""
         self._client, self._backups, self._places = client, backups, offload_places
         self._streams = StreamStore(client.services.store)
         self._namespaces = Namespaces(self._streams)
@@ -349,7 +349,7 @@ class Janitor:
         return done
 
     async def _intents(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
-        """Discard what can never be listed; returns the ledgers of the present epoch if nobody holds the lease."""
+        """Discard what can never be listed; return the ledgers of the present epoch if the lease is free."""
         suspects: list[_Suspect] = []
         made: list[Intent] = []
         after, read = -1, partial(list_intents, self._streams, head.uid, limit=_INTENTS)

@@ -135,9 +135,9 @@ class SegmentCopy:
         return digest_of(data)
 
     async def discard(self, client: LedgerClient, streams: StreamStore) -> bool:
-        """Delete what was written, after a failure. What cannot be deleted now the janitor deletes by its intent.
+        """Delete the written files after a failure. Those that cannot be deleted now the janitor deletes by the intent.
 
-        Returns False if somebody else has taken the intent.
+        Returns False if another process has taken the intent.
         """
         if await self._has_ended():
             with suppress(BuckramError):  # The first error is the one to report.
@@ -209,7 +209,7 @@ class SegmentCopy:
 
     def _part_ended(self, call: asyncio.Future[Part]) -> None:
         self.room.release()
-        forget_error(call)  # It is raised in the order of parts; after the first one nobody asks for another.
+        forget_error(call)  # Errors are raised in the order of parts; those after the first one are dropped.
 
     async def _made(self) -> None:
         """Wait for the first part that is being made."""

@@ -77,7 +77,7 @@ async def known_end(client: LedgerClient, name: StreamName, head: Head) -> int:
 
 
 async def known_reach(client: LedgerClient, name: StreamName, head: Head) -> Reach:
-    """Return how far the stream is readable now."""
+    """Return the readable end of the stream and the bytes of its open segment now."""
     segment = head.open_segment
     if segment is None:
         return Reach(head.end, 0)

@@ -44,7 +44,7 @@ from buckram.types import Entry
 _LOOK_MIN_S, _LOOK_MAX_S, _LOOK_FOR_S = 0.002, 0.01, 1.0
 """After a mark the head is read every few milliseconds for a second, in case the watch takes longer."""
 _IDLE_LOOK_S = 5.0
-"""The head is read so often while nothing changes, in case a watch was lost."""
+"""Interval of reads of the head while it does not change, seconds, in case a watch was lost."""
 _TRANSIENT = (NoSuchLedger, NoSuchEntry, ReadFailed, MetadataUnavailable)
 _PAUSE_S, _GIVE_UP_S = 0.1, 60.0
 _Chunk: TypeAlias = Sequence[Entry | Batch | EntryHeader]

@@ -249,7 +249,7 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
 async def discard(client: LedgerClient, streams: StreamStore, uid: str, intent: Intent) -> bool:
     """Delete a ledger, or files of history, that no list has. False: its intent is gone or has changed meanwhile.
 
-    It was listed then, or discarded by somebody else. Raises ReadFailed or WriteFailed if the files cannot be reached.
+    It was listed then, or discarded by another process. Raises ReadFailed or WriteFailed if the files are unreachable.
     """
     key, retries = streams.layout.intent(uid, intent.ledger), head_retries()
     while True:
@@ -347,7 +347,7 @@ async def drop_segment(client: LedgerClient, streams: StreamStore, uid: str, row
 async def drop_segments(
     client: LedgerClient, streams: StreamStore, uid: str, rows: Sequence[Segment], *, leave_files: bool = False
 ) -> None:
-    """The same for several rows at once, so that their ledgers share steps in the metadata.
+    """Delete as `drop_segment` does for several rows at once, so that their ledgers share steps in the metadata.
 
     With `leave_files` files of history that cannot be reached stay where they are.
     """

@@ -219,8 +219,8 @@ class NewStream(NamedTuple):
 async def create_stream(streams: StreamStore, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> NewStream:
     """Create a stream with this head; `extra`: further operations for the same multi.
 
-    It is created on condition that namespace and link of replication are what was read here: whoever writes a link
-    writes the namespace's record in the same step, so a fence excludes a creation that began before it.
+    It is created on condition that namespace and link of replication are unchanged since they were read here: a link is
+    written together with the namespace's record, so a fence excludes a creation that began before it.
 
     Raises NoSuchNamespace, StreamExists, ReplicationRefused where the other cluster's side of the namespace was
     promoted, InvalidArgument for settings that do not go with the namespace's.

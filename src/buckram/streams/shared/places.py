@@ -311,7 +311,7 @@ def _write_durably(directory: str, file: str, data: Buffer | str, *, new: bool =
         try:
             os.link(unfinished, path)  # Unlike renaming, this fails if the name is taken.
         finally:
-            with suppress(FileNotFoundError):  # Whoever committed first may have swept it away.
+            with suppress(FileNotFoundError):  # The process that committed first may have swept it away.
                 os.unlink(unfinished)
     else:
         os.replace(unfinished, path)

@@ -169,7 +169,7 @@ class BulkLedger(NotCopied):
         """Close the ledger and return its totals. `publish` deletes a ledger without records instead of listing it.
 
         It waits, for a bounded time, until all copies are stored (Writer.replicated), because the process may end as
-        soon as it has reported the ledger, and nobody would send the missing copies then.
+        soon as it has reported the ledger, and no process would send the missing copies then.
         """
         await self._ledger.close()
         await self._ledger.replicated()
@@ -190,7 +190,7 @@ class Bulk(NotCopied):
         step: StepId,
         acting_for: Purpose = Purpose.RECORDS,
     ) -> None:
-        """`acting_for`: the purpose of the stream, for whoever writes one that is not for records."""
+        """`acting_for`: the purpose of the stream, needed to write one that is not for records."""
         version = step.version
         if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < 2**63:
             raise InvalidArgument(f"version {version!r} of transaction {step.application!r}: needs an int from 0 on")

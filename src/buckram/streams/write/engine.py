@@ -453,7 +453,7 @@ class StreamEngine:
             self.pause()
             self._roller.repair(segment)
         elif isinstance(error, LedgerFenced) and not segment.progress.listed and self._roller.busy:
-            self.pause()  # Whoever fenced it, a janitor perhaps: listing it fails, and says why.
+            self.pause()  # It was fenced, by a janitor perhaps: listing it fails with the reason.
         else:
             self.fail(as_writer_error(self.stream, error))
 

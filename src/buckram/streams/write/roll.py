@@ -53,7 +53,7 @@ class RollerEvents(SegmentEvents, Protocol):
         """Write what `failed` has not stored to `fresh`; `end` is the first offset that goes there."""
 
     def segment_listed(self, segment: SegmentWriter) -> None:
-        """The stream's head lists the segment, so its records may be released."""
+        """Learn that the stream's head lists the segment, so that its records may be released."""
 
     def fail(self, error: BuckramError) -> None:
         """End the writer, because the stream cannot be written to any more."""
@@ -128,7 +128,7 @@ class Roller:
         self._current = current
 
     def entry_sent(self) -> None:
-        """Called after each entry: list the segment, prepare the next ledger, or roll, whichever is due."""
+        """After each entry, list the segment, prepare the next ledger, or roll, whichever is due."""
         current = self._current
         if current is None or self.closed:
             return
@@ -191,7 +191,7 @@ class Roller:
         return self._prepared is not None
 
     def follow(self, segment: SegmentWriter, end: int, last_append: int) -> None:
-        """Called by an Interruption: appends go on in this segment, from offset `end` on."""
+        """Let appends go on in this segment, from offset `end` on; called by an Interruption."""
         self._events.go_on(segment, end, last_append)
 
     async def _interrupted(self, work: Interruption, done: asyncio.Future[bool]) -> None:
@@ -232,7 +232,7 @@ class Roller:
     def repair(self, failed: SegmentWriter) -> None:
         """Replace the current segment, which broke for want of bookies and not because of another writer.
 
-        No-op while a roll is under way and after `stop`: whoever ends the segment then finds out that it broke.
+        No-op while a roll is under way and after `stop`: the code that ends the segment then finds out that it broke.
         """
         if self._rolling is None and not self.closed:
             self._rolling = self._scope.spawn(self._repair(failed), "repair")
