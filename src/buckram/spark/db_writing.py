@@ -182,7 +182,7 @@ def row_tally(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Tally:
 
 
 def _as_bytes(value: Any) -> bytes | None:
-    """Return a value as bytes that keep it apart from values of other types, as SQLite does; None for null."""
+    """Return a value as bytes, with a prefix for its type as SQLite distinguishes types; None for null."""
     if value is None:
         return None
     if isinstance(value, bytes | bytearray):

@@ -42,7 +42,7 @@ class Snapshotter:
         self._next_commands = self._next_bytes = 0
         self._task: asyncio.Task[int | Failed] | None = None
         self._last_bytes = 0
-        """Size in bytes of the last snapshot, 0 if another process took it."""
+        """Size in bytes of the last snapshot that this process took, 0 before its first."""
         self._left: list[LedgerId] = []
         """Ledgers of the snapshots that left the head at the last publication."""
         self.count_on()

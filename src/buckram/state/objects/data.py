@@ -105,7 +105,7 @@ class LedgerMaker:
         return True
 
     def give_up(self, ledgers: Iterable[tuple[LedgerId, int]]) -> None:
-        """Seal these ledgers (with their sizes) in the index: bytes that have no name by then never get one."""
+        """Seal these ledgers (with their bytes) in the index: bytes that have no name by then never get one."""
         for ledger, size in ledgers:
             if not self._scope.closed:
                 self._scope.spawn(self._seal(ledger, size), f"give up {ledger}")
