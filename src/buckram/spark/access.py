@@ -1,7 +1,7 @@
-"""How this process and the executors enter a cluster: a token and TLS, which travel with the metadata URI unseen.
+"""Access of this process and the executors to a cluster: a token and TLS, which travel hidden in the metadata URI.
 
-Spark puts the options of a data source into plans, the UI and event logs; so `ClusterUri` takes the secrets out of the
-way as soon as the options are parsed, and is a plain URI wherever it is shown, logged or written to a checkpoint.
+Spark puts the options of a data source into plans, the UI and event logs; so `ClusterUri` hides the secrets as soon as
+the options are parsed, and is a plain URI wherever it is shown, logged or written to a checkpoint.
 Not here: the options themselves (`spark/options.py`).
 """
 
@@ -20,12 +20,12 @@ SECRET_OPTIONS = ("token", "tokenFile", "tls.ca", "tls.certificate", "tls.key")
 
 
 class ClusterUri(str):
-    """A metadata URI with the way in. Text of it, also its repr and JSON, is the URI alone; pickling keeps all."""
+    """A metadata URI with token and TLS. As text, repr and JSON it is the URI alone; pickling keeps everything."""
 
     token: str
     tls: TlsConfig
     encryption: EncryptionConfig
-    """Where keys are, on every machine."""
+    """Location of the encryption keys, the same on every machine."""
 
     def __new__(
         cls, uri: str, token: str = "", tls: TlsConfig | None = None, encryption: EncryptionConfig | None = None
@@ -39,13 +39,15 @@ class ClusterUri(str):
 
     @property
     def secured(self) -> bool:
-        """Whether bookies are spoken to through TLS, or want to know who asks."""
+        """Return whether connections to bookies use TLS or a token."""
         return self.tls.mode != "off" or bool(self.token)
 
 
 def cluster_uri(uri: str, given: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ClusterUri:
-    """The URI with what the options give, and otherwise what the environment of this process, the driver, says; so that
-    executors need no environment of their own. Files of certificates are read where they are used. ConfigError."""
+    """Return the URI with token and TLS from the options, else from the environment of this process, the driver.
+
+    Executors then need no environment of their own. Certificate files are read where they are used. ConfigError.
+    """
     token = str(given.get("token") or "") or environment.get(TOKEN_VARIABLE, "").strip()
     if given.get("tokenFile"):
         token = read_secret(str(given["tokenFile"]))
@@ -58,12 +60,12 @@ def cluster_uri(uri: str, given: Mapping[str, Any], environment: Mapping[str, st
 
 
 def way_in(uri: str) -> dict[str, Any]:
-    """Arguments of `connect` and `secured_by` for a URI: token and TLS."""
+    """Return the arguments of `connect` and `secured_by` for a URI: token and TLS."""
     if not isinstance(uri, ClusterUri):
         return {}
     return {"token": uri.token, "tls": uri.tls if uri.tls.mode != "off" else None}
 
 
 def encryption_of(uri: str) -> EncryptionConfig | None:
-    """Where the keys of namespaces are; None: as the environment of this process says."""
+    """Return the location of the keys of namespaces; None if the environment of this process decides."""
     return uri.encryption if isinstance(uri, ClusterUri) else None

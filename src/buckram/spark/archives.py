@@ -2,8 +2,8 @@
 
 Spark puts `pyspark.zip` first on the path of every Python process that it starts, those that only plan a read or a
 write included. It holds sources alone, so each process compiles some two hundred modules anew: 1.3 s of CPU. An archive
-may hold compiled modules as well, which the import takes first. This is for who installed PySpark: it changes that
-installation. Not here: sessions (`session.py`).
+may hold compiled modules as well, which the import takes first. It changes the installation of PySpark, so it is for
+the user who owns that. Not here: sessions (`session.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 _TESTS = "/tests/"
-"""PySpark's own, which no process imports."""
+"""Folder of PySpark's own tests, which no process imports."""
 
 
 def compile_archives(library: Path | None = None) -> list[Path]:

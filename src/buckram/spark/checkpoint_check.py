@@ -1,8 +1,8 @@
-"""Whether the checkpoint of a Spark query is whole: every file that Spark needs to go on is there, with its bytes.
+"""Checks that the checkpoint of a Spark query is whole: every file that Spark needs to go on exists and is undamaged.
 
 Spark goes on behind the last batch that was done. It needs `metadata`, the files of that batch and of the one that was
-begun after it, and for each state store the newest snapshot with all changes since. Not here: what a checkpoint says of
-itself (`spark/checkpoints.py`).
+begun after it, and for each state store the newest snapshot with all changes since. Not here: the contents of a
+checkpoint (`spark/checkpoints.py`).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _NO_SNAPSHOT = (
     AttributeError,
     RuntimeError,
 )
-"""What reading a snapshot ends with if it is something else."""
+"""Errors of reading a file as a snapshot if it is something else."""
 
 
 @dataclass(slots=True)
 class CheckpointCheck:
-    """What a check found. `problems` is empty for a checkpoint from which its query can go on."""
+    """Result of a check. `problems` is empty for a checkpoint from which its query can go on."""
 
     path: str
-    """Without the namespace."""
+    """Path of the checkpoint, without the namespace."""
     query: str = ""
     batch: int | None = None
     """The last batch that was done."""
@@ -52,9 +52,9 @@ class CheckpointCheck:
     files: int = 0
     """The number of files that Spark needs."""
     bytes: int = 0
-    """Of these files, all of which were read and compared with their digests unless the check was of names only."""
+    """Bytes of these files, all of which were read and compared with their digests unless only names were checked."""
     problems: list[str] = field(default_factory=list)
-    """One sentence each, which names the file."""
+    """Faults that were found: one sentence each, which names the file."""
 
 
 def version_of(file: str) -> int | None:
@@ -162,7 +162,7 @@ class _Look:
         return needed
 
     async def _stores(self) -> list[str]:
-        """The directories of all state stores: those that there have to be, and those that there are."""
+        """Return the directories of all state stores: those that must exist, and those that do."""
         stores: dict[str, None] = {}
         for name in self._files:
             if name.startswith(f"{STATE}/") and version_of(name) is not None:
@@ -174,7 +174,7 @@ class _Look:
         return sorted(stores)
 
     async def _announced(self, name: str, operator: str) -> list[str]:
-        """The stores of an operator, as Spark has written them down."""
+        """Return the stores of an operator as Spark has recorded them."""
         data = await self._get(name)
         lines = (data or b"").decode(errors="replace").splitlines()
         about = as_json_line(lines[-1]) if lines else None
@@ -188,7 +188,7 @@ class _Look:
         return found
 
     async def _parts(self, store: str, name: str) -> list[str]:
-        """The files of RocksDB that a snapshot names and that lie beside it."""
+        """Return the files of RocksDB that a snapshot names and that lie beside it."""
         try:
             data = await self._objects.get(f"{self._found.path}/{name}")
             self.looked_at.add(name)

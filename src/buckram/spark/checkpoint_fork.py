@@ -30,22 +30,22 @@ _UIDS, _BEGAN = "uids", "began"
 
 @dataclass(slots=True)
 class CheckpointFork:
-    """What was made."""
+    """Report of a forked checkpoint: the copy and the forks of its streams."""
 
     checkpoint: str
-    """NAMESPACE/PATH of the copy."""
+    """Full path of the copy, NAMESPACE/PATH."""
     source: str
     query: str
-    """The id of the query that the copy is of: a new one, which says of what (`core/streams/query_forks.py`)."""
+    """New id of the copy's query, which names its origin (`core/streams/query_forks.py`)."""
     batch: int
     """The last batch that was done; a query that is started with the copy begins with the next one."""
     files: int = 0
     bytes: int = 0
-    """Of all files, which share their bytes with the source's."""
+    """Bytes of all files, which share their bytes with the source's."""
     streams: dict[str, str] = field(default_factory=dict)
     """The forks, by the full names of the streams that the query has read."""
     offsets: dict[str, int] = field(default_factory=dict)
-    """Where each fork's own records begin, by its name."""
+    """Offset at which each fork's own records begin, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ async def _copy(objects: Objects, path: str, new: str, made: CheckpointFork, ren
 
 
 def _belongs(name: str, batch: int) -> bool:
-    """Whether a file of a checkpoint is part of what it was after a batch. Files with a dot are being written."""
+    """Return whether a file is part of a checkpoint as of a batch. Files with a leading dot are still being written."""
     parts = name.split("/")
     if any(part.startswith(".") for part in parts):
         return False
@@ -145,7 +145,7 @@ def _line(line: str, renamed: Mapping[str, _Renamed]) -> str:
 
 
 def _offset(offset: Mapping[str, Any], renamed: Mapping[str, _Renamed]) -> dict[str, Any]:
-    """The keys are in the order in which a query writes them, since Spark compares offsets as text."""
+    """Return an offset with forks for streams, its keys in a query's own order, as Spark compares offsets as text."""
     places = {_new_name(name, renamed): place for name, place in offset.items() if "/" in name}
     found: dict[str, Any] = {name: places[name] for name in sorted(places)}
     for key, value in offset.items():
@@ -174,7 +174,7 @@ def _new_uid(name: str, uid: str, renamed: Mapping[str, _Renamed]) -> str:
 async def _fork_streams(
     client: Client, text: str, suffix: str, names: Mapping[str, str], made: CheckpointFork
 ) -> dict[str, _Renamed]:
-    """Fork every stream in the offsets of a batch; the forks by the names of their sources."""
+    """Fork every stream in the offsets of a batch; return the forks by the names of their sources."""
     ends: dict[str, tuple[int, str]] = {}
     for line in text.splitlines()[2:]:
         offset = as_json_line(line)

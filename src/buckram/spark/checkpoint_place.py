@@ -1,8 +1,8 @@
-"""Where a query's checkpoint is: the same for all spellings of one place, whichever gateway or name leads there.
+"""The place of a query's checkpoint, equal for all spellings of it, whichever gateway or host name it is reached by.
 
-A checkpoint on a cluster is at cluster, namespace and path; a gateway is only a way to it, and gateways have several
-names and come and go. Elsewhere it is at scheme, authority and path. What a sink records is a digest of that. Not here:
-what a place is compared with (`core/streams/transactions.py`).
+The place of a checkpoint on a cluster is cluster, namespace and path; a gateway is only a way to it, and gateways have
+several names and come and go. Elsewhere the place is scheme, authority and path. A sink records a digest of that. Not
+here: the comparison of places (`core/streams/transactions.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANSWER_S = 3.0
 _TRIES = 3
 _MOST_BYTES = 65536
 _known: dict[str, str] = {}
-"""The clusters of gateways that have answered."""
+"""Clusters of the gateways that have answered."""
 
 
 class Place(NamedTuple):
@@ -37,12 +37,12 @@ class Place(NamedTuple):
 
     place: str = ""
     was: str = ""
-    """As releases wrote it that took the spelling for the place; empty if that is the same."""
+    """Digest as written by earlier releases, which took the spelling for the place; empty if it is the same."""
 
 
 def checkpoint_place(checkpoint: str, cluster: Callable[[], str], *, tls_ca: str = "") -> Place:
-    """Return the place of a checkpoint. `cluster` gives the id of the sink's own cluster, which is taken for that of a
-    gateway that does not say which one it is of."""
+    """Return the place of a checkpoint. `cluster` returns the id of the sink's own cluster, which is assumed for a
+    gateway that does not name its cluster."""
     spelt = _spelling(checkpoint)
     if not spelt:
         return Place()
@@ -66,7 +66,7 @@ def _path(path: str) -> str:
 
 
 def _spelling(checkpoint: str) -> str:
-    """The location as it was given, with what earlier releases made equal."""
+    """Return the location as it was given, normalised as earlier releases did."""
     path = re.sub(r"^file:/+", "/", checkpoint.strip()).rstrip("/")
     if path and not re.match(r"^(/|[a-zA-Z][a-zA-Z0-9+.-]*:)", path):
         path = os.path.join(os.getcwd(), path)
@@ -78,7 +78,7 @@ def _digest(text: str) -> str:
 
 
 def _cluster_of(scheme: str, address: str, tls_ca: str) -> str:
-    """Ask a gateway of which cluster it is; empty if it does not say, or stands for several of one cluster."""
+    """Return the cluster of a gateway; empty if it does not name it, or the address is that of several gateways."""
     if address == SERVICE:
         return ""
     if address not in _known:
@@ -90,8 +90,11 @@ def _cluster_of(scheme: str, address: str, tls_ca: str) -> str:
 
 
 def _asked(scheme: str, rest: str, tls_ca: str) -> str:
-    """What a gateway says. One that is just being started, or is busy, is asked again, since a wrong guess would let a
-    checkpoint that is deleted next pass; and without a proxy, as Hadoop's client goes to it."""
+    """Return the cluster that a gateway names; empty if it names none or does not answer.
+
+    A gateway that is starting or busy is asked again, since a wrong guess would let a checkpoint that is deleted next
+    pass. No proxy is used, as Hadoop's client uses none.
+    """
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if scheme == "https":
         handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=tls_ca or None)))

@@ -1,4 +1,4 @@
-"""What is in the checkpoints of Spark's queries, read from the objects of a namespace.
+"""Contents of the checkpoints of Spark's queries, read from the objects of a namespace.
 
 A checkpoint is a directory with a file `metadata` and directories `offsets` and `commits`: offsets/7 says what batch 7
 reads, commits/7 that it was done. Not here: whether one is whole
@@ -17,9 +17,9 @@ from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 _PAGE = 1000
 _LOG_BYTES = 4 * 1024 * 1024
-"""Of a file of offsets that is shown."""
+"""Maximum bytes of a file of offsets or metadata that are read."""
 METADATA, OFFSETS, COMMITS, STATE, SOURCES = "metadata", "offsets", "commits", "state", "sources"
-"""What is in a checkpoint."""
+"""Names of the file and the directories in a checkpoint."""
 _MARKS = frozenset({METADATA, OFFSETS})
 
 
@@ -28,7 +28,7 @@ class Checkpoint:
     """One query's checkpoint. Times in microseconds UTC."""
 
     path: str
-    """Without the namespace."""
+    """Path of the checkpoint, without the namespace."""
     query: str = ""
     """The query's id."""
     batch: int | None = None
@@ -36,20 +36,20 @@ class Checkpoint:
     planned: int | None = None
     """The last batch that was begun; greater than `batch` while one is running, or after a driver died."""
     changed: int = 0
-    """When a batch was begun or done last."""
+    """Time when a batch was last begun or done."""
     offsets: list[Any] = field(default_factory=list)
-    """Of each source, where the last batch that was begun ends."""
+    """End of the last batch that was begun, for each source of the query."""
     settings: dict[str, str] = field(default_factory=dict)
-    """What the query was started with and has to keep."""
+    """Spark settings with which the query was started and which it has to keep."""
     bytes: int = 0
-    """Of all files."""
+    """Bytes of all files."""
     files: int = 0
     state_bytes: int = 0
-    """Of the files of state stores, with those of earlier batches that Spark keeps."""
+    """Bytes of the files of state stores, with those of earlier batches that Spark keeps."""
     state_files: int = 0
 
     def as_json(self, namespace: str, now_us: int) -> dict[str, Any]:
-        """For programs."""
+        """Return the checkpoint as a JSON object, for output to programs."""
         return {
             "checkpoint": f"{namespace}/{self.path}",
             "query": self.query,
@@ -66,12 +66,12 @@ class Checkpoint:
         }
 
     def age_s(self, now_us: int) -> float:
-        """Seconds since a batch was begun or done."""
+        """Return the seconds since a batch was last begun or done."""
         return round(max(now_us - self.changed, 0) / 1e6, 1)
 
 
 async def find(objects: Objects, path: str = "") -> AsyncIterator[str]:
-    """The paths of checkpoints at a path and below, in no order. Nothing is looked for inside a checkpoint."""
+    """Yield the paths of checkpoints at a path and below, in no order. Checkpoints are not searched inside."""
     waiting = [path]
     while waiting:
         place = waiting.pop()
@@ -91,7 +91,7 @@ async def find(objects: Objects, path: str = "") -> AsyncIterator[str]:
 
 
 async def describe(objects: Objects, path: str) -> Checkpoint:
-    """What is known of a checkpoint. Raises NoSuchObject if there is none."""
+    """Return the batches, offsets, settings and sizes of a checkpoint. Raises NoSuchObject if there is none."""
     found = Checkpoint(path, await query_of(objects, path))
     found.planned, begun_us = await _last_batch(objects, f"{path}/{OFFSETS}")
     found.batch, done_us = await _last_batch(objects, f"{path}/{COMMITS}")
@@ -106,9 +106,9 @@ async def describe(objects: Objects, path: str) -> Checkpoint:
 
 
 def parse_offsets(data: bytes) -> tuple[list[Any], dict[str, str]]:
-    """The offsets of each source, None for one without, and the settings, from a file of offsets.
+    """Return the offsets of each source, None for one without, and the settings, from a file of offsets.
 
-    What is no JSON is given as text, since each source has a form of its own.
+    An offset that is no JSON is returned as text, since each source has a form of its own.
     """
     version, *lines = data.decode(errors="replace").splitlines()
     if not version.startswith("v") or not lines:
@@ -139,7 +139,7 @@ async def query_of(objects: Objects, path: str) -> str:
 
 
 async def _last_batch(objects: Objects, path: str) -> tuple[int | None, int]:
-    """The number of the last batch with a file there, and when it was written."""
+    """Return the number of the last batch with a file there, None without one, and when it was written."""
     last, time_us = None, 0
     async for one in _children(objects, path):
         name = one.name.rpartition("/")[2]
@@ -168,7 +168,7 @@ async def files_of(objects: Objects, path: str) -> AsyncIterator[tuple[str, Obje
 
 
 async def _children(objects: Objects, path: str) -> AsyncIterator[ObjectInfo | DirectoryInfo]:
-    """What is right in a directory; nothing if it is none."""
+    """Yield the objects and directories directly in a directory; none if it does not exist."""
     last: ObjectInfo | DirectoryInfo | None = None
     while True:
         try:

@@ -160,7 +160,7 @@ class PinnedStore:
         return _NoKeys() if self._real is None else self._real.keys
 
     def on_session_lost(self, notify: Notify) -> None:
-        """A client that reads keeps nothing in a session that could be lost."""
+        """Do nothing: a client that only reads keeps nothing in a session that could be lost."""
 
     def pin(self, bookies: Iterable[BookieInfo], *, identity_required: bool) -> bool:
         """Note the addresses of bookies, and whether they must prove their identity. True if that changed something."""
@@ -186,7 +186,7 @@ class PinnedStore:
         return await (await self._opened()).history(watch)
 
     async def identity_required(self, watch: Notify | None = None) -> bool:
-        """Whether bookies must prove their identity: as the planner saw it, or as the real store has it."""
+        """Return whether bookies must prove their identity, as the planner saw it, or as the real store has it."""
         return await self._real.identity_required(watch) if self._real is not None else self._identity_required
 
     async def bookies(self, watch: Notify | None = None) -> BookieSet:

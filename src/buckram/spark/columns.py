@@ -33,10 +33,10 @@ STREAM_COLUMNS: Mapping[str, str] = {
 HEADERS: Mapping[str, str] = {"headers": "array<struct<key:string,value:binary>>"}
 LEDGER_COLUMNS: Mapping[str, str] = {"ledger": "bigint", "entry": "bigint", "value": "binary"}
 STRUCT = "struct<"
-"""What the type of a typed column `value` begins with in Spark's words."""
+"""Prefix of the type of a typed column `value` in Spark's words."""
 BATCH_ROWS = 8_192
 BATCH_BYTES = 4 * 1024 * 1024
-"""A record batch ends when it has so many rows or bytes; an entry is never split."""
+"""Rows and bytes at which a record batch ends; an entry is never split."""
 
 
 def ddl(columns: Mapping[str, str]) -> str:
@@ -83,7 +83,7 @@ class Shape:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema, with exactly the order, types and nullability that Spark expects."""
+        """Return the Arrow schema, with exactly the order, types and nullability that Spark expects."""
         import pyarrow as pa
 
         element, key, value = self.nested

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 UID = "uid"
 ROWS = 2048
-"""Of one record batch."""
+"""Maximum rows of one record batch."""
 CHANGE_COLUMNS: Mapping[str, str] = {
     "database": "string",
     "table": "string",
@@ -268,7 +268,7 @@ def _json(row: Mapping[str, Any] | None) -> str | None:
 
 
 _folds: dict[tuple[int, str, str], tuple[Fold, ChangeState]] = {}
-"""By process, cluster and log: how far the log was folded for the last micro-batch."""
+"""Fold of the log and its state after the last micro-batch, by process, cluster and log."""
 
 
 async def _changes(client: Client, options: DatabaseOptions, part: ChangesPartition) -> AsyncIterator[Change]:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
 
 KEPT = 4
-"""So many copies stay on a machine when they are not read any more."""
+"""Number of copies kept on a machine when they are not read any more."""
 READABLE_S = 2.0
-"""How long a plan waits for what is committed already and cannot be read yet."""
+"""Time that a plan waits for transactions that are committed and cannot be read yet, seconds."""
 
 
 async def state_offset(client: Client, database: str, offset: int | None, time: int | None) -> tuple[str, int]:
@@ -59,7 +59,7 @@ async def state_offset(client: Client, database: str, offset: int | None, time: 
     while sure < end and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(0.02)
         sure = await known_end(client, name, (await ns.store.read(name)).head)
-    # A leader that died may have left records that nobody acknowledged.
+    # A leader that died may have left records that were never acknowledged.
     return head.uid, min(sure, end)
 
 
@@ -67,8 +67,8 @@ async def state_offset(client: Client, database: str, offset: int | None, time: 
 def opened_copy(uri: str, database: str, uid: str, offset: int) -> Iterator[apsw.Connection]:
     """Open the state below an offset for reading; the first one on a machine makes the copy.
 
-    Raises NoEarlierState if the log does not have the state any more, and ConfigError if the folder of copies is
-    somebody else's.
+    Raises NoEarlierState if the log does not have the state any more, and ConfigError if the folder of copies belongs
+    to another user.
     """
     check_engine()
     import apsw

@@ -84,7 +84,7 @@ EARLIEST = Position("earliest")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOptions:
-    """What to read of a database; `time` is in microseconds UTC."""
+    """Options of a read of a database; `time` is in microseconds UTC."""
 
     metadata: str
     database: str
@@ -138,7 +138,7 @@ def database_of(found: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSinkOptions:
-    """Where to write rows, and as whom."""
+    """Options of a write: the database and table, and the identity of the writer."""
 
     metadata: str
     database: str

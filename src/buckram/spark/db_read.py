@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS = 4096
-"""Of one record batch."""
+"""Maximum rows of one record batch."""
 Convert = Callable[[Any], Any]
 
 
@@ -119,7 +119,7 @@ def quoted(name: str) -> str:
 
 
 class sql_errors:
-    """Turns what SQLite says into InvalidArgument."""
+    """Context manager that turns errors of SQLite into InvalidArgument."""
 
     def __init__(self, database: str) -> None:
         self._database = database

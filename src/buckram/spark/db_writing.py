@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
 
 MOST_BYTES = 32 * 1024 * 1024
-"""Of the rows of one step, as Arrow. A transaction may change twice as many bytes of pages."""
+"""Maximum bytes of the rows of one step, as Arrow. A transaction may change twice as many bytes of pages."""
 LEAD_S = 15.0
-"""How long a driver that writes by itself waits until it leads."""
+"""Time that a driver that writes by itself waits until it leads, seconds."""
 ANSWER_S = 60.0
 _PARAMETERS = 30_000
 _ROWS = 500
@@ -156,7 +156,7 @@ class DatabaseStep:
                 self._tallies[application] = Tally(number, int(digest, 16))
 
     def _notes(self) -> list[Statement]:
-        """The statements that record the step, and fail if another one was recorded since."""
+        """Return the statements that record the step, and fail if another one was recorded since."""
         step, now = self._step, self._link.moment()
         known, rows = self._known, len(self._rows)
         after = recorded(self._settings.database, known, step, 0, rows, now.best, now.earliest)
@@ -182,7 +182,7 @@ def row_tally(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Tally:
 
 
 def _as_bytes(value: Any) -> bytes | None:
-    """A value as SQLite keeps it apart from those of other types."""
+    """Return a value as bytes, with a prefix for its type as SQLite distinguishes types; None for null."""
     if value is None:
         return None
     if isinstance(value, bytes | bytearray):
@@ -290,12 +290,12 @@ class Server:
         return [[[_cell(cell) for cell in row] for row in some] for some in rows]
 
     def moment(self) -> Moment:
-        """The driver's clock, by which nothing is forgotten: it may reach no bookie that knows better."""
+        """Return the time of the driver's clock as in doubt, so that nothing is forgotten by it: it is unconfirmed."""
         now = time.time_ns() // 1000
         return Moment(now, now, now, "no bookie was asked what time it is", bounded=False)
 
     def history(self) -> str:
-        """As a header of the last answer says; a server of an earlier release sends none."""
+        """Return the mark of the history from a header of the last answer; empty from servers of earlier releases."""
         return self._history
 
     def _ask(self, body: Any) -> Any:

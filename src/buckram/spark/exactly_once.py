@@ -48,26 +48,29 @@ else:
     _StreamBase = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
 
 ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
-"""Whether streaming writers get Arrow record batches. PySpark 4.0 passes rows, which is several times slower."""
+"""True if streaming writers get Arrow record batches. PySpark 4.0 passes rows, which is several times slower."""
 _ROUNDS = 20
-"""How often a step is decided anew because others wrote records meanwhile."""
+"""Maximum number of decisions on one step, each repeated because others wrote records meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What the options say of who writes. It can be pickled."""
+    """The writer's identity and checkpoint from the options of a sink. It can be pickled."""
 
     identity: Identity
     version: int | None = None
-    """Of a batch job."""
+    """Version given for a batch job; None without one, as for streaming queries."""
     checkpoint: str = ""
     """The path of the query's checkpoint if it is in the driver's file system, else empty."""
     compared: bool = True
-    """Whether a batch that is repeated must have the rows that were written."""
+    """True if a repeated batch must have the rows that were written; else it is skipped without a comparison."""
 
     @classmethod
     def of(cls, name: str, given: Mapping[str, str], found: Mapping[str, Any]) -> Once:
-        """From the options as Spark gives them, and their values; `name` is of what is written. InvalidArgument."""
+        """Return the identity by the options as Spark passes them (`given`) and their values (`found`).
+
+        `name` is that of the stream or table that is written. Raises InvalidArgument.
+        """
         application = found.get("txnAppId", "")
         if application:
             check_name("application", application)
@@ -83,7 +86,7 @@ class Once:
 
 
 def _cluster(uri: str) -> str:
-    """The id of the sink's own cluster; empty if its metadata cannot be reached, as with a server in between."""
+    """Return the id of the sink's own cluster; empty if its metadata cannot be reached, as with a server in between."""
     try:
         return connection(uri).client.services.identities.cluster
     except BuckramError:
@@ -95,12 +98,14 @@ class Kept(Protocol):
 
     @property
     def offsets(self) -> bool:
-        """Whether the offsets of a record are places where its rows are."""
+        """Return whether the offsets in a record are those of its rows."""
         ...
 
     def foreseen(self) -> bool:
-        """Whether the step has to be written; False if it is recorded. Raises what `settled` and `check_known` raise,
-        judged by all records that are there."""
+        """Return whether the step has to be written; False if it is recorded.
+
+        Raises the errors of `settled` and `check_known`, by all present records.
+        """
         ...
 
     def discard(self) -> None:
@@ -121,11 +126,11 @@ class Kept(Protocol):
 
 
 class Sink(Protocol):
-    """What a sink adds to the rules. It is pickled to the tasks."""
+    """Interface of a sink to the rules. It is pickled to the tasks."""
 
     @property
     def name(self) -> str:
-        """What is written, for errors."""
+        """Return the name of the stream or table that is written, for errors."""
         ...
 
     @property
@@ -135,8 +140,11 @@ class Sink(Protocol):
     def schema(self) -> StructType: ...
 
     def planned(self, step: StepId | None) -> bool:
-        """Check on the driver that it can be written, while Spark plans; whether this step of a job still has to be.
-        `step` is None for a streaming query, whose batch only its tasks know."""
+        """Check on the driver, while Spark plans, that the sink can be written.
+
+        Return whether this step of a job still has to be. `step` is None for a streaming query, whose batch only its
+        tasks know.
+        """
         ...
 
     def write(self, step: StepId, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Part:
@@ -285,7 +293,7 @@ def _compare(kept: Kept, step: StepId, shares: Mapping[str, Sequence[Part]]) -> 
 
 
 def _tally(part: Part) -> Tally | None:
-    """The tally of a task's rows; None if it has written them to ledgers."""
+    """Return the tally of a task's rows; None if it has written them to ledgers."""
     if part.seen is None and not part.ledgers:
         return tally_of(part.small)
     return part.seen

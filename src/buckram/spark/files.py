@@ -1,4 +1,4 @@
-"""What Spark's Hadoop client is told, so that checkpoints and files on a gateway survive gateways and drivers.
+"""Settings of Spark's Hadoop client by which checkpoints and files on a gateway survive gateways and drivers.
 
 `configure(builder, "webhdfs://host:port/")` sets it, `buckram spark-conf` prints it. Not here: the gateway's side
 (`serve/webhdfs/`), what is in a checkpoint (`spark/checkpoints.py`).
@@ -27,7 +27,7 @@ _URI = re.compile(r"(?P<scheme>[a-z]+)://(?P<hosts>[^/?#]+)(?:/(?P<path>[^?#]*))
 _HADOOP = "spark.hadoop."
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.{}FileSystemBasedCheckpointFileManager"
 _MOVED = (4, 1)
-"""From this version of Spark on its file managers have a package of their own."""
+"""First version of Spark whose file managers have a package of their own."""
 
 _ALWAYS = {
     # Hadoop's client gives up at the first error otherwise. These are pairs of a pause in ms and how often.
@@ -49,7 +49,7 @@ REDACTED = "(?i)secret|password|token|access[.]?key|oauth2[.]credential"
 
 @dataclass(frozen=True, slots=True)
 class Gateways:
-    """Where files are: one gateway, or several of one cluster."""
+    """Location of files: one gateway, or several of one cluster."""
 
     scheme: str
     addresses: tuple[str, ...]
@@ -57,17 +57,17 @@ class Gateways:
 
     @property
     def root(self) -> str:
-        """What paths begin with, as in webhdfs://10.0.0.7:8080."""
+        """Return the beginning of all paths, such as webhdfs://10.0.0.7:8080."""
         return f"{self.scheme}://{self.addresses[0] if len(self.addresses) == 1 else SERVICE}"
 
     @property
     def uri(self) -> str:
-        """The path as Spark needs it."""
+        """Return the full URI of the path, as Spark needs it."""
         return f"{self.root}/{self.path}"
 
 
 def gateways(uri: str) -> Gateways:
-    """From webhdfs://HOST:PORT[,HOST:PORT...]/PATH; swebhdfs with TLS. Raises InvalidArgument."""
+    """Parse webhdfs://HOST:PORT[,HOST:PORT...]/PATH, or swebhdfs with TLS. Raises InvalidArgument."""
     found = _URI.fullmatch(uri)
     if found is None or found["scheme"] not in SCHEMES:
         raise InvalidArgument(
@@ -93,12 +93,13 @@ def settings(
     spark_version: tuple[int, int] = (4, 3),
     relay: RelayPlace | None = None,
 ) -> dict[str, str]:
-    """Spark's settings for files on these gateways, by their names. Raises InvalidArgument.
+    """Return Spark's settings for files on these gateways, by their names. Raises InvalidArgument.
 
-    `token`: what a gateway with tokens is to be sent; `${env.BUCKRAM_TOKEN}` is replaced by each process itself.
-    `trust_store`: whom the JVMs trust, for gateways with TLS, as `write_trust_store` makes it. `fewer_requests`: half
-    the requests for each file of a checkpoint, by another of Spark's file managers; a repeated batch then keeps the
-    state files of its first attempt. `relay`: of this process, which its JVM asks before the gateways.
+    `token`: the token for gateways that need one; `${env.BUCKRAM_TOKEN}` is replaced by each process itself.
+    `trust_store`: the authorities that the JVMs trust, for gateways with TLS, as `write_trust_store` makes it.
+    `fewer_requests`: half the requests for each file of a checkpoint, by another of Spark's file managers; a repeated
+    batch then keeps the state files of its first attempt. `relay`: that of this process, which its JVM uses before the
+    gateways.
     """
     found = gateways(uri)
     if trust_store is not None:
@@ -136,7 +137,7 @@ def _need_tls(found: Gateways) -> None:
 
 
 def _service(found: Gateways, relay: RelayPlace | None) -> dict[str, str]:
-    """One name for several gateways; the client goes to the next one when one does not answer."""
+    """Return the settings of one name for several gateways; the client tries the next if one does not answer."""
     known = {f"g{number}": address for number, address in enumerate(found.addresses, 1)}
     if relay is not None:
         known = {"relay": relay.address, **known}
@@ -210,6 +211,6 @@ def _need_own_jvm(builder: Any) -> None:
 
 JAVA_OPTIONS = frozenset({"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"})
 OF_ENVIRONMENT = f"${{env.{TOKEN_VARIABLE}}}"
-"""Hadoop's client puts the value of the variable in its place."""
+"""Placeholder that Hadoop's client replaces by the value of the variable."""
 
 __all__ = ["JAVA_OPTIONS", "OF_ENVIRONMENT", "REDACTED", "SERVICE", "Gateways", "configure", "gateways", "settings"]

@@ -1,4 +1,4 @@
-"""How far streaming queries are behind their streams: asked in the source, shown by `lag(query)` and to Prometheus.
+"""Lag of streaming queries behind their streams: measured in the source, shown by `lag(query)` and to Prometheus.
 
 PySpark has no metrics of a source's own. The source therefore puts the lag into what it reports as its latest offset,
 which Spark copies into the query's progress; a listener in the driver program takes it from there. Not here: the
@@ -43,13 +43,13 @@ log = logging.getLogger("buckram.spark")
 LAG = "lag"
 """The key beside the streams in what the source reports."""
 WITHIN_S = 2.0
-"""A trigger waits no longer for the lag."""
+"""Maximum time that a trigger waits for the lag, seconds."""
 MOST_STREAMS = 1000
-"""Of one query, Prometheus gets the streams that are furthest behind."""
+"""Maximum streams of one query that are shown to Prometheus: those that are furthest behind."""
 
 
 class Lag(TypedDict):
-    """How far a query is behind one stream."""
+    """Distance of a query from the end of one stream."""
 
     records: int
     bytes: int
@@ -167,12 +167,12 @@ class LagListener(StreamingQueryListener):
         """Do nothing: the query has reported its lag before."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Forget the query, whose lag nobody measures any more."""
+        """Forget the query, whose lag is not measured any more."""
         _gauges().forget(str(event.runId))
 
 
 class LagGauges:
-    """The lag of all queries of this process, as a collector of Prometheus: what a query leaves goes with it."""
+    """The lag of all queries of this process, as a collector of Prometheus: gauges of ended queries disappear."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -237,7 +237,7 @@ class Option(NamedTuple):
     meaning: str
     parse: Parser
     shown_default: str = ""
-    """What the table of options shows instead of `default`."""
+    """Text that the table of options shows instead of `default`; empty to show that."""
 
 
 OPTIONS: tuple[Option, ...] = (

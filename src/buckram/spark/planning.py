@@ -50,7 +50,7 @@ def table_asked_for(given: Mapping[str, str]) -> str | None:
 
 
 def streams_of_table(given: Mapping[str, str], table: str) -> StreamOptions | None:
-    """Return which streams a table is asked for of, all where nothing says which; None if it is not of streams."""
+    """Return the streams whose table is asked for, all if the options name none; None for a table not of streams."""
     if table not in STREAM_TABLES:
         return None
     some = any(name in _SELECTORS for name in given_names(given))
@@ -58,7 +58,7 @@ def streams_of_table(given: Mapping[str, str], table: str) -> StreamOptions | No
 
 
 def reads_ledgers(given: Mapping[str, str]) -> bool:
-    """Whether the options ask for ledgers. InvalidArgument if they ask for nothing, or for ledgers and streams."""
+    """Return whether the options ask for ledgers, not streams. InvalidArgument for neither or both."""
     names = given_names(given)
     selectors = [name for name in _SELECTORS if name in names]
     ledgers = [name for name in ("ledgers", "ledger") if name in names]
@@ -79,7 +79,7 @@ def reads_ledgers(given: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """Which entries of which ledgers to read. `ledgers` is None for all; `last_entry` is inclusive."""
+    """Ledgers and entries to read. `ledgers` is None for all; `last_entry` is inclusive."""
 
     metadata: str
     ledgers: tuple[LedgerRange, ...] | None
@@ -104,7 +104,7 @@ class LedgerOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Which records of which streams to read; either `streams` or `pattern` is set. Times are in microseconds UTC."""
+    """Streams and records to read; either `streams` or `pattern` is set. Times are in microseconds UTC."""
 
     metadata: str
     streams: tuple[str, ...]
@@ -233,16 +233,16 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How large partitions are: about `size` bytes, and at most `most` records, if that is set."""
+    """Size of partitions: about `size` bytes, and at most `most` records, if that is set."""
 
     size: int
     most: int | None = None
     may_snap: bool = True
-    """Whether there may be fewer of them, since cuts between entries avoid reading an entry twice."""
+    """True if there may be fewer partitions, as cuts between entries avoid reading an entry twice."""
 
     @property
     def snap(self) -> bool:
-        """Whether each cut moves to the first record of an entry, if slices have many."""
+        """Return whether each cut moves to the first record of an entry, if slices have many."""
         return self.may_snap and self.most is None
 
     def weight(self, size: int, records: int) -> int:

@@ -1,10 +1,10 @@
 """A relay between Hadoop's client and several gateways, in the driver's own process: no request fails with a gateway.
 
-Hadoop's client goes on with another gateway by itself, but for a file that it writes; and what fails here makes it
+Hadoop's client goes on with another gateway by itself, but not while it writes a file; and a failure here makes it
 leave the relay. So the relay has all of a file before it sends it, sends it again when a gateway dies, and goes on in
-the middle of a file that is read. Who repeats a request says so (`serve/webhdfs/repeats.py`), so what its first attempt
-did counts once. It serves this machine only, checks nothing and holds no token: a gateway sees what the client sent.
-Not here: the gateways behind it (`relay_gateways.py`), what Hadoop's client is told (`files.py`).
+the middle of a file that is read. A repeated request is marked as such (`serve/webhdfs/repeats.py`), so the work of its
+first attempt counts once. It serves this machine only, checks nothing and holds no token: a gateway sees what the
+client sent. Not here: the gateways behind it (`relay_gateways.py`), the settings of Hadoop's client (`files.py`).
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ from buckram.sync.thread import LoopThread
 _METHODS = ("GET", "PUT", "POST", "DELETE")
 _BELOW = "/webhdfs/"
 _SIGN_OF_LIFE_S = 15.0
-"""So often who waits for an answer hears that there will be one: Java's client gives up after a silence of 60 s."""
+"""Interval of the signs of life to a waiting client, seconds: Java's client gives up after a silence of 60 s."""
 
 
 class RelayTls(NamedTuple):
-    """How a relay shows itself, and how it trusts gateways."""
+    """TLS contexts of a relay: its own identity, and its trust in gateways."""
 
     own: ssl.SSLContext
     gateways: Callable[[], ssl.SSLContext]
 
     @classmethod
     def of(cls, ca: str) -> RelayTls:
-        """For gateways with certificates of the authorities in this file; the relay has the identity that its user's
-        trust stores know. ConfigError."""
+        """Return the contexts for gateways with certificates of the authorities in this file.
+
+        The relay has the identity that its user's trust stores contain. Raises ConfigError.
+        """
         gateways = TlsFiles(TlsConfig("required", ca), server_side=False).context
         return cls(identity_context(relay_identity()), gateways)
 
 
 class Relay:
-    """Serves at `address` on this machine what the gateways serve of files. `async with`, or start() and close()."""
+    """Serves the gateways' files at `address` on this machine. `async with`, or start() and close()."""
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class Relay:
         await self.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, request by request."""
+        """Serve one connection, request by request."""
         self._open.add(writer)
         try:
             while (head := await read_head(reader)) is not None:
@@ -115,7 +117,7 @@ class Relay:
     async def _exchange(
         self, head: Head, body: Body, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """One request; whether the next one may follow."""
+        """Serve one request; return whether the next one may follow."""
         method, target, _ = head.words
         if method not in _METHODS or not target.startswith(_BELOW):
             writer.write(_problem(ILLEGAL, f"{method[:60]} {target[:60]}: only files are here", 400))
@@ -179,7 +181,7 @@ class Relay:
 
 
 def _problem(java_class: str, message: str, status: int = 403) -> bytes:
-    """An answer of the relay itself, the last one of its connection."""
+    """Return an answer of the relay itself, the last one of its connection."""
     content = json.dumps(remote_exception(java_class, message)).encode()
     head = Head(f"HTTP/1.1 {status} Refused", ())
     return head.written(len(content), ("Connection", "close")) + content
@@ -190,9 +192,9 @@ _relays: dict[tuple[int, tuple[str, ...], str], str] = {}
 
 
 def relay_to(gateways: Sequence[str], ca: str = "") -> str:
-    """HOST:PORT of this process's relay to these gateways; the first call starts it, and it ends with the process.
+    """Return HOST:PORT of this process's relay to these gateways. The first call starts it; it ends with the process.
 
-    `ca`: the file of who signed their certificates; empty: they have no TLS. ConfigError."""
+    `ca`: the file of the authorities that signed their certificates; empty: they have no TLS. ConfigError."""
     key = (generation(), tuple(gateways), ca)
     with _lock:
         if key not in _relays:

@@ -1,7 +1,7 @@
 """The gateways behind a relay: a request is sent to one after the other until one of them has answered it.
 
 The gateway that answered last is asked first, because gateways that write to one namespace at once take turns. Not
-here: what is sent to whom asks (`relay.py`).
+here: the reply to the client (`relay.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _AGAIN = (STANDBY, RETRY)
 
 
 class NoAnswer(Exception):
-    """No gateway answered in time; the text says why not."""
+    """No gateway answered in time; the text has the reason."""
 
 
 class AskerGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client is gone and waits for no answer any more."""
 
 
 @dataclass(slots=True)
@@ -49,16 +49,16 @@ class Gateways:
         room: Room,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`tls` gives how the gateways are trusted; None: they have no TLS."""
+        """`tls` returns the context that trusts the gateways; None: they have no TLS."""
         self._addresses, self._patience, self._room = list(addresses), patience, room
         self._idle: dict[str, list[Link]] = {address: [] for address in addresses}
         self._tls = tls
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, request: Request, *, in_pieces: bool = False) -> Answer:
-        """The answer of a gateway. `in_pieces`: the body of a good one is not awaited. NoAnswer, AskerGone.
+        """Return the answer of a gateway. `in_pieces`: the body of a good one is not awaited. NoAnswer, AskerGone.
 
-        A gateway that says that it cannot now, or that another one should be asked, has not answered yet.
+        A refusal for now, or a referral to another gateway, does not count as an answer.
         """
         end, delays = self._loop.time() + self._patience.total, Delays(RELAY)
         went_wrong: dict[str, str] = {}
@@ -82,10 +82,10 @@ class Gateways:
             await asyncio.sleep(delays.take())
 
     async def rest(self, request: Request, answer: Answer) -> AsyncGenerator[bytes, None]:
-        """The bytes of a file. Where a gateway dies, another one gives all of it, and what was there is left out.
+        """Yield the bytes of a file. If a gateway dies, another one reads all of it; bytes already sent are skipped.
 
-        So the gateway that ends compares all of it with its digest, as the first one would have done. Raises
-        NoAnswer, AskerGone, and Cut for a file that is another one now, or that no gateway gives to its end.
+        So the last gateway compares the whole file with its digest, as the first one would have done. Raises NoAnswer,
+        AskerGone, and Cut for a file that is another one now, or that no gateway returns to its end.
         """
         link, done, size, tag = answer.link, 0, answer.head.get("content-length"), answer.head.get("etag")
         head, tries = answer.head, len(self._addresses)
@@ -175,7 +175,7 @@ class Gateways:
 
 
 def _refusal(answer: Answer) -> str | None:
-    """Why the gateway wants another one to be asked, or to be asked again; None: it has answered."""
+    """Return why the request must be sent again, to this or another gateway; None if this is the final answer."""
     if answer.head.status == 503:
         return answer.head.first
     if answer.head.status != 403 or answer.body.size > AT_ONCE:

@@ -16,25 +16,25 @@ from buckram.serve.webhdfs.repeats import ATTEMPT, REPEATED
 from buckram.spark.relay_messages import HEAD_BYTES, PIECE, Body, Cut, Head, NotHttp, body_pieces, read_head
 
 AT_ONCE = 64 * KIB
-"""A body that is not larger is written without looking whether an answer comes before its end."""
+"""Maximum size of a body that is written without checking whether an answer comes before its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a relay waits, in seconds."""
+    """Time limits of a relay, in seconds."""
 
     total: float = 60.0
-    """For an answer of any gateway, from a complete request on."""
+    """Maximum wait for an answer of any gateway, from a complete request on."""
     connect: float = 5.0
     silence: float = 30.0
-    """A gateway that takes and gives nothing for so long is taken for dead."""
+    """Time without any byte sent or received after which a gateway is taken for dead."""
     idle: float = 30.0
-    """So long a connection is kept for the next request: less than gateways keep theirs."""
+    """Time that an idle connection is kept for the next request: less than gateways keep theirs."""
 
 
 @dataclass(slots=True)
 class Request:
-    """A request with all of its body. `repeated`: it was sent, and nobody knows whether it was done."""
+    """A request with all of its body. `repeated`: it was sent before, with an unknown outcome."""
 
     head: Head
     body: Body
@@ -43,7 +43,7 @@ class Request:
     repeated: bool = False
 
     def written(self) -> bytes:
-        """Its head for a gateway."""
+        """Return its head for a gateway."""
         more = [(ATTEMPT, self.attempt)]
         if self.repeated:
             more.append((REPEATED, "true"))
@@ -64,7 +64,7 @@ class Link:
     idle_since: float = 0.0
 
     async def ask(self, request: Request) -> Head:
-        """Send a request; the head of the answer. Raises OSError."""
+        """Send a request and return the head of the answer. Raises OSError."""
         head = request.written()
         if request.body.size <= AT_ONCE:
             self.writer.write(b"".join((head, *request.body.pieces())))
@@ -104,7 +104,7 @@ class Link:
                 return head
 
     async def pieces(self, head: Head) -> AsyncIterator[bytes]:
-        """The body of the answer. Raises OSError."""
+        """Yield the body of the answer. Raises OSError."""
         pieces = aiter(body_pieces(self.reader, head))
         while True:
             async with asyncio.timeout(self.silence):
@@ -118,7 +118,7 @@ class Link:
 
 
 async def link_to(address: str, patience: Patience, tls: Callable[[], ssl.SSLContext] | None = None) -> Link:
-    """Connect to a gateway; `tls` gives how it is trusted, None: it has no TLS. Raises OSError."""
+    """Connect to a gateway; `tls` returns the context that trusts it, None: it has no TLS. Raises OSError."""
     host, port = host_port(address, "gateway")
     context = None if tls is None else tls()
     async with asyncio.timeout(patience.connect):

@@ -1,6 +1,7 @@
 """HTTP/1.1 as the relay reads and writes it: heads as they came, bodies in pieces or kept as a whole.
 
-The standard library alone: the extra `spark` brings no HTTP. Not here: who is asked (`relay_gateways.py`).
+It uses the standard library alone: the extra `spark` brings no HTTP. Not here: choosing a gateway
+(`relay_gateways.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from buckram.serve.http.limits import KIB, MIB
 
 HEAD_BYTES, PIECE = 64 * KIB, 256 * KIB
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade", "expect"})
-"""Headers of a connection and not of a message."""
+"""Hop-by-hop headers, which belong to a connection and not to a message."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -28,7 +29,7 @@ class Cut(ConnectionError):
 
 
 class NotHttp(ConnectionError):
-    """What came is no message."""
+    """The received bytes are no HTTP message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +40,33 @@ class Head:
     fields: tuple[tuple[str, str], ...]
 
     def get(self, name: str) -> str:
-        """The first header of this name, which is in lower case; empty if there is none."""
+        """Return the first header of this name, which is in lower case; empty if there is none."""
         return next((value for key, value in self.fields if key.lower() == name), "")
 
     @property
     def words(self) -> list[str]:
-        """The three parts of the first line."""
+        """Return the three parts of the first line."""
         return self.first.split(" ", 2)
 
     @property
     def status(self) -> int:
-        """Of an answer."""
+        """Return the status code of an answer."""
         return int(self.words[1])
 
     @property
     def ends_connection(self) -> bool:
-        """Whether nothing comes behind this message."""
+        """Return whether the connection ends after this message."""
         return "close" in self.get("connection").lower() or "HTTP/1.0" in self.first
 
     def written(self, size: int, *more: tuple[str, str]) -> bytes:
-        """The bytes of this head for a body of this size, with more headers."""
+        """Return the bytes of this head for a body of this size, with more headers."""
         fields = [one for one in self.fields if one[0].lower() not in _HOP]
         lines = [f"{name}: {value}" for name, value in (*fields, *more, ("Content-Length", str(size)))]
         return "\r\n".join((self.first, *lines, "", "")).encode("latin-1")
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head | None:
-    """The head of the next message; None: the connection ended before it. Raises Cut, NotHttp."""
+    """Return the head of the next message; None: the connection ended before it. Raises Cut, NotHttp."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
@@ -81,7 +82,7 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
 
 
 async def body_pieces(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
-    """The body that follows a head. Raises Cut, NotHttp."""
+    """Yield the body that follows a head. Raises Cut, NotHttp."""
     try:
         if "chunked" in head.get("transfer-encoding").lower():
             while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
@@ -109,7 +110,7 @@ async def _exactly(reader: asyncio.StreamReader, size: int) -> AsyncIterator[byt
 
 
 class Room:
-    """Bytes that all bodies together may have in memory; what is over it goes to files, as what is large does."""
+    """Budget of memory, bytes, for all bodies together; bodies beyond it go to files, as large ones do."""
 
     def __init__(self, total: int = 64 * MIB, each: int = 4 * MIB) -> None:
         self.left, self.each = total, each
@@ -129,7 +130,7 @@ class Body:
         self._file: IO[bytes] | None = None
 
     def add(self, piece: bytes) -> None:
-        """More of it. Raises OSError if there is no room on the disk."""
+        """Append a piece to the body. Raises OSError if the disk is full."""
         self.size += len(piece)
         if self._file is None and self.size <= self._room.each and len(piece) <= self._room.left:
             self._pieces.append(piece)
@@ -143,7 +144,7 @@ class Body:
         self._file.write(piece)
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it, from the beginning; one at a time may be read."""
+        """Yield the whole body from its beginning; only one reader at a time."""
         if self._file is None:
             yield from self._pieces
             return
@@ -157,7 +158,7 @@ class Body:
         self._pieces.clear()
 
     def close(self) -> None:
-        """Give its room back. Idempotent."""
+        """Release its memory and file. Idempotent."""
         self._let_go()
         if self._file is not None:
             self._file.close()

@@ -1,7 +1,7 @@
-"""How the driver's JVM learns where the relay is. Settings go to other machines, too, and the relay is on this one.
+"""Passes the relay's address to the driver's JVM: settings go to other machines, too, but the relay is on this one.
 
-So settings name a property. A JVM that runs already is given it; one that is still to be started gets a variable of the
-environment. Where there is neither, the first gateway stands in for the relay. Not here: the relay (`relay.py`).
+So settings name a Java property. It is set in a JVM that runs already; a JVM started later gets a variable of the
+environment. Where there is neither, the first gateway takes the relay's place. Not here: the relay (`relay.py`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from buckram.spark.relay import relay_to
 
 
 class RelayPlace(NamedTuple):
-    """Where this process's relay to these gateways is, in settings."""
+    """Address of this process's relay to these gateways, for settings."""
 
     gateways: tuple[str, ...]
     ca: str = ""
-    """The file of who signed their certificates; empty: they have no TLS."""
+    """File of the authorities that signed their certificates; empty: they have no TLS."""
 
     @property
     def _property(self) -> str:
@@ -32,12 +32,12 @@ class RelayPlace(NamedTuple):
 
     @property
     def address(self) -> str:
-        """What Hadoop's client replaces by HOST:PORT."""
+        """Return the placeholder that Hadoop's client replaces by HOST:PORT."""
         return f"${{{self._property}}}"
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What `address` is in a JVM without the property."""
+        """Return the default for `address` in a JVM without the property: the variable, else the first gateway."""
         return {self._property: f"${{env.{self._variable}:-{self.gateways[0]}}}"}
 
     def begin(self) -> None:

@@ -1,8 +1,8 @@
-"""What an offset of a streaming query remembers, beside positions, so that a stream that went back is noticed.
+"""Notes in an offset of a streaming query, beside positions, by which a stream that went back is noticed.
 
-`"times": {"shop/orders": 1795...}` says when the record before each position was appended, `"history": [2, "5f..."]`
-in which history of the metadata that was. Both are left out of comparisons: an offset that differs by them alone is
-no new batch. Offsets of earlier releases are without, and are taken as they are. For every streaming source.
+`"times": {"shop/orders": 1795...}` has the append time of the record before each position, `"history": [2, "5f..."]`
+the history of the metadata then. Both are left out of comparisons: an offset that differs by them alone is no new
+batch. Offsets of earlier releases have neither, and are accepted as they are. For every streaming source.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def noted(times: Mapping[str, int], history: History) -> dict[str, Any]:
 
 
 def mark_in(offset: Mapping[str, Any], name: str) -> Mark:
-    """Return what an offset remembers of a stream; one without a time if it was written by an earlier release."""
+    """Return the mark of a stream in an offset; one without a time if an earlier release wrote the offset."""
     epoch, restore = offset.get(HISTORY, (-1, ""))
     return Mark(int(offset[name]), int(offset.get(TIMES, {}).get(name, 0)), "", int(epoch), str(restore))
 
 
 def without_notes(offset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an offset without them, for comparisons."""
+    """Return an offset without its notes, for comparisons."""
     return {key: value for key, value in offset.items() if key not in (TIMES, HISTORY)}
 
 

@@ -164,8 +164,10 @@ def check_same(
 
 
 def _is_that_plan(planned: int, done: Transaction) -> bool:
-    """Whether it is the plan of what was published. Both times are Spark's, of one file, so no clocks are compared;
-    only earlier releases did not record it."""
+    """Return whether a batch planned at this time is the published one; False if the time is 0, unknown.
+
+    Both times are Spark's, from one file, so no clocks are compared. Earlier releases recorded no such time.
+    """
     if not planned:
         return False
     return planned == done.planned if done.planned else planned <= done.time

@@ -57,7 +57,7 @@ class Settings:
     segment_bytes: int | None
     small_bytes: int
     by_stream: bool
-    """Whether rows go to the streams that their column `stream` names."""
+    """True if rows go to the streams that their column `stream` names."""
     schema: StructType
 
 

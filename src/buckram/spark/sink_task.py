@@ -124,7 +124,7 @@ def _discard(written: Mapping[str, _Rows]) -> None:
 
 
 class _Rows:
-    """What one attempt writes to one stream: few rows for its message, or ledgers."""
+    """Rows that one attempt writes to one stream: few rows for its message, or ledgers."""
 
     def __init__(
         self, link: Connection, bulk: Bulk, attempt: Attempt, segment_bytes: int | None, small_bytes: int

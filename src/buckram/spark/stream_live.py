@@ -62,12 +62,12 @@ class Live:
         self._seen: dict[str, StreamState] = {}
         """The streams as `latest` saw them last."""
         self._planned: dict[str, int] = {}
-        """Where the batch that `latest` gave out last ends."""
+        """End of the batch that `latest` returned last, by stream."""
         self._checked: dict[str, Mark] = {}
         """The positions that were compared last with what their streams have."""
         self._initial: Offset | None = None
         self._batch_at = float("-inf")
-        """When the last batch was given out, by the loop's clock."""
+        """Time when the last batch was returned, by the loop's clock."""
 
     async def initial(self) -> Offset:
         """Return where a query without a checkpoint begins; repeated calls in one run return the same.
@@ -134,7 +134,10 @@ class Live:
         return end
 
     def _may_wait(self, records: int) -> bool:
-        """Whether so many records are too few for a batch now (minOffsetsPerTrigger). A run with an end never waits."""
+        """Return whether there are too few records for a batch yet (minOffsetsPerTrigger).
+
+        A run with a target never waits.
+        """
         options = self._options
         waited = asyncio.get_running_loop().time() - self._batch_at
         return records < options.min_offsets and self.target is None and waited < options.trigger_delay_s
@@ -227,7 +230,7 @@ class Live:
         self._checked[name] = mark
 
     def _reaches(self, name: str, stop: int) -> bool:
-        """Whether the stream had the records below `stop` when it was read last."""
+        """Return whether the stream had the records below `stop` when it was read last."""
         state = self._seen.get(name)
         return state is not None and state.end >= stop
 
@@ -337,7 +340,7 @@ class LiveReader(KeptStartReader):
         """Do nothing: Spark ends the process without calling this."""
 
     def begin(self, start: Offset) -> None:
-        """At the first batch of a run, move the cursor to its start, so that retention keeps what is to be read."""
+        """Move the cursor to the start of the first batch of a run, so that retention keeps the records to read."""
         if not self._began:
             self._began = True
             self._move(start)

@@ -81,12 +81,12 @@ class StreamState:
 
     @property
     def earliest(self) -> int:
-        """The first offset that can be read."""
+        """Return the first offset that can be read."""
         return self.head.earliest
 
     @property
     def reach(self) -> Reach:
-        """How far it goes."""
+        """Return the readable end of the stream and the bytes of its open segment."""
         return Reach(self.end, self.open_bytes)
 
 

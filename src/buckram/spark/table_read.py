@@ -1,4 +1,4 @@
-"""Batch reads of what the cluster knows of itself: `spark.read.format("buckram").option("table", "segments")`.
+"""Batch reads of tables about the cluster itself: `spark.read.format("buckram").option("table", "segments")`.
 
 The driver gathers the rows once for each query; of ledgers, of which there may be millions, it lists the ids, and the
 executors read the records. Not here: what each table has (`tables.py`).
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from buckram.spark.tables import Row
 
 LEDGERS_AT_ONCE = 5000
-"""Of one partition, and of one question for the next ids."""
+"""Maximum ledgers of one partition, and ids of one request for the next ids."""
 
 
 class TablePartition(InputPartition):
@@ -48,7 +48,7 @@ class TableReader(DataSourceReader):
         Shape.of(schema, TABLES[table].columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ask the cluster. AccessRefused for who may not see it, NoSuchStream, MetadataError."""
+        """Ask the cluster for the rows. Raises AccessRefused without the permission, NoSuchStream, MetadataError."""
         with without_traceback():
             return connection(self.metadata).run(self._partitions)
 

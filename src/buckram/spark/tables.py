@@ -37,7 +37,7 @@ class Table(NamedTuple):
 
 
 async def _usage(client: Client, names: Sequence[str], strict: bool) -> list[Row]:
-    """A row of each namespace, in which `application` is null, and one of each application with its closed ledgers."""
+    """Return a row for each namespace (`application` is null), and one for each application with its closed ledgers."""
     store = client.services.store
     published, _ = await fresh(store)
     found: list[Row] = []
@@ -221,6 +221,6 @@ TABLES: Mapping[str, Table] = {
     "cursors": Table(_CURSOR_COLUMNS, _of_each(_cursors)),
     "transactions": Table(_TRANSACTION_COLUMNS, _of_each(_transactions)),
 }
-"""By the value of the option `table`."""
+"""Tables by the value of the option `table`."""
 
 __all__ = ["TABLES", "Row", "Table", "ledger_rows"]

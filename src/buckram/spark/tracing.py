@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _sending: dict[int, Telemetry | None] = {}
-"""By process id: workers are forked."""
+"""Telemetry by process id, because workers are forked; None in a process that sends none."""
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def publishing(stream: str, query: str, batch: int, parts: Sequence[Part]) -> It
 
 @contextmanager
 def _task(name: str, attempt: Attempt, *, around: bool) -> Iterator[Span | None]:
-    """`around`: what the process does meanwhile, in this context, is within the step."""
+    """Follow a task as a step. `around`: spans of this process and context meanwhile are within the step."""
     context, telemetry = _followed_batch(attempt.query, attempt.batch)
     numbers = {"buckram.spark.partition": attempt.partition, "buckram.spark.attempt": attempt.attempt}
     about = {**_about(attempt.query, attempt.batch), **numbers}
@@ -118,7 +118,7 @@ def _about(query: str, batch: int) -> Mapping[str, str | int]:
 
 
 def _followed_batch(query: str, batch: int) -> tuple[bytes, Telemetry | None]:
-    """The context of a batch, and what sends its steps; None where it is not followed, or is no batch of a query."""
+    """Return the context of a batch and the telemetry of its steps; None if it is not followed or no query's batch."""
     telemetry = _telemetry() if query and batch >= 0 else None
     if telemetry is None:
         return b"", None

@@ -1,4 +1,4 @@
-"""Who writes with Spark, what its tasks report, and how a batch is published to streams in one step.
+"""Identity of a Spark writer, reports of its tasks, and publishing a batch to streams in one step.
 
 A batch of a streaming query is identified by the query's id and the batch's number. Tasks find both in their
 TaskContext and pass them to the driver in their messages. Not here: whether a batch is published at all
@@ -72,7 +72,7 @@ class Attempt:
 
 @dataclass
 class Part(WriterCommitMessage):
-    """What one task has written: closed ledgers in order, or few rows that the driver writes (`small_parts.py`).
+    """Report of one task: its closed ledgers in order, or few rows that the driver writes (`small_parts.py`).
 
     `skipped`: the task wrote nothing, because the step was published before or cannot be; `seen` is then the tally of
     its rows, if it made one.
@@ -86,21 +86,21 @@ class Part(WriterCommitMessage):
     skipped: bool = False
     seen: Tally | None = None
     others: dict[str, Part] = field(default_factory=dict)
-    """What it has written to other streams than that of the sink, by their full names."""
+    """Parts that it has written to other streams than that of the sink, by their full names."""
     began_ns: int = 0
     """When the driver planned its micro-batch, nanoseconds UTC; 0: it is of none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes, as far as the options say. `application` is empty if the query's id takes its place."""
+    """Identity of the writer by the options. `application` is empty if the query's id takes its place."""
 
     stream: str
     application: str = ""
     place: str = ""
     new_epoch: bool = False
     was: str = ""
-    """The place as earlier releases wrote it."""
+    """Digest of the place as earlier releases wrote it; empty if it is the same."""
 
     def of_batch(self, query: str, batch: int) -> StepId:
         """Return the step of one micro-batch."""
@@ -225,7 +225,7 @@ class StreamStep:
         return self._link.run(lambda client: published_tally(client, name, done))
 
     def publish(self) -> bool:
-        # A stream decides anew by itself when it changes, but whoever published this step had other rows, perhaps.
+        # A stream decides anew by itself when it changes, but another process may have published other rows.
         return self._link.run(self._publish)
 
     def _ledgers(self, name: str) -> list[SealedLedger]:
@@ -235,7 +235,7 @@ class StreamStep:
         return [name for name in self._shares if name != self._own.stream]
 
     async def _opened(self, client: Client) -> dict[str, Bulk]:
-        """The steps of all streams, without those that do not exist."""
+        """Open the steps of all streams, without those that do not exist."""
         found = {self._own.stream: self._own}
         for name in self._others():
             with suppress(NoSuchStream):
@@ -265,7 +265,7 @@ class StreamStep:
         return False
 
     async def _drop_small(self, everything: Sequence[tuple[Bulk, Sequence[SealedLedger]]]) -> None:
-        """Delete what was made of small parts. Ledgers that were published have no intent any more, and stay."""
+        """Delete the ledgers made of small parts. Published ones have no intent any more, and stay."""
         for bulk, written in everything:
             made = self._ledgers(bulk.stream)
             await _drop(bulk, [ledger for ledger in written if ledger not in made])

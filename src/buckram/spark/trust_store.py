@@ -1,4 +1,4 @@
-"""Whom Java trusts: a trust store of certificate authorities, for gateways with TLS (swebhdfs://).
+"""Java's trust store of certificate authorities, for gateways with TLS (swebhdfs://).
 
 Java reads no PEM files. Hadoop's client and the client that it gets access tokens with are two, and both take the
 trust store that the JVM was started with. Not here: the gateway's own certificate (`runtime/net/tls_files.py`).
@@ -21,11 +21,11 @@ from buckram.extras import needs
 from buckram.runtime.net.tls_files import check_key_file
 
 PASSWORD = "buckram"
-"""Java asks for one. It hides nothing: certificates are public, and who may write the file is the file's mode."""
+"""Password that Java requires. It hides nothing: certificates are public, and the file's mode limits who may write."""
 _IDENTITY = Path("relay", "identity.pem")
 _MOST_BYTES = 16 * 1024 * 1024
 _UNQUOTED = re.compile(r"[^\s\"'\\$]+")
-"""What stands in a JVM's options as it is."""
+"""Characters that need no quoting in a JVM's options."""
 
 
 def write_trust_store(ca: Path, target: Path | None = None, *, also: bytes = b"") -> Path:
@@ -59,7 +59,7 @@ def write_trust_store(ca: Path, target: Path | None = None, *, also: bytes = b""
 
 
 def relay_identity() -> Path:
-    """The file with certificate and key of this user's relays, which their JVMs are to trust; made where it is missing.
+    """Return the file with certificate and key of this user's relays, for JVMs to trust; made if it is missing.
 
     A JVM reads its trust store once, so the relays of all processes of a user have one. Raises as `write_trust_store`.
     """
@@ -75,13 +75,13 @@ def relay_identity() -> Path:
 
 
 def certificate_in(identity: Path) -> bytes:
-    """What a JVM is to trust, of an identity."""
+    """Return the certificate of an identity as PEM, for a trust store."""
     pem = identity.read_bytes()
     return pem[pem.index(b"-----BEGIN CERTIFICATE-----") :]
 
 
 def identity_context(identity: Path) -> ssl.SSLContext:
-    """The context of a server that shows an identity. ConfigError where others may read it."""
+    """Return the context of a server with an identity. ConfigError if other users may read the file."""
     check_key_file(str(identity))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -97,7 +97,7 @@ def _still_good(identity: Path) -> bool:
 
 
 def java_options(trust_store: Path) -> str:
-    """The options with which a JVM trusts what is in the store, and nothing else."""
+    """Return the options with which a JVM trusts the certificates of the store, and no others."""
     given = {"": str(trust_store), "Type": "PKCS12", "Password": PASSWORD}
     return " ".join(f"-Djavax.net.ssl.trustStore{name}={value}" for name, value in given.items())
 
@@ -122,7 +122,7 @@ def _read(ca: Path) -> bytes:
 
 
 def _write(place: Path, data: bytes, mode: int, *, replace: bool = True) -> None:
-    """As a whole or not at all: a JVM may be starting with it. Not `replace`: one that is there by now stays."""
+    """Write a file atomically, because a JVM may be starting with it. `replace` False: keep an existing file."""
     try:
         place.parent.mkdir(mode=0o700 if mode == 0o600 else 0o777, parents=True, exist_ok=True)
         number, draft = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}-")

@@ -101,7 +101,7 @@ class ValueReader:
         known = [RecordCodec(self.stream, RecordSchemas(self.texts))] if self.texts else []
 
         def codec(value: bytes | None) -> RecordCodec | None:
-            """The codec, which knows the version of this value if anyone does."""
+            """Return the codec; newer versions are looked up if it does not know that of this value."""
             if not known or (value is not None and known[0].version_of(value) is None):
                 found = connection(self.uri).run(lambda client: schemas_of(client, [self.stream]))
                 if self.stream not in found:

@@ -1,4 +1,4 @@
-"""StreamInfo: what is known of one stream at one moment, from its head.
+"""StreamInfo: the state and settings of one stream at one moment, from its head.
 
 Not here: lag and rates (`streams/read/lag.py`), how a stream is shown (`serve/views/streams.py`).
 """
@@ -22,20 +22,20 @@ from buckram.streams.shared.metadata import StreamStore
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What is known of a stream at one moment. Times are in microseconds UTC."""
+    """State and settings of a stream at one moment. Times are in microseconds UTC."""
 
     name: str
-    """NAMESPACE/STREAM."""
+    """Full name, NAMESPACE/STREAM."""
     uid: str
     """The unique id, which tells it from earlier streams of this name."""
     created: int
-    """When it was created."""
+    """Time of its creation."""
     earliest: int
     """The first offset that can be read."""
     end: int
     """The offset after the last readable record."""
     ended: bool
-    """Whether it was marked as ended, so that no record can follow."""
+    """True if it was marked as ended, so that no record can follow."""
     writer: WriterInfo | None
     """The writer that opened it and has not closed it; None if there is none."""
     policy: Policy
@@ -52,17 +52,17 @@ class StreamInfo:
     """The number of segments in the list, with dead ones that wait for deletion. It is too high by those that
     compaction has removed from older pages."""
     writer_gone: bool = False
-    """Whether `writer` has lost the lease without closing the stream: it died, or its metadata session expired."""
+    """True if `writer` has lost the lease without closing the stream: it died, or its metadata session expired."""
     purpose: Purpose = Purpose.RECORDS
-    """What it is for; `core/streams/purposes.py` says what may be done to it."""
+    """Purpose of the stream; `core/streams/purposes.py` has the operations that each purpose allows."""
     fork: Fork | None = None
-    """Of a stream that was made as a fork: its source, and the offset below which the records are those of it."""
+    """Origin of a fork: the source, and the offset below which the records are the source's. None for other streams."""
 
 
 async def stream_info(
     client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, of_namespace: Mapping[str, Any]
 ) -> StreamInfo:
-    """Return what a head says, with the settings of its namespace. NoSuchStream if it is being deleted or made."""
+    """Return the information in a head and its namespace's settings. NoSuchStream if it is being deleted or made."""
     check_usable(str(name), head)
     return StreamInfo(
         str(name),

@@ -51,7 +51,7 @@ class StreamNamespace(NotCopied):
     def __init__(self, client: LedgerClient, name: str) -> None:
         self._client = client
         self.name = stream_name("x", name).namespace
-        """The namespace's name."""
+        """Name of the namespace."""
         self._streams = StreamStore(client.services.store)
         self._namespaces = Namespaces(self._streams)
 
@@ -60,7 +60,7 @@ class StreamNamespace(NotCopied):
 
     @property
     def store(self) -> StreamStore:
-        """The streams' metadata, for callers within Buckram that work on it directly."""
+        """Metadata of the streams, for callers within Buckram that work on it directly."""
         return self._streams
 
     # -- streams ------------------------------------------------------------------------------------------
@@ -114,16 +114,16 @@ class StreamNamespace(NotCopied):
         return await list_names(self._streams.keys, self._streams.layout.heads(self.name), prefix, after, limit)
 
     async def info(self, stream: str) -> StreamInfo:
-        """Return what is known of a stream now. Raises NoSuchStream."""
+        """Return the present state and settings of a stream. Raises NoSuchStream."""
         name = self._name(stream)
         return await self._info(name, await self._streams.read(name))
 
     async def delete(self, stream: str, *, force: bool = False, purpose: str = "records") -> None:
         """Delete a stream with its records, cursors and settings; its writer is fenced first. Raises NoSuchStream.
 
-        A stream that is the log of a machine, a database or all objects, or the audit trail, is deleted only by who
-        says so with its `purpose` ("machine", "database", "objects", "audit"); otherwise MachineLog or StreamPurpose
-        names the command that is right.
+        A stream that is the log of a machine, a database or all objects, or the audit trail, is deleted only if
+        `purpose` names that ("machine", "database", "objects", "audit"); otherwise MachineLog or StreamPurpose names
+        the right command.
 
         RecoveryFailed: too few bookies answered to fence the writer. The stream is marked as deleted then, and nothing
         is deleted yet; call it again. `force` deletes the stream all the same; a writer that still reaches its bookies
@@ -303,7 +303,7 @@ class StreamNamespace(NotCopied):
         """Return one record; one that was acknowledged before this call is found, whoever appended it.
 
         Raises OffsetTruncated, or OffsetOutOfRange, which has the earliest offset and the end; OffsetNotReadable (try
-        again) for a record that is written and whose writer died before it told that it is confirmed.
+        again) for a record that is written and whose writer died before it published the LAC that covers it.
         """
         name = self._name(stream)
         if type(offset) is not int or offset < 0:

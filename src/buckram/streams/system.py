@@ -24,7 +24,7 @@ from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.write.bulk import Bulk
 
 RETENTION_S = 90 * 86_400.0
-"""The namespace's, which `buckram namespace set system` changes."""
+"""Default retention of the namespace, seconds; `buckram namespace set system` changes it."""
 
 
 async def make_system_stream(client: LedgerClient, stream: str, retention_s: float | None = None) -> None:

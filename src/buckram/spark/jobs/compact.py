@@ -41,7 +41,7 @@ _ROUND = 64
 
 @dataclass(slots=True)
 class StreamCompaction:
-    """What was done to one stream: `segments` were replaced by `made` new ones; `put_off` runs changed meanwhile."""
+    """Report of one stream: `segments` were replaced by `made` new ones; `put_off` runs changed meanwhile."""
 
     stream: str
     segments: int = 0
@@ -52,7 +52,7 @@ class StreamCompaction:
 
 @dataclass(slots=True)
 class CompactReport:
-    """What one run of the job did. `problems` are streams or runs that failed, with the reason; run the job again."""
+    """Report of one run of the job. `problems` are streams or runs that failed, with the reason; run the job again."""
 
     run: str
     streams: list[StreamCompaction] = field(default_factory=list)

@@ -1,9 +1,9 @@
 """Import from Kafka: a topic's records become records of a stream, or of one stream for each partition.
 
-Range by range: the offsets of the next range are written down, Spark reads exactly these and publishes them as one
-version of a transaction, and then the record moves on. It may be killed anywhere: what was written down is read again
-and published unless it was. Not here: which offsets are a range (`core/streams/kafka_imports.py`), Kafka itself
-(`kafka_topic.py`).
+Range by range: the offsets of the next range are recorded, Spark reads exactly these and publishes them as one version
+of a transaction, and then the record moves on. It may be killed anywhere: the next run reads the recorded range again,
+and publishes it unless it was published. Not here: which offsets are a range (`core/streams/kafka_imports.py`), Kafka
+itself (`kafka_topic.py`).
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 """The most partitions that are imported at the same time into streams of their own."""
 _REASON = 1000
-"""The most characters of what Spark says."""
+"""Maximum characters of an error of Spark that are reported."""
 
 
 @dataclass(slots=True)
 class KafkaStream:
-    """What an import did to one stream."""
+    """Report of an import into one stream."""
 
     stream: str
     partitions: int
@@ -75,7 +75,7 @@ class KafkaStream:
     first_offset: int | None = None
     """The first record of this run; None if there was nothing to import."""
     next_offset: int = 0
-    """After the last record that was imported from this topic."""
+    """Offset after the last record that was imported from this topic."""
     ranges: int = 0
     """The number of ranges that this run imported."""
     imported: dict[int, int] = field(default_factory=dict)
@@ -84,14 +84,14 @@ class KafkaStream:
 
 @dataclass(slots=True)
 class KafkaReport:
-    """What an import did."""
+    """Report of an import of a topic."""
 
     source: str
     streams: list[KafkaStream] = field(default_factory=list)
     records: int = 0
     bytes: int = 0
     first_offset: int | None = None
-    """As of the one stream; None if there are several."""
+    """First record of this run in the one stream; None if there are several streams."""
     next_offset: int | None = None
 
 
@@ -103,7 +103,7 @@ class _Target:
     application: str
     partitions: Sequence[int]
     until: Mapping[int, Bounds]
-    """What Kafka had when the run began: it ends there, however much comes meanwhile."""
+    """Bounds of Kafka's offsets when the run began: it ends there, however many records are added meanwhile."""
     start: KafkaImport
     """The record as it was when the run began."""
 
@@ -155,7 +155,7 @@ def import_kafka(
 
 
 def _targets(home: Driver, topic: KafkaTopic, name: StreamName, per_partition: bool, run: str) -> list[_Target]:
-    """The streams of an import, made where they do not exist, with what is known of each."""
+    """Return the streams of an import with their records, and make those that do not exist."""
     identity, partitions = topic.look()
     bounds = topic.bounds(partitions)
     wanted: list[tuple[StreamName, int | None, Sequence[int]]] = [(name, None, partitions)]
@@ -178,7 +178,7 @@ def _report(url: str, streams: list[KafkaStream]) -> KafkaReport:
 
 
 class _Shared:
-    """What the imports of all streams of one run share."""
+    """Shared state of the imports of all streams of one run."""
 
     def __init__(
         self, home: Driver, topic: KafkaTopic, pace: Pace, most: int, skip_deleted: bool, progress: Progress
@@ -254,7 +254,7 @@ def _write(shared: _Shared, target: _Target, record: KafkaImport) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, out of all that Spark says of it: our own error, or the deepest cause."""
+    """Return the reason from a long error text of Spark: our own error, or the deepest cause."""
     said = str(error)
     for pattern in (r"buckram\.errors[\w.]*: (.+)", r"Caused by: (.+)", r"(\S.*)"):
         if found := re.findall(pattern, said):
@@ -289,7 +289,7 @@ async def _opened(client: Client, name: StreamName, application: str, fresh: Kaf
 
 
 async def _kept(client: Client, target: _Target, record: KafkaImport) -> KafkaImport:
-    """Write the record down, if it is as this run has read it. Raises StreamError otherwise."""
+    """Store the record if it is unchanged since this run has read it. Raises StreamError otherwise."""
     streams = StreamStore(client.services.store)
     key = _key(streams, (await streams.read(target.name)).head.uid, target.application)
     data = encode_kafka_import(record)
@@ -307,14 +307,14 @@ def _key(streams: StreamStore, uid: str, application: str) -> str:
 
 
 async def _published(client: Client, target: _Target) -> Transaction | None:
-    """The last range that was published."""
+    """Return the transaction of the last range that was published; None if none was."""
     head = (await StreamStore(client.services.store).read(target.name)).head
     found = newest(head.transactions, target.application, "")
     return None if found is None else found[1]
 
 
 async def _bytes(client: Client, name: StreamName, first: int, stop: int) -> int:
-    """The payload of the segments with these offsets."""
+    """Return the payload bytes of the segments with these offsets."""
     streams, size = StreamStore(client.services.store), 0
     async for row in streams.segments_backwards((await streams.read(name)).head):
         if row.base < first:

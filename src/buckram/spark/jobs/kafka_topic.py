@@ -33,12 +33,12 @@ _OURS = {
 
 
 def coordinates(spark_version: str) -> str:
-    """Where Maven has the connector for a version of Spark."""
+    """Return the Maven coordinates of the connector for a version of Spark."""
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark_version}"
 
 
 def read_config(path: Path) -> dict[str, str]:
-    """The settings of Kafka's clients from a file of NAME=VALUE lines, as Kafka's own tools take it.
+    """Return the settings of Kafka's clients from a file of NAME=VALUE lines, as Kafka's own tools take it.
 
     Raises ConfigError, and InvalidArgument for settings that the import makes itself.
     """
@@ -154,7 +154,7 @@ class KafkaTopic:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """Make errors of the JVM sentences without Java's stack."""
+        """Turn errors of the JVM into sentences without Java's stack."""
         from py4j.protocol import Py4JError, Py4JJavaError
 
         try:

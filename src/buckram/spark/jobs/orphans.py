@@ -42,7 +42,7 @@ _TASKS_A_ROUND = 64
 
 @dataclass(slots=True)
 class OrphansReport:
-    """What one run of the job found and did. `ledgers` is the number of all ledgers in the cluster."""
+    """Report of one run of the job. `ledgers` is the number of all ledgers in the cluster."""
 
     run: str
     ledgers: int = 0

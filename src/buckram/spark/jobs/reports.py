@@ -48,7 +48,7 @@ class Report:
         return self.session.createDataFrame([], self.schema) if found is None else found
 
     def found(self, run: str) -> DataFrame | None:
-        """Like `rows`, but returns None, without a query, if the report does not exist yet."""
+        """Return the rows as `rows` does, or None, without a query, if the report does not exist yet."""
         from pyspark.sql import functions as f
 
         if self.is_table:

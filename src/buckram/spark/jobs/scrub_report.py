@@ -1,4 +1,4 @@
-"""What the job `scrub` reports: totals of a run, and each bad copy of a ledger with the command that repairs it.
+"""The report of the job `scrub`: totals of a run, and each bad copy of a ledger with the command that repairs it.
 
 Not here: the job itself, and the rows that its tasks write (`spark/jobs/scrub.py`).
 """
@@ -32,7 +32,7 @@ class BadReplica:
 
 @dataclass(slots=True)
 class ScrubReport:
-    """What one run of the job found. `replicas` counts copies of ledgers on bookies; `growing` ledgers that are open.
+    """Report of one run of the job. `replicas` counts copies of ledgers on bookies; `growing` ledgers that are open.
 
     The part of an open ledger that can still grow was skipped.
     """
@@ -49,7 +49,7 @@ class ScrubReport:
 
     @property
     def healthy(self) -> bool:
-        """Whether all replicas were read and are good."""
+        """Return whether all replicas were read and are good."""
         return not self.bad and not self.unknown
 
 

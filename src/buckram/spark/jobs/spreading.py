@@ -97,14 +97,17 @@ def in_task(main: Callable[[], Awaitable[T]]) -> T:
 
 
 def connected(cluster: ClusterUri) -> Opening[Client]:
-    """A client that enters as the driver does, in an executor whose environment has no token: as `connect`."""
+    """Connect as `connect` does, with the driver's token and TLS, in an executor whose environment has none."""
     from buckram.cluster import connect
 
     return connect(str(cluster), encryption=encryption_of(cluster), **way_in(cluster))
 
 
 def executor_runtime(cluster: ClusterUri) -> Runtime:
-    """What connects to bookies in an executor without a client, with the driver's TLS and token. ConfigError."""
+    """Return a runtime for connections to bookies without a client in an executor, with the driver's TLS and token.
+
+    Raises ConfigError.
+    """
     world = production_runtime()
     return replace(world, network=secured_by(os.environ, world.network, **way_in(cluster)))
 
@@ -122,8 +125,8 @@ class Driver:
 
 @contextmanager
 def driver(metadata: str) -> Iterator[Driver]:
-    """Connect to the cluster with this metadata URI. Its `cluster` takes the way in, which the environment of this
-    process says, to the executors. Raises ConfigError, MetadataUnavailable."""
+    """Connect to the cluster with this metadata URI. Its `cluster` takes token and TLS from the environment of this
+    process to the executors. Raises ConfigError, MetadataUnavailable."""
     cluster = metadata if isinstance(metadata, ClusterUri) else cluster_uri(metadata, {})
     thread = LoopThread()
 

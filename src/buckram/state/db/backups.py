@@ -1,9 +1,10 @@
-"""Backups of databases by their policies: made, verified at their place, written down, and the old ones deleted.
+"""Backups of databases by their policies: made, verified at their place, recorded, and the old ones deleted.
 
-A janitor asks for them in each of its passes. In this order: the file is made and SQLite checks it, it is copied to the
-place and read back, it is written down, older files go. So whoever is killed or fails leaves the old backups, and a
-file that was not written down is found, and counts, next time. One process at a time works on one database; two do no
-harm. Not here: names and rules (`core/db/backups.py`), reading a state (`state/db/rebuilding.py`).
+A janitor runs them in each of its passes, in this order: the file is made and SQLite checks it, it is copied to the
+place and read back, it is recorded in the metadata store, older files are deleted. A process that is killed or fails
+therefore leaves the old backups, and the next pass finds a file that was not recorded and counts it. One process at a
+time works on one database; two do no harm. Not here: names and rules (`core/db/backups.py`), reading a state
+(`state/db/rebuilding.py`).
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ if TYPE_CHECKING:
     from buckram.core.streams.policy import Policy
 
 PASS_S = 60.0
-"""After so long no further backup is begun in one pass of a janitor, so that streams have their turn."""
+"""Time budget of one janitor pass, seconds: after it no further backup begins, so that streams have their turn."""
 AGAIN_S = 300.0
-"""After a failure a database waits for a tenth of its interval, and for so long at most."""
+"""Longest pause after a failed backup, seconds; the pause is otherwise a tenth of the policy's interval."""
 _SLOWEST_BYTES_PER_S = 1024 * 1024
-"""A place that takes or gives less is away."""
+"""Slowest transfer that a place may have; a slower one is treated as unreachable."""
 _READ_WITHIN_S = 3600.0
-"""So long may it take to read a backup whose size is not known."""
+"""Deadline for reading a backup whose size is not known, seconds."""
 _PIECE = 1024 * 1024
 
 
@@ -81,7 +82,10 @@ class _Due:
 
 
 async def read_kept(streams: StreamStore, uid: str) -> Kept:
-    """What is written down of the backups of the database with this uid. MalformedRecord, MetadataUnavailable."""
+    """Return the record of the backups of the database with this uid; an empty one if there is none.
+
+    Raises MalformedRecord, MetadataUnavailable.
+    """
     key = streams.layout.backup(uid)
     with suppress(NoSuchKey):
         return decode_kept(key, (await retry_metadata(partial(streams.keys.get, key))).value)
@@ -89,7 +93,7 @@ async def read_kept(streams: StreamStore, uid: str) -> Kept:
 
 
 class Backups:
-    """What a janitor does for the backups of databases: `look` at each stream of a pass, then `carry_out`."""
+    """The janitor's work on backups of databases: call `look` for each stream of a pass, then `carry_out`."""
 
     def __init__(self, client: LedgerClient, places: Mapping[str, str], directory: Path | None = None) -> None:
         """`places`: locations by their names. `directory`: for files that are made; default that of temporary ones."""
@@ -97,14 +101,14 @@ class Backups:
         self._streams = StreamStore(client.services.store)
         self._nonce = f"{client.services.runtime.rng.getrandbits(128):032x}".encode()
         self._due: dict[str, _Due] = {}
-        """By uid."""
+        """Backups that are due in this pass, by the uid of the database."""
         self._waiting: dict[str, tuple[float, str]] = {}
-        """What failed, by uid: when it is tried again (loop time), and why it failed."""
+        """Failed backups by uid of the database: time of the next attempt (loop time), and why it failed."""
 
     async def look(self, name: StreamName, head: Head, policy: Policy, now: int | None) -> None:
-        """See whether a backup of this stream is due; none ever is of one that is no database's.
+        """Note whether a backup of this stream is due; a stream that is not a database's log never has one.
 
-        `now` is the time for what is ended at the age of the policy's interval, None while it is in doubt.
+        `now` is the current time by which the policy's interval is measured, None while the clock is in doubt.
         """
         if not policy.backup_every_s or purpose_of(str(name), head) is not Purpose.DATABASE:
             return
@@ -113,7 +117,7 @@ class Backups:
             self._due[head.uid] = _Due(kept.newest.time if kept.newest else 0, name, head, policy, now)
 
     async def carry_out(self, report: JanitorReport) -> None:
-        """Make the backups that are due, those with the oldest first. A failure is reported, and written down."""
+        """Make the backups that are due, oldest last backup first. A failure is reported, and recorded."""
         due, self._due = sorted(self._due.values(), key=lambda one: one.last), {}
         self._waiting = {uid: self._waiting[uid] for uid in (one.head.uid for one in due) if uid in self._waiting}
         loop = asyncio.get_running_loop()
@@ -133,7 +137,7 @@ class Backups:
             self._waiting.pop(one.head.uid, None)
         except NoSuchStream:
             return  # It was deleted, or made anew under its name.
-        except Exception as error:  # Whoever writes the database's log may bring about more than errors of ours.
+        except Exception as error:  # Malformed records in the database's log may raise more than BuckramErrors.
             failed = WriteFailed(-1, str(error)) if isinstance(error, OSError) else error
             note_problem(report, f"backup of {one.name}", failed)
             again = asyncio.get_running_loop().time() + min(one.policy.backup_every_s / 10, AGAIN_S)
@@ -143,7 +147,7 @@ class Backups:
 
     @asynccontextmanager
     async def _claimed(self, uid: str) -> AsyncIterator[bool]:
-        """Whether this process, and no other, may work on this database; another one is at it otherwise."""
+        """Claim this database by an ephemeral key; yields whether this process has it, False if another one does."""
         key, keys = self._streams.layout.backup_claim(uid), self._streams.keys
         try:
             await keys.create(key, self._nonce, ephemeral=True)
@@ -209,7 +213,7 @@ class Backups:
         return Backup(one.head.uid, one.policy.backup_to, file, offset, size, digest, begun)
 
     async def _found(self, one: _Due, place: Place, files: list[BackupFile], directory: Path) -> Backup | None:
-        """The newest backup at the place, if it is young enough: whoever made it was killed before it was recorded."""
+        """Return the newest backup at the place if it is young enough: its maker died before it was recorded."""
         if not files or is_old(files[-1].time, one.policy.backup_every_s, one.now, self._certain()):
             return None
         newest, copy = files[-1], directory / "found.db"
@@ -239,7 +243,7 @@ class Backups:
     # -- what is written down -----------------------------------------------------------------------------
 
     async def _record(self, uid: str, made: Backup) -> None:
-        """Write a backup down, unless another process has written down a newer one at the same place."""
+        """Record a backup, unless another process has recorded a newer one at the same place."""
 
         def change(kept: Kept) -> Kept:
             newest = kept.newest
@@ -270,7 +274,7 @@ class Backups:
                 continue
 
     async def _thin_out(self, one: _Due, place: Place, recorded: str) -> None:
-        """Delete the backups of this database that newer ones have replaced, and nothing else."""
+        """Delete the backups of this database that the policy no longer keeps, and nothing else."""
         names = await in_thread(-1, place.location, place.names)
         for file in superseded(files_of(one.head.uid, names), one.policy.backup_keep, recorded):
             await in_thread(-1, place.location, partial(place.delete, file))
@@ -288,7 +292,10 @@ def _check_integrity(path: Path, what: str) -> None:
 
 
 def _digest_of(place: Place, file: str, copy: Path | None = None) -> tuple[str, int]:
-    """The SHA-256 of a file, hexadecimal, and its size; it is written to `copy`, too. ReadFailed, OSError. Blocks."""
+    """Return the SHA-256 (hexadecimal) and the size of a file, and write it to `copy`, too. Blocks.
+
+    Raises ReadFailed, OSError.
+    """
     digest, size = hashlib.sha256(), 0
     with place.open(file) as source, nullcontext() if copy is None else copy.open("wb") as target:
         while piece := _piece_of(place, source):

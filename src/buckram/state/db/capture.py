@@ -1,9 +1,9 @@
-"""CaptureVfs: between SQLite and the write-ahead log of the leader. It holds each commit until somebody decides on it.
+"""CaptureVfs: a SQLite VFS before the leader's write-ahead log, which holds each commit until it is decided.
 
-SQLite writes the frames of a transaction, the last of which commits. Here they are noted by their place in the log, so
-that what a rolled-back part of the transaction wrote is overwritten by what came instead; before the last one is
-written, `on_commit` is called, and an error of it makes SQLite roll the transaction back. Not here: what is done with
-the pages (`state/db/engine.py`).
+SQLite writes the frames of a transaction, the last of which commits. The VFS notes them by their place in the log, so
+that later frames overwrite those of a part of the transaction that was rolled back. Before the last one is written it
+calls `on_commit`; an error of that makes SQLite roll the transaction back. Not here: what is done with the pages
+(`state/db/engine.py`).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Captured:
 
 
 class CaptureEvents(Protocol):
-    """What the writing connection does. All methods are called in the thread that uses the connection."""
+    """Events of the writing connection. All methods are called in the thread that uses the connection."""
 
     def on_commit(self, captured: Captured) -> None:
         """Return when the transaction may be committed; an error rolls it back."""
         ...
 
     def on_spill(self, pages: int) -> None:
-        """So many pages were written by the open transaction; an error fails the statement."""
+        """Receive the number of pages that the open transaction has written; an error fails the statement."""
         ...
 
     def on_log_restarted(self) -> None:
-        """The log begins anew."""
+        """Learn that SQLite begins to write the log from its start again."""
         ...
 
 
@@ -61,7 +61,7 @@ class _Log(apsw.VFSFile):
         super().xWrite(data, offset)
 
     def xSync(self, flags: int) -> None:
-        """The files are a cache of the replicated log."""
+        """Do nothing: the files are a cache of the replicated log and need no sync."""
 
 
 class CaptureVfs(apsw.VFS):
@@ -74,7 +74,7 @@ class CaptureVfs(apsw.VFS):
         self._headers: dict[int, tuple[int, int]] = {}
         self._contents: dict[int, bytes] = {}
         self.committing = False
-        """Whether the next write is the page of the frame that commits."""
+        """True if the next write is the page of the committing frame."""
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         if flags[0] & apsw.SQLITE_OPEN_WAL:
@@ -82,13 +82,13 @@ class CaptureVfs(apsw.VFS):
         return apsw.VFSFile("", name, flags)
 
     def begin(self) -> None:
-        """A transaction begins, or one was rolled back: forget what was noted."""
+        """Forget the noted frames: a transaction begins, or one was rolled back."""
         self._headers.clear()
         self._contents.clear()
         self.committing = False
 
     def writes(self, data: bytes, offset: int) -> None:
-        """SQLite is about to write this into the log."""
+        """Note bytes that SQLite is about to write into the log at this offset."""
         if offset == 0:
             self.begin()
             self._events.on_log_restarted()

@@ -1,7 +1,7 @@
 """Reading what transactions did to rows from the log of a database, without a replica of it.
 
-The log is folded as every replica does, so that groups that count for nothing here are those that count for nothing
-anywhere; only pages are left out. Not here: how changes come into the log (`state/db/row_images.py`).
+The log is folded as every replica folds it, so that the same groups are ignored here as anywhere else; only the pages
+are left out. Not here: how changes come into the log (`state/db/row_images.py`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _WAIT_S = 2.0
 
 
 class _NoEngine:
-    """What stands where a replica has its files."""
+    """Stand-in for the table engine of a replica: it keeps no pages."""
 
     def check(self) -> None:
-        """Nothing can fail."""
+        """Do nothing: without files no failure is possible."""
 
     def restore(self, pages: Callable[[], Iterator[bytes]] | None, sequence: int, digest: int) -> None:
-        """The pages are not needed."""
+        """Ignore the pages of a snapshot."""
 
 
 class ChangeState(DatabaseState):
@@ -52,7 +52,7 @@ class ChangeState(DatabaseState):
 
     @property
     def pages_digest(self) -> str:
-        """The digest of all pages after the groups so far, as the log says it."""
+        """Return the digest of all pages after the groups so far, as recorded in the log."""
         return f"{self._digest:016x}"
 
     def apply_entry(self, entry: LogEntry) -> bytes:
@@ -64,16 +64,16 @@ class ChangeState(DatabaseState):
         return result
 
     def _hand_over(self, offset: int, group: Group) -> None:
-        """No pages are kept."""
+        """Drop the pages of a group."""
 
 
 async def read_changes(
     client: LedgerClient, ns: StreamNamespace, name: StreamName, first: int | None, follow: bool
 ) -> AsyncIterator[Change]:
-    """The changes of transactions from offset `first` on; from the oldest that is kept without it.
+    """Yield the changes of transactions from offset `first` on; None: from the oldest that is kept.
 
-    Unless it is to `follow`, all that were committed before this call. Raises ChangesNotKept, ChangesGone, NotDatabase,
-    InvalidArgument.
+    Without `follow` it ends after all that were committed before this call. Raises ChangesNotKept, ChangesGone,
+    NotDatabase, InvalidArgument.
     """
     if first is not None and (type(first) is not int or first < 0):
         raise InvalidArgument(f"offset {first!r}: an offset is an int from 0 on")
@@ -101,7 +101,7 @@ async def read_changes(
 async def change_fold(
     client: LedgerClient, ns: StreamNamespace, name: StreamName, head: Head, at_most: Offset
 ) -> tuple[Fold, ChangeState]:
-    """A fold of the log, and its state, from the newest good snapshot of a state up to this offset; for `folded`."""
+    """Return a fold of the log and its state, from the newest good snapshot at or below this offset; for `folded`."""
     state = ChangeState(str(name))
     fold = Fold(str(name), state)
     loaded, _ = await load_newest(Place(client, ns.store, name, head.uid), head, state.fault, at_most)
@@ -111,7 +111,10 @@ async def change_fold(
 
 
 async def ends(client: LedgerClient, ns: StreamNamespace, name: StreamName, head: Head) -> tuple[Offset, Offset]:
-    """The end of what can be read now, and of what is acknowledged: readers hear of that a little later."""
+    """Return the offset up to which records can be read now, and the one up to which they are acknowledged.
+
+    Readers learn of the second a little later.
+    """
     sure = await known_end(client, name, head)
     try:
         return sure, max(sure, await end_of_acknowledged(client, ns.store, name))
@@ -122,9 +125,10 @@ async def ends(client: LedgerClient, ns: StreamNamespace, name: StreamName, head
 async def folded(
     ns: StreamNamespace, name: StreamName, fold: Fold, sure: Offset, stop: Offset | None
 ) -> AsyncIterator[Offset]:
-    """Fold the log up to `stop`, or for ever; the offset of each record, when it is applied.
+    """Fold the log up to `stop` (None: for ever), and yield the offset of each record once it is applied.
 
-    What is beyond `sure` is waited for a moment only: a leader that died may have left what nobody acknowledged.
+    Records beyond `sure` are awaited for a moment only: a leader that died may have left some that were never
+    acknowledged.
     """
     if stop is not None and fold.applied >= stop:
         return
@@ -143,7 +147,7 @@ async def folded(
 
 
 def oldest(head: Head) -> int:
-    """The first offset whose changes can be had: before it there must be a state."""
+    """Return the first offset whose changes can be read: there must be a state before it."""
     if head.earliest == 0 or not head.snapshots:
         return head.earliest
     return max(head.earliest, head.snapshots[0].offset)

@@ -1,4 +1,4 @@
-"""Committing: writes groups into the log as the leader, and says what became of them.
+"""Committing: writes groups of pages into the log as the leader, and reports the outcome of each.
 
 Not here: computing them (`state/db/engine.py`), applying them (`state/db/state.py`).
 """
@@ -45,11 +45,14 @@ class Committing:
         self._opening = asyncio.Lock()
 
     async def leader(self) -> Leader:
-        """The leader's side of this process, which another one never is again. Raises NotLeader."""
+        """Return the leader object of this process; a later leadership has another one. Raises NotLeader."""
         return await self._replica.leading()
 
     async def leadership(self) -> int:
-        """The number of the present leadership; everything before it is in the engine's queue. Raises NotLeader."""
+        """Return the number of the present leadership, once all groups before it are in the engine's queue.
+
+        Raises NotLeader.
+        """
         leader = await self._replica.leading()
         if leader is not self._leader or self._sequences is None:
             async with self._opening:
@@ -64,20 +67,23 @@ class Committing:
         return self._state.sequence
 
     async def prove(self) -> None:
-        """Return when nobody else can have led when this was called. Raises NotLeader."""
+        """Wait until it is proven that no other process led when this was called. Raises NotLeader."""
         await self._replica.prove()
 
     @property
     def leads(self) -> bool:
-        """Whether this process leads, as far as it knows. Any thread."""
+        """Return whether this process leads, as far as it knows. Any thread."""
         return self._replica.leads
 
     def counts(self, token: str) -> str | None:
-        """The counts of what was committed under a caller's token, as far as this replica knows."""
+        """Return the counts committed under a caller's token, None if this replica knows of no such commit."""
         return self._state.outcomes.counts(token)
 
     def full(self) -> DatabaseBusy | None:
-        """Why no new token can be used: each must be known for a day. For the process that leads."""
+        """Return DatabaseBusy if tokens, which are kept for a day, have reached their memory limit; else None.
+
+        For the process that leads.
+        """
         limit, leader = self._state.engine.limits.token_bytes, self._leader
         now = max(self._replica.fold.time_us, leader.engine.moment().earliest) if leader is not None else 0
         count = self._state.outcomes.full(now, limit)
@@ -87,11 +93,11 @@ class Committing:
         return DatabaseBusy(self._state.database, f"{text} ({limit_named('token_bytes')})")
 
     def own_token(self, pending: Pending) -> str:
-        """The token under which anybody can ask what became of a group."""
+        """Return the token under which any process can look up the outcome of a group."""
         return str(OwnToken(self._replica.place.uid, pending.leadership, pending.sequence))
 
     def commit(self, pending: Pending) -> None:
-        """Write a group into the log; it is decided in any case."""
+        """Write a group into the log, and call its `decide` in any case."""
         self._state.pending = pending
         try:
             self._scope.spawn(self._write(pending), "commit")
@@ -112,13 +118,16 @@ class Committing:
                 self._state.pending = None
 
     async def write(self, pending: Pending) -> None:
-        """Write a group that nobody holds; it is applied like one of somebody else's. NotLeader, CommitUnknown."""
+        """Write a group that no open transaction holds; it is applied like a group of another process.
+
+        Raises NotLeader, CommitUnknown.
+        """
         error = await self._append(pending)
         if error is not None:
             raise error
 
     async def _append(self, pending: Pending) -> BuckramError | None:
-        """Returns why it was not committed."""
+        """Append a group to the log; return the error because of which it was not committed, None if it was."""
         own = self._sequences
         if own is None or own.session != pending.leadership:
             return NotLeader(self._state.database, "")
@@ -138,9 +147,9 @@ class Committing:
         return NotLeader(self._state.database, "") if outcome.refused else None
 
     async def _send(self, leader: Leader, own: Sequences, parts: Iterable[bytes]) -> Outcome:
-        """Write all parts, a few ahead of those that are acknowledged; returns what became of the last one.
+        """Write all parts, a few ahead of those that are acknowledged; return the outcome of the last one.
 
-        Raises what `Replica.execute` raises: where nothing was sent of a part, nothing was of those behind it.
+        Raises the errors of `Replica.execute`; if a part was not sent, none of the later parts was.
         """
         flying: deque[tuple[Token, asyncio.Future[Result]]] = deque()
         outcome: Outcome | None = None
@@ -162,7 +171,7 @@ class Committing:
         return outcome
 
     async def _acknowledged(self, own: Sequences, flying: deque[tuple[Token, asyncio.Future[Result]]]) -> Outcome:
-        """Wait for the first part that flies."""
+        """Wait for the acknowledgement of the oldest part in flight and return its outcome."""
         token, future = flying[0]
         result = await future
         flying.popleft()

@@ -39,11 +39,11 @@ from buckram.state.machine.replica import Replica, Role
 from buckram.streams.namespace import StreamNamespace
 
 Outcome = Literal["committed", "pending", "aborted"]
-"""What became of the transaction of a token. "aborted": nothing was committed under it, and nothing that was begun
-before will be. "pending": it waits or is being executed, or this replica cannot know because it does not lead."""
+"""Outcome of the transaction of a token. "aborted": nothing was committed under it, and no attempt begun so far will
+be. "pending": it waits or is being executed, or this replica cannot know because it does not lead."""
 _READONLY = 8
 _BACKUPS = 2
-"""So many are written at the same time; each has open files, and keeps the log from being begun anew."""
+"""Maximum number of concurrent backups; each has open files, and keeps SQLite from restarting its write-ahead log."""
 
 
 class Database(NotBlocking):
@@ -63,7 +63,7 @@ class Database(NotBlocking):
         threads: Threads = THREADS,
     ) -> None:
         self.name = name
-        """NAMESPACE/DATABASE."""
+        """Full name, NAMESPACE/DATABASE."""
         self._state, self._on_closed = state, on_closed
         self._scope = TaskScope(f"database {name}")
         self._engine = state.engine = Engine(name, limits, self, directory, threads)
@@ -84,7 +84,7 @@ class Database(NotBlocking):
         self._engine.outcome = self._known
 
     def note_rows(self) -> None:
-        """Keep what is done to rows. For `state/db/opening.py`, before `start`."""
+        """Turn on change data capture of rows. For `state/db/opening.py`, before `start`."""
         self._engine.execution.rows = RowImages(self.name, self._engine.limits.transaction_bytes)
 
     def __repr__(self) -> str:
@@ -93,11 +93,11 @@ class Database(NotBlocking):
     # -- what the engine says -----------------------------------------------------------------------------
 
     def commit_wanted(self, pending: Pending) -> None:
-        """For the engine."""
+        """Write a group into the log; called by the engine."""
         self._committing.commit(pending)
 
     def engine_failed(self, error: DatabaseFailed) -> None:
-        """For the engine."""
+        """Close the replica; called by the engine when it stopped."""
         if not self._scope.closed:
             self._scope.spawn(self._replica.close(), "failed")
 
@@ -105,12 +105,12 @@ class Database(NotBlocking):
 
     @property
     def role(self) -> str:
-        """What this replica is: "follower", "leader", or "stopped" (each call says why)."""
+        """Role of this replica: "follower", "leader", or "stopped" (then each call raises the reason)."""
         return "stopped" if self._engine.failure is not None else self._replica.role.value
 
     @property
     def applied(self) -> int:
-        """The offset of the next record of the log; with it a reader elsewhere asks for a write made here."""
+        """Offset of the next record of the log; passed as `after`, it lets a reader elsewhere see a write made here."""
         return self._replica.fold.applied
 
     @property
@@ -124,7 +124,7 @@ class Database(NotBlocking):
         return tuple(self._replica.damaged_snapshots)
 
     async def leader_address(self) -> str | None:
-        """What the process that leads has announced, or HOST:PID; None if nobody leads."""
+        """Return the address that the leading process has announced, or its HOST:PID; None if no process leads."""
         return await self._replica.leader_name() or None
 
     # -- statements ---------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Database(NotBlocking):
         return await self._readers.execute(one)
 
     async def applied_at_least(self, offset: int) -> None:
-        """Return when this replica has everything below an offset. Raises TooStale after DatabaseLimits.query_s."""
+        """Wait until this replica has everything below an offset. Raises TooStale after DatabaseLimits.query_s."""
         if type(offset) is not int or offset < 0:
             raise InvalidArgument(f"after={offset!r}: an offset is an int from 0 on")
         if self.applied >= offset:
@@ -230,7 +230,7 @@ class Database(NotBlocking):
             raise TooStale.behind(self.name, reason) from None
 
     async def _begun(self) -> None:
-        """Return when the files have had what was in the log when this replica was opened. Raises TooStale."""
+        """Wait until the files have everything that was in the log when this replica was opened. Raises TooStale."""
         self._engine.check()
         self._replica.check_running()
         if not self._has_begun:
@@ -239,7 +239,7 @@ class Database(NotBlocking):
             self._has_begun = True
 
     async def describe(self, sql: str) -> Described:
-        """What is known of a statement without executing it, in the state that this replica has."""
+        """Describe a statement (columns, parameters) without executing it, by the schema that this replica has."""
         statement(sql)
         await self._begun()
         found: Described = await self._readers.run(lambda reading: reading.executor().describe(sql))
@@ -265,7 +265,10 @@ class Database(NotBlocking):
         return TransactionContext(self, mode)
 
     async def outcome(self, token: str) -> Outcome:
-        """What became of the transaction of a token, one's own or that of a CommitUnknown. Leader only. NotLeader."""
+        """Return the outcome of the transaction of a token: a caller's own one or that of a CommitUnknown.
+
+        Leader only. Raises NotLeader.
+        """
         if not isinstance(token, str):
             raise InvalidArgument(f"token {token!r}: needs a str")
         await self._replica.prove()
@@ -288,7 +291,7 @@ class Database(NotBlocking):
     # -- changes ------------------------------------------------------------------------------------------
 
     def changes(self, after: int | None = None, *, follow: bool = False) -> AsyncIterator[Change]:
-        """What committed transactions did to rows, in their order, of a database that was made with cdc=True.
+        """Iterate over the row changes of committed transactions, in order; the database must have cdc=True.
 
         `async for change in db.changes(after=offset)`, where `offset` is that of the last change that was seen (-1 for
         the first one ever); without it, from the beginning of what is kept. `follow`: wait for more at the end. Raises
@@ -311,14 +314,14 @@ class Database(NotBlocking):
         return (await self.backup_at(path))[1]
 
     async def backup_at(self, path: str | Path) -> tuple[int, int]:
-        """As `backup`; returns the offset below which everything is in the file, and its bytes."""
+        """Write a file as `backup` does; return the offset below which everything is in it, and its bytes."""
         await self._begun()
         async with self._backups:
             offset, image = self.applied, self._engine.image(self._state.sequence)
             return offset, await write_in_thread(await image, Path(path))
 
     async def catch_up(self, at_most_s: float) -> None:
-        """Return when this replica lacks nothing that was committed so many seconds before this call. TooStale."""
+        """Wait until this replica has everything committed up to `at_most_s` seconds before this call. TooStale."""
         await self._begun()
         await self._replica.fresh(at_most_s)
 
@@ -329,7 +332,7 @@ class Database(NotBlocking):
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[tuple[Engine, Committing, int]]:
-        """The parts that write, for as long as nobody else does. For `state/db/transfer.py`."""
+        """Yield the engine, the log and the leadership while no other caller may write. For `state/db/transfer.py`."""
         ended = await self._writer.turn()
         try:
             leadership = await self._committing.leadership()
@@ -345,16 +348,16 @@ class Database(NotBlocking):
     async def lead(self, *, takeover: bool = False) -> None:
         """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight.
 
-        MirrorStream: it is a mirror of a database in another cluster, where somebody leads.
+        Raises MirrorStream for a mirror of a database in another cluster, which is led there.
         """
         await self._replica.lead(takeover=takeover)
 
     async def check_writable(self) -> None:
-        """MirrorStream for a mirror of a database in another cluster. Raises MetadataError."""
+        """Raise MirrorStream for a mirror of a database in another cluster. Raises MetadataError."""
         await self._replica.check_writable()
 
     async def leads_within(self, seconds: float) -> bool:
-        """Wait until this replica leads, for so long at most; returns whether it does. For `hrana`."""
+        """Wait at most `seconds` until this replica leads; return whether it does. For `hrana`."""
         return await self._replica.leads_within(seconds)
 
     async def step_down(self) -> None:
@@ -410,7 +413,7 @@ class Database(NotBlocking):
 
 
 class TransactionContext(NotBlocking):
-    """From `db.transaction()`."""
+    """Context manager from `db.transaction()`: commits at the end of the block, rolls back after an error."""
 
     def __init__(self, database: Database, mode: Mode) -> None:
         self._database, self._mode = database, mode

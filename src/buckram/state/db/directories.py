@@ -1,6 +1,6 @@
-"""Directories for the files of databases: each is held by a lock while its process lives; those of dead ones go.
+"""Directories for the files of databases: each is locked while its process lives; those of dead processes are deleted.
 
-The files are a cache of the replicated log, so a process that was killed leaves nothing that anybody needs.
+The files are a cache of the replicated log, so those of a killed process are not needed by any other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Directory:
     """A new directory of this process. `close` removes it."""
 
     def __init__(self, parent: Path | None) -> None:
-        """Raises OSError."""
+        """Create and lock the directory below `parent`. Raises OSError."""
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         begun = self.path / f"{_LOCK}-begun"
         self._lock = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -43,7 +43,7 @@ class Directory:
         return gone
 
     def close(self) -> None:
-        """Remove it. Idempotent."""
+        """Remove the directory. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -54,7 +54,7 @@ def _remove_dead(directory: Path) -> bool:
     try:
         lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return False  # It is being made or removed, or is somebody else's.
+        return False  # It is being made or removed, or belongs to another user.
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(directory, ignore_errors=True)

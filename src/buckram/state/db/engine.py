@@ -1,7 +1,8 @@
-"""Engine: the thread that has a replica's files: it applies what is in the log, and executes what the leader is asked.
+"""Engine: the thread that owns a replica's files: it applies the log, and executes the leader's transactions.
 
-Everything is a job, in the order in which the loop asks. Not here: the leader's transactions (`state/db/execution.py`),
-the log (`state/db/state.py`), whose turn it is (`state/db/writer.py`), reading (`state/db/readers.py`).
+Everything is a job, done in the order in which the event loop submits it. Not here: the leader's transactions
+(`state/db/execution.py`), the log (`state/db/state.py`), whose turn it is (`state/db/writer.py`), reading
+(`state/db/readers.py`).
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ T = TypeVar("T")
 _log = logging.getLogger("buckram.db")
 _MOST_QUEUED_BYTES = 64 * 1024 * 1024
 _LOOK_S = 1.0
-"""So often are the files looked for."""
+"""Interval of the check that the local files still exist, seconds."""
 _GROUP_BYTES = 64
-"""A group that waits counts for so many bytes besides those that it changes."""
+"""Overhead of a queued group in bytes, besides the pages that it changes."""
 Done = Callable[[Any, BaseException | None], None]
 
 
 class _Wanted(NamedTuple):
-    """An image that somebody waits for: of which group, of which files, and the future."""
+    """A requested image: the group after which it is taken, the number of file replacements, and its future."""
 
     sequence: int
     replacement: int
@@ -47,14 +48,14 @@ class _Wanted(NamedTuple):
 
 
 class EngineEvents(Protocol):
-    """What the loop hears; called on the loop."""
+    """Events of the engine; called on the event loop."""
 
     def commit_wanted(self, pending: Pending) -> None:
         """Write the group into the log, then decide."""
         ...
 
     def engine_failed(self, error: DatabaseFailed) -> None:
-        """The engine does nothing any more."""
+        """Learn that the engine has stopped for good."""
         ...
 
 
@@ -88,18 +89,18 @@ class Engine:
         """The number of groups in the files, and the digest of all pages. Set by the thread."""
         self.failure: DatabaseFailed | None = None
         self.outcome: Callable[[str], str] = lambda token: "unknown"
-        """What the SQL function buckram_outcome says. Any thread."""
+        """Answers the SQL function buckram_outcome(token). Any thread."""
         self._replacements = self._replaced = 0
-        """How often the files were to be replaced, and how often they were."""
+        """Number of replacements of the files that were ordered, and of those that are done."""
         self._counting = threading.Lock()
-        """Around what the loop and the thread both count."""
+        """Guards the counters that both the loop and the thread change."""
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        """Those who wait until something holds."""
+        """Conditions that callers await, with their futures."""
         self._wanted: deque[_Wanted] = deque()
         self._queued = 0
         """The bytes of groups that the thread has not applied."""
         self.execution = Execution(self)
-        """What the leader executes; its methods are for `run`."""
+        """Transactions of the leader; call its methods through `run`."""
         self._closed = False
         self._thread = threads.start(self._run, f"database {database}")
         self._parent = directory
@@ -158,7 +159,7 @@ class Engine:
         self._tell(self._wake)
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the thread do something after everything before. A failure of it is the caller's alone. HandleClosed."""
+        """Have the thread do something after all earlier jobs; only the caller sees a failure. HandleClosed."""
         if self._closed:
             raise HandleClosed(f"database {self.database}: it is closed; open it again")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -175,7 +176,7 @@ class Engine:
         return future
 
     def advance(self, sequence: int, digest: int, replaced: int = 0) -> None:
-        """The files have the next group, or are others."""
+        """Note that the files have the next group, or were replaced."""
         self.digest = digest
         self.sequence = sequence
         self._replaced += replaced
@@ -213,7 +214,7 @@ class Engine:
             await future
 
     def check(self) -> None:
-        """Raise why the engine stopped."""
+        """Raise the error that stopped the engine, if it has stopped."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
 
@@ -221,19 +222,19 @@ class Engine:
         """Have the loop write a group into the log, and wait until it has decided. Thread."""
         self._tell(self._events.commit_wanted, pending)
         pending.decided.wait()
-        # Whoever asks from the decision on wants the state after it. The files have the one before: this is the last
-        # moment for those who asked until then.
+        # Image requests from the decision on are for the state after it. The files have the one before: this is the
+        # last moment for earlier requests.
         self._take_images()
 
     @property
     def superseded(self) -> bool:
-        """Whether others have written what is not in the files yet: what is being executed can never be committed."""
+        """Return whether groups of other processes wait to be applied: then a running transaction cannot commit."""
         return self._queued > 0 or self._replaced != self._replacements
 
-    # -- files that somebody deleted ----------------------------------------------------------------------
+    # -- deleted files ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """The usual place is a folder that is emptied by others."""
+        """Check regularly that the files exist: temporary folders, the default place, are cleaned by other programs."""
         if self._closed or self.failure is not None:
             return
         if not self.files.intact:
@@ -241,9 +242,9 @@ class Engine:
         self._look_again = self._loop.call_later(_LOOK_S, self._look)
 
     def keep_files(self) -> None:
-        """Make the files anew of what is open, if somebody deleted them. Thread.
+        """Make the files anew from the open ones if they were deleted. Thread.
 
-        A transaction that is open ends before that: its connection has all that it needs. Raises DatabaseFailed.
+        An open transaction ends before that: its connection has all that it needs. Raises DatabaseFailed.
         """
         before = self.files
         if before.intact or self.execution.open:
@@ -271,14 +272,14 @@ class Engine:
     # -- what is in the log -------------------------------------------------------------------------------
 
     def room(self) -> Awaitable[None] | None:
-        """None if another group can be handed over now; else what ends when so much is applied that one can."""
+        """Return None if another group can be queued now; else an awaitable that ends when there is room for one."""
         return None if self._has_room() else self._until(self._has_room)
 
     def _has_room(self) -> bool:
         return self._queued <= _MOST_QUEUED_BYTES or self.failure is not None
 
     def apply(self, offset: int, group: Group) -> None:
-        """Apply a group that somebody wrote. Whoever reads a log asks for `room` before."""
+        """Queue a group of another process to be applied. A reader of the log awaits `room` before."""
         size = _GROUP_BYTES + sum(len(data) for page in group.pages for _, data in page.ranges)
         with self._counting:
             self._queued += size
@@ -309,7 +310,7 @@ class Engine:
         self.advance(group.sequence, digest)
 
     def without_removed(self, digest: int, size: int) -> int:
-        """The digest without the pages beyond a size. Thread."""
+        """Return the digest without the pages beyond a size. Thread."""
         for number in range(size + 1, self.files.size + 1):
             digest = replaced(digest, self.files.page(number)[1], 0)
         return digest
@@ -327,9 +328,10 @@ class Engine:
         self.advance(sequence, digest, 1)
 
     def image(self, sequence: int) -> asyncio.Future[Image]:
-        """The pages after this group, which must be the last one that was decided; taken before a later one is.
+        """Return the pages after this group, the last decided one; they are taken before a later one is applied.
 
-        Whoever gets it closes it; nobody gets it after the future was cancelled. Raises DatabaseFailed, HandleClosed.
+        The caller closes the image; if the future was cancelled, none is left open. Raises DatabaseFailed,
+        HandleClosed.
         """
         self.check()
         if self._closed:
@@ -340,7 +342,7 @@ class Engine:
         return wanted.future
 
     def _take_images(self) -> None:
-        """Take those that are wanted of the present state. Thread."""
+        """Take the requested images of the present state. Thread."""
         for _ in range(len(self._wanted)):
             wanted = self._wanted.popleft()
             if (wanted.replacement, wanted.sequence) < (self._replaced, self.sequence):
@@ -378,7 +380,7 @@ def _deliver(future: asyncio.Future[Image], given: Image | Exception) -> None:
     if isinstance(given, Exception):
         if not future.done():
             future.set_exception(given)
-            future.exception()  # Whoever waits is told; nobody may.
+            future.exception()  # Mark it as retrieved: no caller may be waiting.
     elif future.done():
         given.close()
     else:

@@ -31,7 +31,7 @@ from buckram.state.db.wal_files import WalFiles
 _FOREIGN_KEYS = 787
 _CACHE_KIB = 16 * 1024
 Given = list[SqlResult] | Exception
-"""What a unit gave."""
+"""Outcome of a unit: the results of its statements, or the error that rolled it back."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Host(Protocol):
     threads: Threads
 
     def advance(self, sequence: int, digest: int) -> None:
-        """The files have the next group."""
+        """Note that the files have the next group."""
         ...
 
     def ask_for_commit(self, pending: Pending) -> None:
@@ -79,21 +79,21 @@ class Host(Protocol):
         ...
 
     def keep_files(self) -> None:
-        """Make the files anew if somebody deleted them."""
+        """Make the files anew if they were deleted."""
         ...
 
     @property
     def superseded(self) -> bool:
-        """Whether nothing that is executed now can be committed any more."""
+        """Return whether groups of other processes wait to be applied: then a running transaction cannot commit."""
         ...
 
     def without_removed(self, digest: int, size: int) -> int:
-        """The digest without the pages beyond a size."""
+        """Return the digest without the pages beyond a size."""
         ...
 
 
 class Execution:
-    """What one replica executes while it leads."""
+    """Transactions that one replica executes while it leads."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -102,13 +102,13 @@ class Execution:
         self._vfs: CaptureVfs | None = None
         self._writing: Executor | None = None
         self.rows: RowImages | None = None
-        """Notes changes of rows, in a database with change data capture."""
+        """Collects changes of rows; None in a database without change data capture."""
         self.open = False
-        """Whether a transaction of one caller is open."""
+        """True while a transaction of one caller is open."""
         self._behind = False
-        """Whether somebody else may have changed the schema since the connection looked at it."""
+        """True if others may have changed the schema since the connection read it."""
         self._keys_off = False
-        """Whether the last transaction began without foreign keys."""
+        """True if the last transaction began with foreign keys off."""
         self._leadership = 0
         self._receipts: list[Receipt] = []
         self._partly: set[int] = set()
@@ -150,10 +150,10 @@ class Execution:
         self.open = False
 
     def group(self, leadership: int, units: Sequence[Unit]) -> tuple[list[Given], bool]:
-        """Execute units in one transaction. Returns what each gave, and whether anything was written.
+        """Execute units in one transaction. Returns the outcome of each, and whether anything was written.
 
-        The last ones are left out, and not begun, where those before have so many rows that no more should be held.
-        Raises what decided against the commit.
+        The last units are left out, and not begun, if the results of those before already have as many bytes as may be
+        held. Raises the error with which the commit was refused.
         """
         results: dict[int, Given] = {}
         self._partly.clear()
@@ -173,7 +173,7 @@ class Execution:
     def _one_by_one(
         self, leadership: int, units: Sequence[Unit], results: dict[int, Given]
     ) -> tuple[list[Given], bool]:
-        """Together they are too large for one transaction."""
+        """Execute each unit in a transaction of its own: together they are too large for one."""
         found: list[Given] = []
         partly = set(self._partly)
         all_wrote, room = True, self._host.limits.result_bytes
@@ -199,7 +199,11 @@ class Execution:
         return found, all_wrote
 
     def _attempt(self, leadership: int, units: Sequence[Unit], results: dict[int, Given]) -> tuple[bool, bool]:
-        """Returns whether the rest must be tried again, because one of them made SQLite roll everything back."""
+        """Execute units in one transaction, and add their outcomes to `results`.
+
+        Returns whether the rest must be tried again, because one of them made SQLite roll everything back, and whether
+        anything was written.
+        """
         executor, room = self._begin(leadership), self._host.limits.result_bytes
         for index in [one for one, given in results.items() if one in self._partly or not isinstance(given, Exception)]:
             del results[index]
@@ -260,7 +264,7 @@ class Execution:
         return given
 
     def _violated(self) -> SqlError:
-        """What SQLite says with the commit."""
+        """Return the error that SQLite gives at a commit that violates a deferred foreign key."""
         text, name = "FOREIGN KEY constraint failed", "SQLITE_CONSTRAINT_FOREIGNKEY"
         return SqlError(self._host.database, text, 19, _FOREIGN_KEYS, name)
 
@@ -356,7 +360,7 @@ class Execution:
         return self._wrote
 
     def _check_keys(self, executor: Executor) -> None:
-        """Raises SqlError if a row names one that does not exist."""
+        """Raise SqlError if a foreign key names a row that does not exist."""
         missing = executor.inside("PRAGMA foreign_key_check")
         if missing:
             table, row, parent, _ = missing[0]
@@ -370,7 +374,7 @@ class Execution:
             )
 
     def roll_back(self) -> None:
-        """Roll the caller's transaction back, if it is open, also because somebody else's is applied."""
+        """Roll the caller's transaction back if it is open; also done when another process's group is applied."""
         self._behind = True
         if self.open:
             self._roll_back()
@@ -421,24 +425,24 @@ class Execution:
             self._finish(failure)
 
     def _record_receipts(self) -> None:
-        """What changed nothing leaves its receipts all the same, in a group without pages."""
+        """Write the receipts of units that changed nothing into the log, in a group without pages."""
         if self._receipts and not self._wrote:
             pending, _, digest = self._grouped({}, self._host.files.size)
             self._have_decided(pending)
             self._host.advance(pending.sequence, digest)
 
     def _have_decided(self, pending: Pending) -> None:
-        """Wait until the group is in the log. Raises why it is not."""
+        """Wait until the group is in the log. Raises the error if it is not."""
         self._host.ask_for_commit(pending)
         if pending.error is not None:
             raise pending.error
         self._wrote = True
 
     def _finish(self, failure: Exception | None) -> None:
-        """What was captured is committed, if SQLite has written it.
+        """Note the captured group as committed in the files, after SQLite has written it.
 
-        Raises DatabaseFailed where it has not, although the log has the group: SQLite has rolled it back, and what is
-        in the files is not what the log says. The disk may be full.
+        Raises DatabaseFailed if SQLite has rolled it back (the disk may be full) although the log has the group: then
+        the files differ from the log.
         """
         if self._captured is None:
             return
@@ -477,7 +481,7 @@ class Execution:
         self._captured = captured, changed, digest
 
     def _grouped(self, pages: Mapping[int, bytes], size: int) -> tuple[Pending, dict[int, tuple[bytes, int]], int]:
-        """The group that makes these pages; the pages that differ, with their hashes; the digest."""
+        """Return the group that makes these pages; the pages that differ, with their hashes; the new digest."""
         files, digest = self._host.files, self._host.digest
         changed: dict[int, tuple[bytes, int]] = {}
         changes: list[PageChange] = []
@@ -505,7 +509,7 @@ class Execution:
         return pending, changed, digest
 
     def pages_group(self, leadership: int, pages: Mapping[int, bytes], size: int) -> Pending:
-        """A group that writes whole pages, which is applied like one of somebody else's."""
+        """Return a group that writes whole pages and is applied like a group of another process."""
         self._leadership, self._receipts = leadership, []
         if self.rows is not None:
             self.rows.begin()
@@ -513,7 +517,7 @@ class Execution:
 
 
 def _deferred(connection: apsw.Connection) -> bool:
-    """Whether a foreign key that is looked at with the commit is violated now."""
+    """Return whether a deferred foreign key is violated now; SQLite checks those at the commit."""
     return bool(connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0])
 
 

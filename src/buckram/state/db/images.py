@@ -1,4 +1,4 @@
-"""Images as files of SQLite's."""
+"""Writing images (the pages of one state) as SQLite database files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buckram.state.db.wal_files import Image
 
 
 async def write_in_thread(image: Image, path: Path) -> int:
-    """As `write_image`, in a thread; it closes the image. Cancelling abandons the wait, and not the file."""
+    """Write a file as `write_image` does, in a thread, and close the image. Cancelling abandons only the wait."""
     work = asyncio.get_running_loop().run_in_executor(None, write_image, image, path)
     work.add_done_callback(lambda done: image.close())
     return await asyncio.shield(work)

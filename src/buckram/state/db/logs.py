@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from buckram.streams.namespace import StreamNamespace
 
 PROPERTIES = DATABASE_PROPERTIES
-"""Properties of a log that is a database's."""
+"""Stream properties that mark a log as a database's."""
 CDC = {"cdc": "on"}
-"""And of one that has changes of rows."""
+"""Additional properties of the log of a database with change data capture."""
 
 
 async def create_log(ns: StreamNamespace, name: StreamName, policy: Mapping[str, Any], *, cdc: bool = False) -> None:
@@ -32,7 +32,7 @@ async def create_log(ns: StreamNamespace, name: StreamName, policy: Mapping[str,
 
 
 async def check_database(ns: StreamNamespace, name: StreamName) -> Head:
-    """The head of a database's log. Raises NoSuchStream, and NotDatabase for a log that is not a database's."""
+    """Return the head of a database's log. Raises NoSuchStream, and NotDatabase for any other stream."""
     head = (await ns.store.read(name)).head
     if head.snapshots is None or any(head.properties.get(key) != value for key, value in PROPERTIES.items()):
         raise NotDatabase(str(name))
@@ -40,12 +40,12 @@ async def check_database(ns: StreamNamespace, name: StreamName) -> Head:
 
 
 def is_database(info: StreamInfo) -> bool:
-    """Whether a stream is the log of a database."""
+    """Return whether a stream is the log of a database."""
     return info.purpose is Purpose.DATABASE
 
 
 def has_changes(head: Head) -> bool:
-    """Whether a database keeps what is done to rows."""
+    """Return whether a database keeps row changes (change data capture)."""
     return all(head.properties.get(key) == value for key, value in CDC.items())
 
 

@@ -27,13 +27,13 @@ from buckram.state.db.wal_files import FilesGone, WalFiles
 _THREADS = 2
 _AT_ONCE = 64
 _FEW = 4
-"""More statements than these share a transaction."""
+"""Maximum number of waiting statements that run without a shared transaction; more share one."""
 _ANEW_S, _PAUSE_S = 8.0, 0.02
-"""For so long does a reader wait for files that are made anew, and so often does it look."""
+"""Longest wait of a reader for files that are being made anew, and the interval of its checks, seconds."""
 _LARGE_BYTES = 1024 * 1024
-"""Rows of more bytes are handed over before the next statement is executed."""
+"""Result size above which rows are delivered before the next statement is executed."""
 _SLOW_S = 0.005
-"""A thread that answers nothing for so long has a slow statement."""
+"""Time without an answer after which a thread is taken to run a slow statement, seconds."""
 
 
 class Reading:
@@ -52,7 +52,7 @@ class Reading:
         return self._executor.given_bytes if self._executor is not None else 0
 
     def executor(self) -> Executor:
-        """The connection on the present files. Raises DatabaseFailed."""
+        """Return the executor on the present files. Raises DatabaseFailed."""
         while self._executor is None or self._engine.files is not self._files:
             self.close()
             files = self._engine.files
@@ -78,7 +78,10 @@ class Reading:
         return self._executor
 
     def _await_others(self, files: WalFiles) -> None:
-        """These cannot be opened: they were replaced at this moment, or deleted, and are made anew within seconds."""
+        """Wait until files that cannot be opened have been replaced: either is under way, or they were deleted.
+
+        Raises DatabaseBusy after _ANEW_S.
+        """
         pause, until = threading.Event(), time.monotonic() + _ANEW_S
         while files is self._engine.files:
             self._engine.check()
@@ -94,13 +97,13 @@ class Reading:
             return executor.read(statement)
         finally:
             if not executor.pinned and executor.connection.in_transaction:
-                # A savepoint: whoever reads next must not see the state of today for ever.
+                # A savepoint: the next reader must not see the state of today for ever.
                 self.close()
 
     def pin(self) -> Callable[[Statement], SqlResult]:
-        """Let the statements until `unpin` have one state, which has everything that was committed before.
+        """Let the statements until `unpin` read one state, which has everything that was committed before.
 
-        Returns what executes them.
+        Returns the function that executes them.
         """
         executor, engine = self.executor(), self._engine
         executor.pin()
@@ -113,7 +116,7 @@ class Reading:
         return execute
 
     def unpin(self) -> None:
-        """End that. The connection goes if it cannot be ended."""
+        """End the pinned state. The connection is closed if the state cannot be ended."""
         if self._executor is not None:
             try:
                 self._executor.unpin()
@@ -161,29 +164,29 @@ class Reading:
 
 
 _Job = tuple[Statement | Callable[[Reading], Any], "asyncio.Future[Any]", int, int]
-"""What is to be executed or done, whoever waits for it, how much room it takes while it waits, and its number."""
+"""A queued job: its statement or function, its future, the bytes that it takes while it waits, and its number."""
 _Answer = tuple["asyncio.Future[Any]", int, Any, Exception | None]
 
 
 class Readers:
     """The reading threads of one database; they begin with the first read.
 
-    What is asked in one turn of the loop is one thread's, which wakes the loop once when all of it is done. A second
-    thread helps only where the first one is kept by a slow statement: together they would wait for each other.
+    One thread serves all jobs of one turn of the event loop and wakes the loop once when all are done. A second thread
+    helps only when the first one is kept by a slow statement: together they would wait for each other.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._calls = engine.threads.queue()
-        """One for each thread that is to look at what waits; None ends one."""
+        """One item for each thread that is to work on the queued jobs; None ends a thread."""
         self._threads: list[StartedThread] = []
         self._room = Room(engine.database, engine.limits, "reads")
         self._awake = 0
-        """The number of threads that were called and have not found the end of what waits."""
+        """Number of threads that were called and have not found the queue empty yet."""
         self._waiting: deque[_Job] = deque()
         self._newest = 0
-        """The number of what was asked last."""
+        """Number of the newest job."""
         self._done: deque[_Answer] = deque()
         self._asked = False
         self._delivered = self._delivered_before = 0
@@ -229,7 +232,7 @@ class Readers:
         self._calls.put(True)
 
     def _look(self) -> None:
-        """While anything is asked: deliver what is done before a slow statement, and let others pass it."""
+        """Check regularly while jobs wait: deliver results stuck behind a slow statement, and let others pass it."""
         self._watch = None
         self._deliver(False)
         if self._waiting and self._awake < _THREADS and self._delivered == self._delivered_before:
@@ -247,7 +250,7 @@ class Readers:
             reading.close()
 
     def _work(self, reading: Reading) -> None:
-        """Do what waits. Thread."""
+        """Execute the queued jobs. Thread."""
         waiting = self._waiting
         while count := min(len(waiting), _AT_ONCE):
             # What is asked from now on may have to see a later state, and is not of this transaction.
@@ -267,7 +270,7 @@ class Readers:
     def _work_off(
         self, reading: Reading, count: int, newest: int | None, execute: Callable[[Statement], SqlResult]
     ) -> int:
-        """Do so much of what waits, up to the number `newest`. Returns how many are left of what may be done."""
+        """Execute up to `count` queued jobs, none newer than number `newest`. Returns how many of `count` are left."""
         waiting, done = self._waiting, self._done
         with suppress(IndexError):  # Another thread may have helped.
             for left in range(count, 0, -1):
@@ -294,7 +297,7 @@ class Readers:
             self._loop.call_soon_threadsafe(self._deliver, ended)
 
     def _deliver(self, ended: bool) -> None:
-        """Answer what is done. `ended`: a thread has found nothing more to do."""
+        """Resolve the futures of finished jobs. `ended`: a thread has found the queue empty."""
         done = self._done
         while done:
             future, size, result, error = done.popleft()
@@ -328,7 +331,10 @@ class Readers:
 
 
 def _pinned(reading: Reading) -> Callable[[Statement], SqlResult] | None:
-    """One state for several statements saves the locks of each. Where that fails, each says why."""
+    """Pin one state for several statements, which saves the locks of each; return what executes them.
+
+    None if pinning fails: then each statement raises its own error.
+    """
     try:
         return reading.pin()
     except (BuckramError, apsw.Error):

@@ -1,7 +1,7 @@
-"""Rebuilding an earlier state of a database from its snapshots and its log, in this process and for nobody else.
+"""Rebuilding an earlier state of a database from its snapshots and its log, for use in this process only.
 
-Every group is applied as a follower would, so that every digest in the log is compared. Not here: what becomes of the
-state (`state/db/transfer.py`).
+Every group is applied as a follower would, so that every digest in the log is compared. Not here: the use of the state
+(`state/db/transfer.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from buckram.streams.namespace import StreamNamespace
 
 _TRIES = 5
-"""Each needs a snapshot that is published while what is kept is read."""
+"""Maximum number of attempts; one fails when a snapshot published meanwhile removes the log that is being read."""
 
 
 class Rebuilt:
@@ -56,11 +56,11 @@ class Rebuilt:
         return self.fold.applied
 
     def commit_wanted(self, pending: Pending) -> None:
-        """Nothing is executed here."""
+        """Fail: a rebuilt state executes no transactions."""
         raise AssertionError("a rebuilt state executes nothing")
 
     def engine_failed(self, error: DatabaseFailed) -> None:
-        """`settled` raises it."""
+        """Ignore the error: `settled` of the engine raises it."""
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def rebuilt(
     from_oldest: bool = False,
     directory: Path | None = None,
 ) -> AsyncIterator[Rebuilt]:
-    """The state below an offset, or of what was committed before a moment; without both, the newest.
+    """Yield the state below an offset, or of what was committed before a time; without both, the newest.
 
     `from_oldest`: begin with the oldest snapshot, so that all that is kept is read. Raises NoEarlierState,
     DatabaseFailed, StateLost, ReadFailed, NotDatabase.
@@ -130,9 +130,9 @@ async def _read(
 
 
 async def _newest(client: LedgerClient, ns: StreamNamespace, name: StreamName) -> tuple[Head, int]:
-    """The head, and the offset below which everything is that was acknowledged before this call.
+    """Return the head, and the offset below which everything lies that was acknowledged before this call.
 
-    Without a leader the end of what was acknowledged is decided by the next one; until then it is what is known of it.
+    Without a leader the next one decides where the acknowledged records end; until then it is the last known end.
     """
     try:
         wanted = await end_of_acknowledged(client, ns.store, name)
@@ -145,7 +145,7 @@ async def _newest(client: LedgerClient, ns: StreamNamespace, name: StreamName) -
 async def _oldest(
     place: Place, head: Head, fault: Callable[[Sequence[bytes]], str], stop: int
 ) -> tuple[Loaded | None, list[SnapshotDamaged]]:
-    """The oldest snapshot that can be read, or the log's beginning where that is kept."""
+    """Return the oldest snapshot that can be read, or None if the log is kept from its beginning."""
     for row in head.snapshots or ():
         with suppress(StateLost):
             return await load_newest(place, head, fault, row.offset)

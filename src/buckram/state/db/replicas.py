@@ -1,6 +1,6 @@
-"""Which replicas of a database there are: servers show theirs by ephemeral keys, with how far each is and its digest.
+"""Reports of the replicas of a database: servers publish theirs as ephemeral keys, with offset and digest of each.
 
-It is for those who ask; nothing is decided by it. Not here: what makes a replica stop that differs
+They are for operators; no decision rests on them. Not here: what makes a replica stop that differs
 (`state/db/engine.py`).
 """
 
@@ -29,7 +29,7 @@ _PAGE = 1000
 
 
 class ReplicaReport(NamedTuple):
-    """What a replica says of itself: it has everything below `offset`; `digest` is that of its pages after `groups`."""
+    """Self-report of a replica: it has everything below `offset`; `digest` is that of its pages after `groups`."""
 
     id: str
     role: str
@@ -39,7 +39,7 @@ class ReplicaReport(NamedTuple):
 
 
 class ReplicaSign:
-    """Shows one replica from `start` to `close`; `report` is asked now and then. While the store is away it waits."""
+    """Publishes one replica from `start` to `close`, calling `report` now and then. Waits while the store is away."""
 
     def __init__(self, keys: KeyStore, key: str, report: Callable[[], Awaitable[ReplicaReport]]) -> None:
         self._keys, self._key, self._report = keys, key, report
@@ -50,7 +50,7 @@ class ReplicaSign:
 
     async def _keep(self) -> None:
         while True:
-            # Whoever may not write keys here is not shown, and is a replica all the same.
+            # A process without permission to write keys here is not shown, and is a replica all the same.
             with suppress(BuckramError):
                 await self._show(json.dumps((await self._report())._asdict()).encode())
             await asyncio.sleep(_EVERY_S)
@@ -64,14 +64,14 @@ class ReplicaSign:
             await self._keys.create(self._key, value, ephemeral=True)
 
     async def close(self) -> None:
-        """Vanish. While the store is away the session's end does it. Idempotent."""
+        """Delete the key. While the store is away, the end of the session deletes it. Idempotent."""
         await self._scope.close()
         with suppress(BuckramError):
             await self._keys.delete(self._key, (await self._keys.get(self._key)).version)
 
 
 async def shown_replicas(streams: StreamStore, uid: str) -> list[ReplicaReport]:
-    """Those that are shown now, by their names; what they say may be some seconds old. Raises MetadataUnavailable."""
+    """Return the published reports, by name; they may be some seconds old. Raises MetadataUnavailable."""
     keys, parent, after = streams.keys, streams.layout.replicas(uid), ""
     found = list[ReplicaReport]()
     await retry_metadata(keys.sync)
@@ -90,7 +90,7 @@ async def shown_replicas(streams: StreamStore, uid: str) -> list[ReplicaReport]:
 async def compare_replicas(
     client: LedgerClient, ns: StreamNamespace, name: StreamName
 ) -> tuple[dict[str, str], list[str]]:
-    """The digests of those that are shown, and a sentence for each whose digest is not what the log has there."""
+    """Return the digests of the published replicas, and a sentence for each that differs from the log's digest."""
     replicas = await shown_replicas(ns.store, (await ns.store.read(name)).head.uid)
     known = await _log_digests(client, ns, name, {one.groups for one in replicas}) if replicas else {}
     differing = [
@@ -104,7 +104,7 @@ async def compare_replicas(
 async def _log_digests(
     client: LedgerClient, ns: StreamNamespace, name: StreamName, wanted: Collection[int]
 ) -> dict[int, str]:
-    """The digests that the log has after these numbers of groups, as far as what is kept reaches."""
+    """Return the log's digests after these numbers of groups, as far as the kept log reaches."""
     head = (await ns.store.read(name)).head
     oldest = head.snapshots[0].offset if head.snapshots and head.earliest else 0
     fold, state = await change_fold(client, ns, name, head, oldest)

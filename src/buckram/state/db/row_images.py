@@ -23,14 +23,14 @@ _SCHEMA_WORDS = frozenset(("CREATE", "ALTER", "DROP"))
 _SAVEPOINT_WORDS = frozenset(("SAVEPOINT", "ROLLBACK", "RELEASE"))
 _OPERATIONS = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
 _ROW_BYTES = 64
-"""What a row costs beside its texts and blobs."""
+"""Overhead of a row in bytes, beside its texts and blobs."""
 _VIRTUAL, _STORED = 2, 3
-"""Columns that are computed, as PRAGMA table_xinfo says it."""
+"""Values of `hidden` in PRAGMA table_xinfo for generated columns."""
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
 
 
 class Mark(NamedTuple):
-    """A point to go back to."""
+    """A point in the noted changes to roll back to."""
 
     changes: int
     savepoints: int
@@ -39,13 +39,13 @@ class Mark(NamedTuple):
 
 class _Shape(NamedTuple):
     table: TableShape | None
-    """None for a table that is only how a virtual one is stored."""
+    """The shape of the table; None for a shadow table, which only stores a virtual one."""
     places: tuple[int, ...]
-    """Where its columns are among all."""
+    """Positions of the noted columns among all columns of the table."""
 
 
 class _Seen(NamedTuple):
-    """A change as the hook tells it."""
+    """A change as the pre-update hook reports it."""
 
     operation: int
     table: str
@@ -56,28 +56,28 @@ class _Seen(NamedTuple):
 
 
 class RowImages:
-    """The changes of the transaction that is open. `limit`: so many bytes may they have."""
+    """The changes of the open transaction. `limit`: their maximum size in bytes."""
 
     def __init__(self, database: str, limit: int) -> None:
         self._database, self._limit = database, limit
         self._changes: list[Noted] = []
         self._seen: list[_Seen] = []
-        """What the hook told of the statement that runs."""
+        """Changes that the hook has reported of the running statement."""
         self._savepoints: list[tuple[str, Mark]] = []
-        """Those that callers have opened, with their names."""
+        """Savepoints that callers have opened: names and marks."""
         self._size = 0
         self._failure: StatementRefused | TransactionTooLarge | None = None
         self._shapes: dict[str, _Shape] = {}
         self._version = -1
-        """Of the schema that the shapes are of; -1 if nobody knows."""
+        """Version of the schema from which the shapes were read; -1 if unknown."""
         self._checked = False
-        """Whether that was looked at in this transaction."""
+        """True once the version of the schema was compared in this transaction."""
         self._numbers = count()
         self.spoiled = False
-        """Whether more was done than noted: the transaction must be rolled back."""
+        """True if SQLite changed rows that are not noted: the transaction must be rolled back."""
 
     def watch(self, connection: apsw.Connection) -> None:
-        """Note what this connection does to rows."""
+        """Note the row changes of this connection from now on."""
         connection.preupdate_hook(self._on_row)
         self._forget_shapes()
 
@@ -86,17 +86,17 @@ class RowImages:
         self._version, self._checked = -1, False
 
     def begin(self) -> None:
-        """A transaction begins: forget the one before."""
+        """Forget the changes of the transaction before: a new one begins."""
         self._changes.clear()
         self._savepoints.clear()
         self._size, self._checked, self.spoiled = 0, False, False
 
     def mark(self) -> Mark:
-        """The present point."""
+        """Return a mark of the present point."""
         return Mark(len(self._changes), len(self._savepoints), self._size)
 
     def end_unit(self, mark: Mark, *, rolled_back: bool) -> None:
-        """What was done since the mark belongs to what was done before it, or was rolled back."""
+        """End a unit that began at the mark: keep its changes with the earlier ones, or drop them if `rolled_back`."""
         del self._savepoints[mark.savepoints :]
         if rolled_back:
             self._roll_back(mark)
@@ -108,7 +108,7 @@ class RowImages:
         self._forget_shapes()
 
     def with_changes(self, group: bytes, zstd: Codec) -> bytes:
-        """The group that is about to be committed, with what was noted."""
+        """Return the group that is about to be committed, with the noted changes added."""
         return joined(self._changes, group, zstd) if self._changes else group
 
     # -- one statement ------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class RowImages:
         return executor.execute(statement)
 
     def _execute_savepoint(self, executor: Executor, statement: Statement) -> SqlResult:
-        """The names are what SQLite tells its authorizer, when it compiles a statement that it has not seen before."""
+        """Execute a savepoint statement. SQLite tells its authorizer the name when it compiles a new statement."""
         connection, heard = executor.connection, list[tuple[str, str]]()
         authorize = connection.authorizer
         assert authorize is not None
@@ -189,7 +189,7 @@ class RowImages:
         return result
 
     def _note_table(self, executor: Executor, name: str) -> None:
-        """A new table has rows if it was made of a query, which the hook does not tell."""
+        """Note the rows of a new table: if it was made from a query, the hook does not report them."""
         shape = self._shape(executor, name)
         if shape.table is None or not shape.table.has_rowid or not (handle := _handle(shape.table)):
             return
@@ -197,7 +197,7 @@ class RowImages:
             self._note(RowChange(INSERT, shape.table, row[0], row[0], None, row[1:]), _size(row))
 
     def _settle(self, executor: Executor) -> None:
-        """The statement has ended: what the hook told counts."""
+        """Add the reported changes of the statement that has ended to those of the transaction."""
         for one in self._seen:
             shape = self._shape(executor, one.table)
             if shape.table is not None:
@@ -209,7 +209,7 @@ class RowImages:
             raise self._failure
 
     def _is_kept(self, executor: Executor) -> bool:
-        """Whether what the failed statement did is there. Any row tells that it left other than it had found it."""
+        """Return whether the changes of the failed statement were kept; one row that it left changed shows it."""
         if self._failure is not None:
             return True
         found, left = dict[tuple[str, tuple[Any, ...]], Row | None](), dict[tuple[str, tuple[Any, ...]], Row | None]()
@@ -230,7 +230,7 @@ class RowImages:
         return all(self._row(executor, table, key) == row for (table, key), row in islice(changed, 1))
 
     def _row(self, executor: Executor, name: str, key: tuple[Any, ...]) -> Row | None:
-        """The row of a table that is there now."""
+        """Return the present row of a table under this key; None if there is none."""
         table = self._shape(executor, name).table
         assert table is not None
         columns, where = ", ".join(map(_quoted, table.columns)), " AND ".join(f"{one} IS ?" for one in _handle(table))
@@ -261,7 +261,7 @@ class RowImages:
     # -- while SQLite writes ------------------------------------------------------------------------------
 
     def _on_row(self, update: apsw.PreUpdate) -> None:
-        """Before a row is written. What is raised here would come after the statement has done everything."""
+        """Note a change before SQLite writes the row. Errors are kept: raised here they would follow the statement."""
         if self._failure is not None or update.database_name != "main":
             return
         try:
@@ -294,7 +294,7 @@ def _picked(row: tuple[Any, ...] | None, places: tuple[int, ...]) -> Row | None:
 
 
 def _handle(table: TableShape) -> list[str]:
-    """The columns by which a row is found; none where others have taken all names of its row id."""
+    """Return the columns by which a row is found; none if other columns have taken all names of its row id."""
     if not table.has_rowid:
         return [*map(_quoted, table.key)]
     named = {column.lower() for column in table.columns}

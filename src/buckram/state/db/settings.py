@@ -1,6 +1,6 @@
-"""DatabaseLimits: what one statement, transaction or result may take of a database that others use too.
+"""DatabaseLimits: bounds of time and memory for statements, transactions and results of a shared database.
 
-And whether this installation has the table engine.
+`check_engine` finds out whether the table engine is installed.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLimits:
-    """Raises InvalidArgument for a value outside its bounds. They may differ between processes."""
+    """Limits of one process's use of a database; processes may differ. Raises InvalidArgument for one out of bounds."""
 
     transaction_s: float = 5.0
-    """So long may one transaction, or one statement that writes, have the database; then it is rolled back."""
+    """Maximum time that a transaction, or a statement that writes, may hold the database; then it is rolled back."""
     wait_s: float = 30.0
-    """So long does a transaction wait for those before it; then it gets DatabaseBusy."""
+    """Maximum time that a transaction waits for those before it; then it gets DatabaseBusy."""
     query_s: float = 60.0
-    """So long may a statement that only reads run."""
+    """Maximum run time of a statement that only reads."""
     transaction_bytes: int = 64 * _MIB
-    """So many bytes of pages may a transaction change."""
+    """Maximum bytes of pages that a transaction may change."""
     result_bytes: int = 64 * _MIB
-    """So many bytes may the rows of one statement, or of all statements of a batch, have."""
+    """Maximum bytes of the rows that one statement, or all statements of a batch, may return."""
     waiting_calls: int = 10_000
-    """So many calls may wait for their turn to write, and as many reads for theirs; others get DatabaseBusy at once."""
+    """Maximum number of calls that wait to write, and of reads that wait; further ones get DatabaseBusy at once."""
     waiting_bytes: int = 64 * _MIB
-    """So many bytes may the statements and parameters of those that wait have."""
+    """Maximum bytes of the statements and parameters of waiting calls."""
     open_transactions: int = 1000
-    """So many transactions may be open or wait for their turn; the next one gets DatabaseBusy at once."""
+    """Maximum number of transactions that are open or wait for their turn; the next one gets DatabaseBusy at once."""
     reading_transactions: int = 100
-    """So many transactions that have not written yet may read a state of their own; each has three open files."""
+    """Maximum number of transactions that read a state of their own before a first write; each has three open files."""
     token_bytes: int = 256 * _MIB
-    """So many bytes of memory may the tokens of a day have, about 200 each; calls under new ones get DatabaseBusy."""
+    """Maximum memory of the tokens of one day, about 200 bytes each; beyond it new tokens get DatabaseBusy."""
 
     def __post_init__(self) -> None:
         check_bounds(self, _BOUNDS)

@@ -38,7 +38,7 @@ class Shelf(shelf.Shelf[Database]):
         )
 
     async def take(self, name: str) -> Use:
-        """The database, in use until `give` of the value is called. Raises what opening it raises, HandleClosed."""
+        """Return the database, in use until `give` of the value is called. Raises errors of opening, HandleClosed."""
         found = await super().take(name)
         return Use(found.item, found.give)
 

@@ -1,7 +1,8 @@
-"""DatabaseState: a database as what a replica keeps equal. It decides on each record of the log, and tells the engine.
+"""DatabaseState: a database as a replicated state. It decides on each record of the log, and hands it to the engine.
 
-What decides is here, on the loop, and follows from the log alone: the order of groups, their digest, the tokens. The
-pages follow in the engine's thread. Not here: the replica (`state/machine/replica.py`), pages (`state/db/engine.py`).
+The decisions are made here, on the event loop, and follow from the log alone: the order of groups, their digest, the
+tokens. The pages follow in the engine's thread. Not here: the replica (`state/machine/replica.py`), pages
+(`state/db/engine.py`).
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ class DatabaseState:
         self.pending: Pending | None = None
         """The transaction of this process whose group is on its way into the log."""
         self.changes = b""
-        """What the group that was applied last did to rows, where the database keeps that."""
+        """Row changes of the last applied group, encoded; empty in a database without change data capture."""
         self._codec = Codec()
         self._pristine = True
-        """Whether the engine has still the empty database that it began with."""
+        """True while the engine still has the empty database that it began with."""
         self._begin(0, EMPTY_DIGEST, Outcomes(), Joiner())
 
     def _begin(self, sequence: int, digest: int, outcomes: Outcomes, joiner: Joiner) -> None:
         self.sequence, self._digest = sequence, digest
-        """The number of groups, and the digest of all pages after them."""
+        """Number of groups, and the digest of all pages after them."""
         self.outcomes, self._joiner = outcomes, joiner
 
     # -- Replicated ---------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class DatabaseState:
         return group.digest.to_bytes(8, "big")
 
     def set_back(self, time_us: int) -> None:
-        """As KeepsTimes: tokens are known for a day from now on at the longest."""
+        """Set the times of tokens back to `time_us` (KeepsTimes): they are known for at most a day from now on."""
         self.outcomes.set_back(time_us)
 
     def _hand_over(self, offset: int, group: Group) -> None:
@@ -89,7 +90,7 @@ class DatabaseState:
         return self.engine.room()
 
     def snapshot(self) -> Snapshot:
-        """The pages of this moment, which the engine's thread gives when it has come to it."""
+        """Return a snapshot of the present state; the engine's thread takes its pages when it has applied that far."""
         head = {
             "format": FORMAT,
             "sequence": self.sequence,
@@ -107,7 +108,7 @@ class DatabaseState:
                 return "it is empty"
             head = _unpacked(codec, first)
             if head.get("format") != FORMAT:
-                return ""  # Another version wrote it, which is told when it is restored.
+                return ""  # Another version wrote it; restoring it raises the error.
             digest = number = 0
             _outcomes(codec, pieces, head["outcomes"])
             for data in _page_runs(codec, pieces, head["pages"]):
@@ -175,14 +176,14 @@ class Snapshot:
 
 
 def _page_runs(codec: Codec, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """All pages in order, many at a time."""
+    """Yield all pages in order, many at a time."""
     for number, piece in enumerate(pieces):
         count = min(_CHUNK_PAGES, size - number * _CHUNK_PAGES)
         yield codec.decompress(piece, count * PAGE_BYTES)
 
 
 def _packed(codec: Codec, value: dict[str, Any]) -> bytes:
-    """A piece of JSON."""
+    """Return a value as a packed piece of JSON."""
     text = json.dumps(value).encode()
     packed = codec.compress(text)
     return _SIZE.pack(8 + len(packed)) + len(text).to_bytes(8, "big") + packed
@@ -194,7 +195,7 @@ def _unpacked(codec: Codec, packed: bytes) -> dict[str, Any]:
 
 
 def _outcomes(codec: Codec, pieces: Iterator[bytes], state: dict[str, Any]) -> Outcomes:
-    """Takes a piece for each span of tokens."""
+    """Return the outcomes of a snapshot; takes one piece for each span of tokens."""
     return Outcomes.of(state, (_unpacked(codec, piece) for piece in islice(pieces, len(state["spans"]))))
 
 
@@ -206,7 +207,7 @@ def _head(codec: Codec, packed: bytes) -> dict[str, Any]:
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """What `snapshot` packed, from chunks of other sizes."""
+    """Yield the pieces that `snapshot` packed, from chunks of other sizes. Raises ValueError if the end is missing."""
     held = bytearray()
     for chunk in chunks:
         held += chunk

@@ -52,7 +52,7 @@ _CHECKED = _CREATIONS | {
     apsw.SQLITE_READ,
 }
 _FILES = "database_list"
-"""The PRAGMA that tells the names of files, which are the server's."""
+"""The PRAGMA that returns names of files; those are the server's and are hidden from clients."""
 _WRITES = "pragma_optimize"
 """The only table that changes the database when it is read."""
 _TELL_FILES = frozenset(("PRAGMA", "EXPLAIN"))
@@ -62,34 +62,35 @@ _CHANGED_AND_RETURNED = _CHANGES | {"WITH"}
 _READS = frozenset(("SELECT", "VALUES", "EXPLAIN"))
 _CHANGE_AFTER_WITH = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE\s+INTO)\b", re.IGNORECASE)
 OWN_NAMES = "buckram_"
-"""Savepoints of the database itself begin so."""
+"""Prefix of the names of the database's own savepoints."""
 _VACUUM = re.compile(r"\s*vacuum(\s+main)?\s*;?\s*", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+")
 _STEPS = 20_000
 _OWN = secrets.token_hex(8)
-"""Stands in the database's own statements: a prepared one is not looked at again, and must never be a client's."""
+"""Random mark in the database's own statements: SQLite authorizes a prepared statement once, so a client's statement
+must never have the same text."""
 MOST_SQL_BYTES = 16 * 1024 * 1024
-"""A longer text is refused."""
+"""Maximum length of a statement's text in bytes; a longer one is refused."""
 _ROW_BYTES = 56
-"""What a row takes besides its values."""
+"""Overhead of a row in bytes, besides its values."""
 _LONG = (str, bytes)
 _Shape = tuple[tuple[str, ...], tuple[str | None, ...]]
 """The names and the declared types of columns."""
 
 
 class _Text(NamedTuple):
-    """What is seen in a statement's text."""
+    """Properties of a statement as found in its text, without compiling it."""
 
     word: str
     """The first word in capitals."""
     single: bool
-    """Whether no other statement can follow in it."""
+    """True if the text certainly has one statement only, and it returns no file names."""
     silent: bool
-    """Whether it is single, and certainly has no columns."""
+    """True if it is single, and certainly returns no columns."""
     reads: bool
-    """Whether it most probably only reads."""
+    """True if it most probably only reads."""
     files: bool
-    """Whether its rows have the names of files."""
+    """True if its rows may have the names of files."""
 
 
 _MOST_CACHED = 1000
@@ -97,22 +98,23 @@ _ENDS = " \t\r\n\f;"
 
 
 class Guard:
-    """What clients may do on one connection, and until when. It belongs to the connection's thread."""
+    """Authorizer and deadline of clients' statements on one connection. It belongs to the connection's thread."""
 
     def __init__(
         self, connection: apsw.Connection, now: Callable[[], float], superseded: Callable[[], bool] | None = None
     ) -> None:
         self._now, self._is_superseded = now, superseded
         self.refusal = ""
-        """Why the last statement was refused."""
+        """Reason for which the last statement was refused; empty if it was not."""
         self.inside = False
-        """Whether the statement is the database's own."""
+        """True while the statement is one of the database's own."""
         self.deadline = 0.0
-        """When a running statement is stopped, by the monotonic clock."""
+        """Time at which a running statement is stopped, by the monotonic clock; 0 for never."""
         self.overdue = self.superseded = False
-        """Why a running statement was stopped: by its deadline, or because it can never be committed any more."""
+        """Reason for which a running statement was stopped: its deadline, or that it can never be committed any more.
+        """
         self.lent: set[str] = set()
-        """Settings of the connection that a caller changed for the transaction that is open."""
+        """Settings of the connection that a caller changed for the open transaction."""
         self._connection = connection
         connection.authorizer = self._authorize
         connection.set_progress_handler(self._progress, _STEPS)
@@ -176,7 +178,7 @@ class Executor:
         self.connection = connection
         self.guard = Guard(connection, now, superseded)
         self.given_bytes = 0
-        """The bytes of all rows since it was set to 0; more than `result_bytes` are refused."""
+        """Bytes of all rows since it was set to 0; more than `result_bytes` are refused."""
         self._database, self._result_bytes, self._limit_s, self._limit = database, result_bytes, limit_s, limit
         self.pinned = False
         self._described: dict[str, _Shape] = {}
@@ -301,7 +303,7 @@ class Executor:
         return [tuple(one.replace(name, "") if isinstance(one, str) else one for one in row) for row in rows]
 
     def describe(self, sql: str) -> Described:
-        """Raises as `execute` does."""
+        """Describe a statement without executing it. Raises as `execute` does."""
         self.guard.refusal = ""
         try:
             found = apsw.ext.query_info(self.connection, sql)
@@ -316,7 +318,7 @@ class Executor:
         )
 
     def translated(self, error: Exception) -> Exception:
-        """An error of SQLite as one of Buckram's; others stay as they are."""
+        """Return an error of SQLite as one of Buckram's; others stay as they are."""
         name = self._database
         if isinstance(error, BuckramError):
             return error
@@ -352,7 +354,7 @@ def outcome_function(connection: apsw.Connection, ask: Callable[[str], str]) -> 
 
 
 def statement(sql: str, parameters: Iterable[Any] | Mapping[str, Any] = ()) -> Statement:
-    """Raises InvalidArgument."""
+    """Return a checked statement with its parameters. Raises InvalidArgument."""
     if not isinstance(sql, str):
         raise InvalidArgument(f"sql {sql!r}: a statement is a str")
     if type(parameters) is tuple:
@@ -365,23 +367,23 @@ def statement(sql: str, parameters: Iterable[Any] | Mapping[str, Any] = ()) -> S
 
 
 def is_vacuum(sql: str) -> bool:
-    """Whether it is VACUUM and nothing else."""
+    """Return whether a text is VACUUM and nothing else."""
     return _VACUUM.fullmatch(sql) is not None
 
 
 def probably_reads(sql: str) -> bool:
-    """Whether a statement that is no PRAGMA most probably only reads. SQLite says if it does not."""
+    """Return whether a statement, not a PRAGMA, most probably only reads; SQLite refuses it on a reader otherwise."""
     return _text(sql).reads
 
 
 def may_return_changes(sql: str) -> bool:
-    """Whether a statement may change rows and return some: all is changed by the time the first row is returned."""
+    """Return whether a statement may change rows and return some; SQLite returns the first one after all changes."""
     text = _text(sql)
     return text.word in _CHANGED_AND_RETURNED and not text.silent
 
 
 def after_comments(sql: str) -> str:
-    """What follows the comments, spaces and semicolons at the beginning of a text."""
+    """Return a text without the comments, spaces and semicolons at its beginning."""
     rest = sql.lstrip(_ENDS)
     while rest.startswith(("--", "/*")):
         end = rest.find("\n" if rest.startswith("--") else "*/")
@@ -390,7 +392,7 @@ def after_comments(sql: str) -> str:
 
 
 def first_word(sql: str) -> str:
-    """The first word of a statement in capitals, without comments before it."""
+    """Return the first word of a statement in capitals, after any comments."""
     return _text(sql).word
 
 

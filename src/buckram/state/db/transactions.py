@@ -1,7 +1,7 @@
-"""OpenTransaction: a transaction of one caller. From its first write on it has the database, until it ends.
+"""OpenTransaction: a transaction of one caller, which holds the database from its first write until its end.
 
-A deferred one that only reads holds nobody up: it reads an old state, and must begin again if it wants to write when
-that is not the newest any more. Not here: whose turn it is (`state/db/writer.py`).
+A deferred one that only reads holds up no other: it reads the state of its first read, and must begin again if it wants
+to write after that state is no longer the newest. Not here: whose turn it is (`state/db/writer.py`).
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from buckram.state.db.writer import Writer
 
 T = TypeVar("T")
 Mode = Literal["deferred", "immediate", "exclusive"]
-"""When a transaction takes its turn: "deferred" with its first write, the others when they begin."""
+"""Time at which a transaction takes its turn to write: "deferred" with its first write, the others at the beginning."""
 _READONLY, _BUSY_SNAPSHOT = 8, 517
 
 
 def only_reads(sql: str) -> bool:
-    """Whether a statement most probably only reads; SQLite says if it does not."""
+    """Return whether a statement most probably only reads; SQLite refuses it on a reader otherwise."""
     if first_word(sql) == "PRAGMA":
         return pragma_only_reads(after_comments(sql))
     return probably_reads(sql)
 
 
 class Transactions:
-    """How many transactions of one database are open in this process, and how many of them read their own state."""
+    """Counts of the open transactions of one database in this process, and of those that read their own state."""
 
     def __init__(self, database: str, limits: DatabaseLimits) -> None:
         self._database, self._limits = database, limits
         self.open = self.reading = 0
 
     def begins(self) -> None:
-        """Raises DatabaseBusy."""
+        """Count one more open transaction. Raises DatabaseBusy at the limit."""
         if self.open >= self._limits.open_transactions:
             raise self._full(f"{self.open} transactions are open", "open_transactions")
         self.open += 1
@@ -61,7 +61,7 @@ class Transactions:
         self.open -= 1
 
     def begins_to_read(self) -> None:
-        """Raises DatabaseBusy."""
+        """Count one more transaction that reads its own state. Raises DatabaseBusy at the limit."""
         if self.reading >= self._limits.reading_transactions:
             raise self._full(f"{self.reading} transactions that have not written are open", "reading_transactions")
         self.reading += 1
@@ -71,7 +71,10 @@ class Transactions:
 
 
 class OpenTransaction:
-    """From `db.begin()`. `commit` or `rollback` ends it; after its time it is rolled back: TransactionExpired."""
+    """A transaction from `db.begin()`, ended by `commit` or `rollback`.
+
+    After its maximum time it is rolled back, and its calls raise TransactionExpired.
+    """
 
     def __init__(
         self, engine: Engine, committing: Committing, writer: Writer, others: Transactions, *, foreign_keys: bool = True
@@ -85,17 +88,17 @@ class OpenTransaction:
         self._timer = self._loop.call_later(self._limit_s, self._expire)
         self._deadline = 0.0
         self._turn: asyncio.Future[None] | None = None
-        """Set from the first write on; resolving it gives the turn back."""
+        """The turn to write, None before the first write; resolving it gives the turn back."""
         self._reading: Reading | None = None
         self._sequence = 0
-        """The state that is read has at least this group."""
+        """Number of a group that the state being read has at least."""
         self._expired = self._closed = False
         self._results: list[SqlResult] = []
         self._one_by_one = asyncio.Lock()
 
     @property
     def open(self) -> bool:
-        """Whether it takes statements."""
+        """Return whether the transaction takes statements: it has neither ended nor expired."""
         return not self._closed and not self._expired
 
     # -- its time -----------------------------------------------------------------------------------------
@@ -169,11 +172,11 @@ class OpenTransaction:
             return result
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """In the engine's thread; cancelling the caller does not stop it."""
+        """Run work in the engine's thread; cancelling the caller does not stop it."""
         return await _shielded(self._engine.run(work))
 
     async def _read(self, one: Statement) -> SqlResult:
-        """In the state of the first read, beside everything else."""
+        """Execute a statement that reads in the state of the first read, beside writers and other readers."""
         if self._reading is None:
             self._others.begins_to_read()
             self._reading, self._sequence = Reading(self._engine), self._engine.sequence
@@ -275,7 +278,7 @@ class OpenTransaction:
 
 
 async def _shielded(work: asyncio.Future[T]) -> T:
-    """Wait for what goes on when its caller is cancelled; nobody hears of its error then, and asyncio says nothing."""
+    """Wait for work that goes on if its caller is cancelled; then its error is dropped, without a log of asyncio's."""
     work.add_done_callback(_seen)
     return await asyncio.shield(work)
 
@@ -288,7 +291,7 @@ def _seen(done: asyncio.Future[Any]) -> None:
 async def begin_transaction(
     engine: Engine, committing: Committing, writer: Writer, others: Transactions, mode: Mode, foreign_keys: bool
 ) -> OpenTransaction:
-    """Begin a transaction. What it reads is linearizable: nobody else led after it was asked for."""
+    """Begin a transaction with linearizable reads: this process still led when the call was made."""
     transaction = OpenTransaction(engine, committing, writer, others, foreign_keys=foreign_keys)
     try:
         if mode == "deferred" and foreign_keys:

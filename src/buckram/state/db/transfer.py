@@ -1,7 +1,7 @@
 """Databases as files, and as copies of others: backup, restore, fork, verify.
 
-A copy comes into the log of the new database as groups of whole pages; the last one has page 1, so that the database is
-empty before and complete after it.
+A copy is written into the log of the new database as groups of whole pages. The last group has page 1, so that the
+database is empty before it and complete after it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from buckram.state.db.database import Database
 
 _PAGES = 4096
-"""Of a group. Its parts are written behind one another, and the next group waits for the last of them."""
+"""Maximum pages of one group. Its parts are written in sequence, and the next group waits for the last of them."""
 _WAL = b"\2\2"
 _SCHEMA = slice(40, 44)
-"""Of the first page: the number of the schema, by which a connection knows whether what it has read of it still holds.
-"""
+"""Bytes of the schema cookie in page 1 (SQLite's file format): a connection reads the schema again if it changed."""
 _BUSY_MS = 5000
 Pages = Callable[[int], bytes]
 """Page N, from 1 on; called in any thread."""
@@ -48,16 +47,16 @@ Pages = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What `verify` found. `faults` is empty for a database without faults."""
+    """Result of `verify`. `faults` is empty for a database without faults."""
 
     offset: int
-    """Everything below was read and compared."""
+    """Offset of the log below which everything was read and compared."""
     groups: int
     """The number of transactions since the database was made."""
     digest: str
     """The digest of all pages, which every replica must have."""
     faults: tuple[str, ...]
-    """One sentence each."""
+    """Faults that were found, one sentence each."""
 
 
 async def backup(
@@ -159,16 +158,16 @@ async def _write_pages(database: Database, pages: Pages, size: int, *, into_empt
 
 
 def _schema_after(before: bytes, page: bytes) -> bytes:
-    """The first page with a number of its schema that no schema of this database has had."""
+    """Return the new page 1 with a schema cookie above the present one, so that connections read the schema again."""
     numbers = int.from_bytes(before[_SCHEMA], "big") + 1, int.from_bytes(page[_SCHEMA], "big")
     return page[: _SCHEMA.start] + (max(numbers) % 2**32).to_bytes(4, "big") + page[_SCHEMA.stop :]
 
 
 class _File:
-    """A file of SQLite's as pages, which SQLite holds meanwhile so that nobody changes it.
+    """A SQLite database file as pages, locked by SQLite meanwhile so that no other process changes it.
 
-    SQLite first brings to its end what a crash left beside it: it rolls back a hot journal, and reads what was
-    committed in a write-ahead log. Where there is such a log, or other pages than ours, a copy is taken.
+    SQLite first recovers from a crash: it rolls back a hot journal, and reads the commits in a write-ahead log. If
+    there is such a log, or the page size is not ours, a copy is taken.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,7 +186,7 @@ class _File:
             raise
 
     def _held(self, path: Path) -> int:
-        """The descriptor of the file whose pages are to be read. Raises apsw.Error."""
+        """Return the descriptor of the file whose pages are to be read. Raises apsw.Error."""
         connection = self._stack.enter_context(closing(_opened(path)))
         connection.execute("BEGIN").fetchall()
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # What a crash left is recovered here.
@@ -215,7 +214,7 @@ class _File:
 
 
 def _opened(path: Path) -> apsw.Connection:
-    """A connection that waits for others, and leaves a write-ahead log where it is. Raises apsw.Error."""
+    """Return a connection that waits for others, and leaves a write-ahead log where it is. Raises apsw.Error."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(_BUSY_MS)
     connection.wal_autocheckpoint(0)
@@ -242,7 +241,7 @@ async def verify(client: LedgerClient, ns: StreamNamespace, name: StreamName) ->
 
 
 async def _damaged(client: LedgerClient, ns: StreamNamespace, name: StreamName) -> list[str]:
-    """Each published snapshot that cannot be read whole."""
+    """Return a sentence for each published snapshot that cannot be read whole."""
     head = (await ns.store.read(name)).head
     place = Place(client, ns.store, name, head.uid)
     faults: dict[int, str] = {}
@@ -271,7 +270,10 @@ def _checked(path: str) -> list[str]:
 
 
 def integrity_faults(path: Path) -> list[str]:
-    """What SQLite finds wrong with the pages of a file that nobody writes, one sentence each. It is not changed."""
+    """Return the faults that SQLite finds in the pages of a file, one sentence each.
+
+    The file is not changed; no other process may write it.
+    """
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     try:
         with closing(apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags)) as connection:

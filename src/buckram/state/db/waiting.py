@@ -14,11 +14,11 @@ from buckram.state.db.settings import DatabaseLimits
 
 _LONG = (str, bytes)
 _CALL_BYTES = 500
-"""What a call takes besides its statements."""
+"""Overhead of a call in bytes, besides its statements."""
 
 
 def size_of(statements: Iterable[Statement]) -> int:
-    """About how many bytes statements with their parameters take."""
+    """Return the approximate bytes that statements with their parameters take."""
     size = _CALL_BYTES
     for sql, parameters in statements:
         size += len(sql)
@@ -32,14 +32,14 @@ def _values(parameters: Parameters) -> Iterable[SqlValue]:
 
 
 class Room:
-    """What waits in one queue of one database. `what` names it in errors."""
+    """Bounds of one queue of one database: number and bytes of its calls. `what` names the queue in errors."""
 
     def __init__(self, database: str, limits: DatabaseLimits, what: str) -> None:
         self._database, self._limits, self._what = database, limits, what
         self._calls = self._bytes = 0
 
     def take(self, statements: Iterable[Statement]) -> int:
-        """A call comes; returns what is to be given back when it waits no more. Raises DatabaseBusy."""
+        """Take room for a call; return its size, for `give` when it waits no more. Raises DatabaseBusy if full."""
         limits, size = self._limits, size_of(statements)
         if self._calls >= limits.waiting_calls:
             raise self._full(f"{limits.waiting_calls} {self._what} wait already", "waiting_calls")
@@ -51,7 +51,7 @@ class Room:
         return size
 
     def give(self, size: int) -> None:
-        """A call waits no more."""
+        """Give the room of a call back."""
         self._calls -= 1
         self._bytes -= size
 

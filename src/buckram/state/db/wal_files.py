@@ -41,7 +41,7 @@ _GATHERED = 512
 
 
 class FilesGone(OSError):
-    """Somebody deleted the files, or put others in their place: what is opened by their names is something else."""
+    """The files were deleted or replaced by another program: their names now open something else or nothing."""
 
 
 class Image:
@@ -50,14 +50,14 @@ class Image:
     def __init__(self, files: WalFiles, holder: apsw.Connection, frames: Mapping[int, int], size: int) -> None:
         self._files, self._holder, self._frames = files, holder, frames
         self.size = size
-        """The number of pages."""
+        """Number of pages."""
         self._closed = False
 
     def page(self, number: int) -> bytes:
         return self._files.read_at(number, self._frames.get(number))
 
     def pages(self) -> Iterator[bytes]:
-        """All pages in order."""
+        """Yield all pages in order."""
         return map(self.page, range(1, self.size + 1))
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Image:
 
 
 class WalFiles:
-    """One copy, from its making until `close`. Methods without another word belong to the engine's thread."""
+    """One copy, from its making until `close`. Methods are for the engine's thread unless they say otherwise."""
 
     def __init__(self, path: Path, first: Iterator[bytes] | None = None) -> None:
         """Make the files: an empty database, or one of these pages. Raises OSError, apsw.Error."""
@@ -93,19 +93,19 @@ class WalFiles:
             raise
         self._made = True
         self._frames: dict[int, int] = {}
-        """The newest committed frame of each page that is in the log."""
+        """Newest committed frame of each page that is in the log."""
         self._cached: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
         self._lock = threading.Lock()
-        """Around what images count."""
+        """Guards the count of open images."""
         self._barrier = threading.Lock()
         self._images = 0
         self._closing = False
         self.size = os.fstat(self._file).st_size // PAGE_BYTES
-        """The number of pages of the committed state."""
+        """Number of pages of the committed state."""
 
     @property
     def intact(self) -> bool:
-        """Whether the names of the files are those of the files that are open here. Any thread."""
+        """Return whether the names of the files still belong to the files that are open here. Any thread."""
         opened = (self._file, ""), (self._log, "-wal"), (self._shm, "-shm")
         try:
             return all(os.path.samestat(os.fstat(file), os.stat(self.path + end)) for file, end in opened)
@@ -113,7 +113,7 @@ class WalFiles:
             return False
 
     def contents(self) -> Iterator[bytes]:
-        """All pages of the committed state in order, also when the files have no names any more."""
+        """Yield all pages of the committed state in order, also when the files have no names any more."""
         for number in range(1, self.size + 1):
             yield self.read_at(number, self._frames.get(number))
 
@@ -149,7 +149,7 @@ class WalFiles:
     # -- reading pages ------------------------------------------------------------------------------------
 
     def page(self, number: int) -> tuple[bytes, int]:
-        """A page of the committed state and its hash; zeros and 0 for one that does not exist."""
+        """Return a page of the committed state and its hash; zeros and 0 for one that does not exist."""
         if number > self.size:
             return ZERO_PAGE, 0
         found = self._cached.get(number)
@@ -159,13 +159,13 @@ class WalFiles:
         return found
 
     def read_at(self, number: int, frame: int | None) -> bytes:
-        """A page from the log, or from the database file. Any thread, while nothing overwrites it."""
+        """Read a page from a frame of the log, or from the database file. Any thread, while nothing overwrites it."""
         if frame is not None:
             return os.pread(self._log, PAGE_BYTES, frame_at(frame) + FRAME_HEADER_BYTES)
         return os.pread(self._file, PAGE_BYTES, (number - 1) * PAGE_BYTES).ljust(PAGE_BYTES, b"\0")
 
     def image(self) -> Image:
-        """The committed state of this moment. Its reader can be used, and closed, in any thread."""
+        """Return the present committed state. Its reader can be used, and closed, in any thread."""
         holder = self.connect()
         try:
             holder.execute("BEGIN").fetchall()
@@ -181,7 +181,7 @@ class WalFiles:
         return Image(self, holder, frames, self.size)
 
     def image_closed(self) -> None:
-        """An image was given up: after `close`, the last one takes the files with it. Any thread."""
+        """Note that an image was closed: after `close`, the last one closes the files, too. Any thread."""
         with self._lock:
             self._images -= 1
             last = self._closing and not self._images
@@ -191,12 +191,12 @@ class WalFiles:
     # -- what was committed -------------------------------------------------------------------------------
 
     def committed(self, frames: Mapping[int, int], pages: Mapping[int, tuple[bytes, int]], size: int) -> None:
-        """SQLite committed these frames (by page) with these contents and hashes. `size`: pages of the database."""
+        """Note frames (by page) that SQLite committed, with contents and hashes. `size`: pages of the database."""
         self._frames.update(frames)
         self._remember(pages, size)
 
     def log_restarted(self) -> None:
-        """SQLite begins the log anew; all of it is in the database file."""
+        """Note that SQLite restarts the log: all of it is in the database file."""
         self._frames.clear()
 
     def _remember(self, pages: Mapping[int, tuple[bytes, int]], size: int) -> None:
@@ -244,7 +244,10 @@ class WalFiles:
                 buffers.clear()
 
     def _publish(self, header: IndexHeader) -> None:
-        """Readers believe the header when both copies are equal. A lock orders what other processors see."""
+        """Write both copies of the index header, which readers use when both are equal.
+
+        A lock orders what other processors see.
+        """
         region = self._regions[0]
         raw = encode_index_header(header, region[13])
         with self._barrier:
@@ -274,7 +277,7 @@ class WalFiles:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Copy what readers allow, and begin the log anew if none of them needs it."""
+        """Copy as much of the log as readers allow, and restart it if none of them needs it."""
         try:
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except (apsw.BusyError, apsw.LockedError):

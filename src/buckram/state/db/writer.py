@@ -1,4 +1,4 @@
-"""Writer: who may write next. Autocommit statements that wait share a transaction; others have it one after another.
+"""Writer: the queue of calls that write. Waiting autocommit statements share a transaction; others run one by one.
 
 Not here: executing (`state/db/engine.py`), the log (`state/db/committing.py`), how many may wait
 (`state/db/waiting.py`).
@@ -27,26 +27,26 @@ from buckram.state.machine.leader import Leader
 
 _MOST_UNITS = 256
 CALLER: ContextVar[str] = ContextVar("buckram_caller", default="")
-"""For whom a server asks. Callers have their turns one after the other; everything else in a process is one caller."""
+"""Name of the client for which a server writes. Callers take turns; everything without a name is one caller."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """Somebody who waits for a turn: with units, with one statement that stands alone, or for as long as it likes."""
+    """A call in the queue: a unit of statements, one statement without a transaction, or an open transaction."""
 
     future: asyncio.Future[Any]
     leader: Leader
-    """Who led when it came. Under another one it is not executed: somebody may have been told that it never will be."""
+    """Leader when the call came. Under another one it is not executed: it may have been reported as aborted."""
     size: int
     until: float
-    """When it is told that the database is busy."""
+    """Deadline (loop time) after which the call gets DatabaseBusy."""
     unit: Unit | None = None
     alone: bool = False
-    """Whether the unit is one statement that must not stand in a transaction."""
+    """True if the unit is one statement that must not stand in a transaction."""
     ended: asyncio.Future[None] | None = None
-    """Of a transaction of one caller: resolved when it gives its turn back."""
+    """For an open transaction, the future that is resolved when it gives its turn back; else None."""
     caller: str = ""
-    """For whom it is asked."""
+    """Name of the client for which a server writes (`CALLER`)."""
 
     @property
     def token(self) -> str | None:
@@ -96,15 +96,15 @@ class Writer:
     # -- tokens -------------------------------------------------------------------------------------------
 
     def is_using(self, token: str) -> bool:
-        """Whether a call under this token waits, or is being executed. Any thread."""
+        """Return whether a call under this token waits, or is being executed. Any thread."""
         return token in self._using
 
     def use(self, token: str) -> None:
-        """A call under this token begins."""
+        """Count a call that begins under this token."""
         self._using[token] += 1
 
     def unuse(self, token: str) -> None:
-        """It has ended."""
+        """Count a call under this token as ended."""
         self._using[token] -= 1
         if self._using[token] <= 0:
             del self._using[token]
@@ -129,7 +129,7 @@ class Writer:
         return await waiting.future
 
     def _left(self, waiting: Waiting) -> None:
-        """It waits no more, and nothing of it is in flight."""
+        """Release the room and the token of a call that neither waits nor is in flight any more."""
         self._room.give(waiting.size)
         if waiting.token is not None:
             self.unuse(waiting.token)
@@ -138,7 +138,7 @@ class Writer:
         return HandleClosed(f"database {self._engine.database}: it is closed; open it again")
 
     def _give_up(self) -> None:
-        """Tell those that waited for too long. One timer serves all, because all wait for the same time."""
+        """Fail the calls that waited for too long. One timer serves all, because all have the same maximum wait."""
         self._timer = None
         limit, now = self._engine.limits.wait_s, self._loop.time()
         text = f"others had the database for more than {limit:g} s; try again ({limit_named('wait_s')})"
@@ -163,7 +163,7 @@ class Writer:
                 self._running = self._scope.spawn(self._run(), "turns")
 
     def _take(self) -> list[Waiting]:
-        """Those whose turn it is now: one, or several units."""
+        """Take the calls whose turn it is from the queue: a single one, or several units."""
         taken = _Taken()
         while self._queue and len(taken.waiting) < _MOST_UNITS:
             waiting = self._queue.first
@@ -205,7 +205,7 @@ class Writer:
                 self._left(waiting)
 
     def _own(self, error: BuckramError, waiting: Waiting) -> BuckramError:
-        """The error with the caller's own token."""
+        """Return the error with the caller's own token."""
         if isinstance(error, CommitUnknown) and waiting.token is not None:
             return CommitUnknown(error.database, waiting.token, error.reason)
         return error
@@ -251,7 +251,7 @@ class Writer:
                 waiting.future.set_exception(result)
             else:
                 waiting.future.set_result(result)
-        for waiting in reversed(served[len(results) :]):  # The rows of those before are so many that these come next.
+        for waiting in reversed(served[len(results) :]):  # They come next: the results are too large.
             taken.remove(waiting)
             self._queue.give_back(waiting.caller, waiting)
 
@@ -267,7 +267,7 @@ class Writer:
             waiting.future.set_result([result])
 
     def close(self) -> None:
-        """Nobody gets a turn any more."""
+        """Fail all waiting calls, and give no more turns."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,6 @@
-"""How long attempts to become a machine's leader have failed, and whether that may last.
+"""Tracks failing attempts to become a machine's leader, and decides when callers must learn of the error.
 
-Not here: the attempts themselves and who is told (`state/machine/replica.py`), the pauses between them
+Not here: the attempts themselves and passing the error on (`state/machine/replica.py`), the pauses between them
 (`core/backoff.py`).
 """
 
@@ -12,7 +12,7 @@ from buckram.client.shared.services import Services
 from buckram.errors import BuckramError, NotEnoughBookies
 
 _TROUBLE_S = 30.0
-"""Who waits for the leadership hears of an error that every attempt for so long has met."""
+"""Time of uninterrupted failures after which callers that wait for the leadership get the error, seconds."""
 
 
 class Attempts:
@@ -22,19 +22,20 @@ class Attempts:
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._failing_since: float | None = None
-        """Since when no attempt has ended otherwise than by an error."""
+        """Time of the first of the failures so far, None after a success."""
 
     def begin_anew(self) -> None:
-        """Forget the failures so far: one attempt succeeded, or somebody asks again."""
+        """Forget the failures so far: one attempt succeeded, or a caller asks again."""
         self._failing_since = None
 
     async def hopeless(self, error: BuckramError, began: float) -> bool:
-        """Whether who waits for the leadership hears of the error that ended the attempt begun then.
+        """Return whether callers that wait for the leadership get the error of the attempt that began at `began`.
 
-        So it is after half a minute of errors, when no bookie runs, or when the log needs more than the cluster has.
+        They do after half a minute of errors, when no bookie runs, or when the log needs more bookies than the cluster
+        has.
         """
         now = self._loop.time()
-        if self._failing_since is None or now - began >= _TROUBLE_S:  # so long it waited for another leader
+        if self._failing_since is None or now - began >= _TROUBLE_S:  # it waited that long for another leader
             self._failing_since = now
         if now - self._failing_since >= _TROUBLE_S or self._services.bookies.nobody() is not None:
             return True

@@ -17,7 +17,7 @@ from buckram.streams.read.reader import Range, StreamReader
 
 
 class Begun(NamedTuple):
-    """What `load` found: published snapshots that are damaged, and how many segments of the log are to be read."""
+    """Result of `load`: the published snapshots that are damaged, and the number of log segments still to read."""
 
     damaged: list[SnapshotDamaged]
     segments: int
@@ -44,7 +44,7 @@ async def load(place: Place, fold: Fold) -> Begun:
 
 
 async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
-    """Apply what is in the log, for ever. It may be cancelled at any time.
+    """Apply the records of the log, for ever. It may be cancelled at any time.
 
     Raises OffsetTruncated (load a snapshot), ReplicaStopped, StateLost (the log was ended), ReadFailed.
     """
@@ -67,7 +67,7 @@ async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
                     fold.apply(offset, value)
             finally:
                 on_applied()
-            await asyncio.sleep(0)  # Others have their turn, also while very much is applied.
+            await asyncio.sleep(0)  # Other tasks have their turn, also while very much is applied.
     finally:
         await reader.close()
     raise StateLost(str(place.name), "its log was ended; no command can follow")

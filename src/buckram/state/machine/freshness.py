@@ -1,7 +1,7 @@
-"""Asking how far the log is, so that a replica can say how old its state is at most; one question for all who wait.
+"""Looks up the end of the log, so that a replica knows how old its state is at most; one look-up serves all waiters.
 
-A replica that has just been opened asks by itself: until it has once reached the end, its state may be that of long
-ago, or none at all, and nobody is served from it.
+A replica that has just been opened looks by itself: until it has once reached the end, its state may be that of long
+ago, or empty, and no read is served from it.
 
 Not here: what the answer proves (`core/machine/proof.py`), the question itself (`streams/read/locate.py`).
 """
@@ -18,19 +18,20 @@ from buckram.state.machine.snapshots import Place
 from buckram.streams.read.locate import end_of_acknowledged, known_end
 
 _ASK_AGAIN_S = 0.5
-"""What was stored and never acknowledged is applied after the next leader has decided on it, so it is asked again."""
+"""Longest wait for the found end before it is looked up again, seconds: records that were stored but not acknowledged
+are applied only after the next leader has decided on them."""
 _PAUSE_S = 0.05
 _LEAST_S = 2.0
-"""A read is given at least so long, also if it allows less."""
+"""Minimum time limit of a read, seconds, also if its `at_most_s` is less."""
 _BEGIN_S = 30.0
-"""For so long does a read wait for a replica that was just opened."""
+"""Maximum time that a read waits for a replica that was just opened, seconds."""
 
 AppliedAtLeast = Callable[[int], Awaitable[None]]
 """Returns when everything below an offset is applied."""
 
 
 class FreshnessQuestion:
-    """Keeps `freshness` up to date when somebody asks."""
+    """Keeps `freshness` up to date when a read needs it."""
 
     def __init__(self, place: Place, freshness: Freshness, applied_at_least: AppliedAtLeast, scope: TaskScope) -> None:
         self._place, self._freshness, self._applied_at_least, self._scope = place, freshness, applied_at_least, scope
@@ -39,22 +40,22 @@ class FreshnessQuestion:
         self._trouble = ""
         self._ended: BuckramError | None = None
         self._begun, self._told = asyncio.Event(), asyncio.Event()
-        """`_told` is also set by what may keep the state from ever beginning."""
+        """`_begun` is set when the end was reached; `_told` also by an error that may prevent that."""
 
     # -- the beginning ------------------------------------------------------------------------------------
 
     @property
     def has_begun(self) -> bool:
-        """Whether the state once had everything that could be read of the log after the replica was opened."""
+        """Return whether the state once had everything that could be read of the log after the replica was opened."""
         return self._begun.is_set()
 
     def set_begun(self) -> None:
-        """It has, or the replica has stopped, which whoever waits finds out."""
+        """Wake all that wait for the beginning: the end was reached, or the replica has stopped, which they check."""
         self._begun.set()
         self._told.set()
 
     def look_for_bookies(self) -> None:
-        """Following failed: have whoever waits for the beginning hear of it if no bookie runs."""
+        """After a failure to follow, let callers that wait for the beginning get an error if no bookie runs."""
         self._told.set()
 
     async def begin(self) -> None:
@@ -75,7 +76,7 @@ class FreshnessQuestion:
             self.set_begun()
 
     async def begun(self) -> None:
-        """Return when `has_begun` holds, or the replica has stopped. Raises TooStale, NotEnoughBookies (none runs)."""
+        """Wait until `has_begun` holds, or the replica has stopped. Raises TooStale, NotEnoughBookies (none runs)."""
         try:
             async with asyncio.timeout(_BEGIN_S):
                 while not self.has_begun:
@@ -89,7 +90,7 @@ class FreshnessQuestion:
     # -- later --------------------------------------------------------------------------------------------
 
     async def fresh(self, at_most_s: float) -> None:
-        """Return when the state lacks nothing that was acknowledged `at_most_s` seconds ago. Raises TooStale."""
+        """Wait until the state lacks nothing that was acknowledged `at_most_s` seconds ago. Raises TooStale."""
         target = self._loop.time() - at_most_s
         try:
             async with asyncio.timeout(max(2 * at_most_s, _LEAST_S)):

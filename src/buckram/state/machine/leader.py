@@ -29,13 +29,13 @@ from buckram.types import Offset
 
 _log = logging.getLogger("buckram.machine")
 FLIGHTS = 2
-"""While so many entries are in flight, commands linger: one is on its way while those that the other one has answered
-send the next."""
+"""Number of entries in flight at which further commands linger to share the next one: while one entry is on its way,
+the callers that the other one has answered send new commands."""
 _AT_ONCE = 128
-"""After so many records those who are answered have their turn, and send new commands while more are applied. Fewer
-would cut the commands of a group into small entries, each of which costs every bookie a sync."""
+"""Maximum records applied in one turn of the event loop: then answered callers run, and send new commands while more
+are applied. Fewer would cut the commands of a group into small entries, each of which costs every bookie a sync."""
 OnApplied = Callable[[], None]
-"""Called after every group of records that was applied."""
+"""Callback after every group of records that was applied."""
 Result = Outcome | Forgotten
 
 
@@ -78,34 +78,34 @@ class Leader:
         self._loop = asyncio.get_running_loop()
         self._batch: list[_Pending] = []
         self._sent: list[_Pending] = []
-        """Groups are taken from its front as they are acknowledged."""
+        """Records in flight, in order; groups are taken from its front as they are acknowledged."""
         self._durable: deque[_Durable] = deque()
-        """What is acknowledged and not applied, in the order of the log."""
+        """Records that are acknowledged and not applied, in the order of the log."""
         self._inflight: dict[Token, _Pending] = {}
-        """Commands whose tokens somebody may use again while they are in flight."""
+        """Commands in flight, by tokens that a caller may use again meanwhile."""
         self._next_sent = fold.applied
-        """The offset of the next record that is handed to the stream."""
+        """Offset of the next record that is handed to the stream."""
         self._proofs: Proofs[asyncio.Future[None]] = Proofs()
         self._room: deque[asyncio.Future[None]] = deque()
         self._granted = 0
-        """Those who were given room and have not gone on yet."""
+        """Number of callers that were given room and have not put their record yet."""
         self._time = LogTime(fold.time_us)
         self._batch_us = 0
         self._turn_asked = self._marking = False
         self.ended: asyncio.Future[BuckramError] = self._loop.create_future()
         self.gone = asyncio.Event()
-        """Set by its owner when the stream was released."""
+        """Set by the replica when the stream was released."""
 
     @property
     def pending(self) -> int:
-        """The number of records that are not applied yet."""
+        """Number of records that are not applied yet."""
         return len(self._batch) + len(self._sent)
 
     # -- asking -------------------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
-        """Whether a record may be put at once."""
+        """Return whether a record may be put at once."""
         pending = len(self._batch) + len(self._sent) + self._granted
         return pending < self._max_pending and not self._room and not self.ended.done()
 
@@ -124,12 +124,12 @@ class Leader:
         finally:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._granted -= 1
-                # It may not use its room (cancelled, or its command was known): then the next one gets it.
+                # The caller may not use its room (cancelled, or its command was known): then the next one gets it.
                 self._loop.call_soon(self._give_room)
         self._check_leading()
 
     def _check_leading(self) -> None:
-        """Raise why it leads no more: nothing that comes after its end would ever be answered."""
+        """Raise the reason if the leadership has ended: a later record would never be answered."""
         if self.ended.done():
             reason = self.ended.result()
             raise reason if isinstance(reason, ReplicaStopped) else NotLeader(self._fold.machine, "")
@@ -159,7 +159,7 @@ class Leader:
         return future
 
     def begin(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
-        """The same of a token that nobody uses again before the future is done; None if there is no room now."""
+        """Write a command whose token is not used again before the future is done; None if there is no room now."""
         return self._write(token, lowest, payload) if self.has_room else None
 
     def _write(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result]:
@@ -192,7 +192,7 @@ class Leader:
     # -- sending ------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        """The time of the log. What is sent together has one time, so the clock is not asked for each record."""
+        """Return the time of the log. Records sent together share one, so the clock is not read for each."""
         if not self._batch:
             moment = self.engine.moment()
             if self._time.goes_back(moment):
@@ -212,7 +212,7 @@ class Leader:
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
-        """Hand everything of this turn to the stream."""
+        """Hand all records of this turn of the event loop to the stream."""
         self._turn_asked = False
         if self.ended.done():
             return
@@ -230,7 +230,7 @@ class Leader:
                 offsets.add_done_callback(partial(self._stored, group, self._loop.time()))
 
     def _stored(self, group: list[_Pending], sent_at: float, offsets: asyncio.Future[range]) -> None:
-        """The log has a group, or it is not known whether it has."""
+        """Handle the outcome of a group that was sent: it is in the log, or that is unknown."""
         error = None if offsets.cancelled() else offsets.exception()
         if isinstance(error, BuckramError):
             self.fail(error)
@@ -244,7 +244,7 @@ class Leader:
     # -- applying -----------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Apply some of what is durable; the rest has its turn after those who are answered."""
+        """Apply some of the durable records; the rest follows after the answered callers have run."""
         if self.ended.done() or not self._durable:
             return
         try:
@@ -258,7 +258,7 @@ class Leader:
             self._loop.call_soon(self._go_on)
 
     def _apply(self, durable: _Durable) -> None:
-        """Apply records in order, and answer (R2)."""
+        """Apply records in order, and answer their callers (R2)."""
         fold, begin = self._fold, durable.applied
         some = durable.group[begin : begin + _AT_ONCE]
         check(self._sent[: len(some)] == some, "R1", f"{fold.machine}: acknowledged out of order")
@@ -283,7 +283,7 @@ class Leader:
         self._on_applied()
 
     def _tell(self, pending: _Pending, outcome: Result) -> None:
-        """Answer those who wait for a command."""
+        """Answer the callers that wait for a command."""
         future = pending.future
         if future is not None and not future.done():
             future.set_result(outcome)
@@ -294,7 +294,7 @@ class Leader:
                     other.set_result(outcome)
 
     def _answer(self, pending: _Pending, offset: Offset, applied: Applied) -> None:
-        """Go on with a record that is no command."""
+        """Continue after a record that is no command: resolve the opened session, or append the digest of a mark."""
         if pending.opened is not None and not pending.opened.done():
             pending.opened.set_result(offset)
         elif applied.kind == records.MARK:
@@ -306,7 +306,7 @@ class Leader:
     # -- the end ------------------------------------------------------------------------------------------
 
     def fail(self, error: BuckramError) -> None:
-        """End: what was sent is unknown, what was not sent was not written."""
+        """End the leadership: records that were sent have an unknown outcome, the others were not written."""
         if self.ended.done():
             return
         self.ended.set_result(error)
@@ -328,7 +328,7 @@ class Leader:
         self._room.clear()
 
     def _broken(self, error: BaseException) -> None:
-        """A bug in it: nothing may be acknowledged any more."""
+        """End after a bug in this code: nothing may be acknowledged any more."""
         self.fail(error if isinstance(error, BuckramError) else NotLeader(self._fold.machine, ""))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Machine: the handle for a class with apply(command), the same state in every process that opens it.
 
 `m = await ns.machine("inventory", Inventory)`; `await m.execute(command)`; `await m.read(lambda state: ...)`. Not here:
-how replicas agree (`state/machine/replica.py`); what a class must keep to is told in docs/tutorial/machine.md.
+how replicas agree (`state/machine/replica.py`); the rules for a class are in docs/tutorial/machine.md.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from buckram.state.machine.replica import Replica
 
 R = TypeVar("R")
 Consistency = Literal["linearizable", "leader", "stale"]
-"""How new the state of a read must be; `Machine.read` says what each gives."""
+"""Required freshness of the state that a read sees; `Machine.read` explains each value."""
 
 
 class StateMachine(Protocol):
-    """What a class must have. All methods run on the event loop and must not wait.
+    """Interface of a state machine's class. All methods run on the event loop and must not wait.
 
     It may also have `encode(command) -> bytes` and `decode(data) -> command` (without them commands are bytes or what
     JSON has), `validate(command)`, which raises for a command that must not be written, `digest() -> bytes` of the
@@ -68,7 +68,7 @@ S = TypeVar("S", bound=StateMachine)
 
 
 class ClassState(Generic[S]):
-    """A state machine's class as what a replica keeps equal (Replicated)."""
+    """Adapter of a state machine's class to the state of a replica (Replicated)."""
 
     def __init__(self, factory: Callable[[], S]) -> None:
         self._factory = factory
@@ -79,7 +79,7 @@ class ClassState(Generic[S]):
                 raise InvalidArgument(f"{factory!r} gives no state machine: {needed}() is missing")
 
     def _look_at_class(self) -> None:
-        """What the class has besides what it must have. Asked once, and not for each command."""
+        """Find the optional methods of the class, once and not for each command."""
         instance: Any = self.instance
         self._validate = getattr(instance, "validate", None)
         self._encode = getattr(instance, "encode", None)
@@ -146,7 +146,8 @@ class ClassState(Generic[S]):
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """A large state makes millions of objects and no garbage, and looking for some takes more time than the rest."""
+    """Switch the garbage collector off: restoring a large state makes millions of objects, and collecting would take
+    more time than all the rest."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -165,12 +166,12 @@ class Machine(NotBlocking, Generic[M]):
 
     def __init__(self, name: str, replica: Replica, state: ClassState[M], on_closed: Callable[[object], None]) -> None:
         self.name = name
-        """NAMESPACE/MACHINE."""
+        """Full name, NAMESPACE/MACHINE."""
         self._replica, self._state, self._on_closed = replica, state, on_closed
         self._sequences: Sequences | None = None
-        """The session of commands without a token of the caller; results are dropped when they were fetched."""
+        """Session of commands without a token of the caller; results are dropped when they were fetched."""
         self._kept: Sequences | None = None
-        """The session of the tokens that `token` gave."""
+        """Session of the tokens that `token` returned."""
         self._opening: asyncio.Lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -180,12 +181,12 @@ class Machine(NotBlocking, Generic[M]):
 
     @property
     def role(self) -> str:
-        """What this replica is: "follower", "leader", or "stopped" (each call says why)."""
+        """Role of this replica: "follower", "leader", or "stopped" (then each call raises the reason)."""
         return self._replica.role.value
 
     @property
     def applied(self) -> int:
-        """The offset of the next record; everything below it is applied here."""
+        """Offset of the next record; everything below it is applied here."""
         return self._replica.fold.applied
 
     @property
@@ -194,11 +195,11 @@ class Machine(NotBlocking, Generic[M]):
         return tuple(self._replica.damaged_snapshots)
 
     async def check_writable(self) -> None:
-        """MirrorStream for a machine whose log is a mirror of one in another cluster. Raises MetadataError."""
+        """Raise MirrorStream for a machine whose log is a mirror of one in another cluster. Raises MetadataError."""
         await self._replica.check_writable()
 
     async def leader(self) -> str:
-        """The name of the process that leads; empty if nobody does."""
+        """Return the name of the process that leads; empty if none does."""
         return await self._replica.leader_name()
 
     # -- executing ----------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class Machine(NotBlocking, Generic[M]):
             except CommandForgotten:
                 if again:
                     raise
-                # A new token that is not known: the session was silent for so long that replicas dropped it.
+                # A new token that is not known: replicas dropped the session after a long silence.
                 self._sequences, again = None, True
             finally:
                 # Its result is not kept, unless the caller does not know the outcome.
@@ -238,7 +239,7 @@ class Machine(NotBlocking, Generic[M]):
                     own.done(given)
 
     async def token(self) -> str:
-        """A new token, to be kept before its command is executed: then a program that crashed can repeat the command.
+        """Return a new token; stored before its command is executed, it lets a restarted program repeat the command.
 
         The results of the last 4096 tokens of this handle are kept. Raises NotLeader.
         """
@@ -308,7 +309,7 @@ class Machine(NotBlocking, Generic[M]):
     async def lead(self, *, takeover: bool = False) -> None:
         """Wait until this replica leads. `takeover`: fence the present leader, who may not know what is in flight.
 
-        MirrorStream: its log is a mirror of one in another cluster, where somebody leads.
+        Raises MirrorStream if its log is a mirror of one in another cluster, which is led there.
         """
         await self._replica.lead(takeover=takeover)
 
@@ -337,7 +338,7 @@ class Machine(NotBlocking, Generic[M]):
 
 
 def process_name() -> str:
-    """The name by which others see this process when it leads: HOST:PID."""
+    """Return the name by which others see this process when it leads: HOST:PID."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

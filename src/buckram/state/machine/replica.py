@@ -1,6 +1,6 @@
 """Replica: a follower of a log that becomes its leader and back, for anything that is `Replicated`.
 
-It owns the roles and ties the other parts together; what commands mean is the state's business. `Machine`
+It owns the roles and ties the other parts together; the meaning of commands is the state's business. `Machine`
 (`state/machine/machine.py`) stands on it, and other engines can. docs/explanation/machines-design.md has the protocol
 and its rules. Not here: appending (`state/machine/leader.py`), following (`state/machine/following.py`), applying
 (`core/machine/fold.py`), snapshots (`state/machine/snapshotting.py`).
@@ -60,13 +60,13 @@ from buckram.types import Offset
 T = TypeVar("T")
 _log = logging.getLogger("buckram.machine")
 _STAND_BACK_S = 1.0
-"""Who steps down lets others become the leader for so long."""
+"""Time after stepping down in which this replica leaves the leadership to others, seconds."""
 _FINAL = (ReplicaStopped, StateLost, HandleClosed, InvariantViolation, NoSuchStream, StreamEnded)
-"""After these a replica cannot go on."""
+"""Errors after which a replica cannot go on."""
 
 
 class Role(Enum):
-    """What a replica is at the moment."""
+    """Present role of a replica."""
 
     FOLLOWER = "follower"
     LEADER = "leader"
@@ -75,12 +75,12 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidacy:
-    """Who becomes the leader: `auto`, whenever nobody leads; otherwise only when `Replica.lead` asks for it."""
+    """When a replica stands as leader: `auto`, whenever there is none; else only for `Replica.lead`."""
 
     auto: bool
     name: str
     mirror_of: str = ""
-    """For who keeps a mirror, the uid of the log that it is one of."""
+    """Uid of the log of which this process keeps the mirror; empty if it keeps none."""
 
 
 class Replica:
@@ -109,17 +109,17 @@ class Replica:
         self._snapshotter = Snapshotter(place, policy, self.fold, settings, self._scope)
         self._leader: Leader | None = None
         self._last: Leader | None = None
-        """The present or last leader's side; its `gone` is set when the stream is released."""
+        """Leader object of the present or last leadership; its `gone` is set when the stream is released."""
         self._leads = asyncio.Event()
         self._answered = asyncio.Event()
-        """Set while it leads, cannot lead, or has stopped: whoever asked for the leadership knows more."""
+        """Set while it leads, cannot lead, or has stopped: callers that wait for the leadership then check which."""
         self._wanted, self._asking, self._takeovers = asyncio.Event(), 0, 0
         self._standing: asyncio.Task[StreamEngine | BuckramError] | None = None
         self._denied: BuckramError | None = None
-        """Why nobody can lead here, as the last attempt found."""
+        """Error by which the last attempt found that no replica can lead in this cluster; None without one."""
         self._attempts = Attempts(self._services)
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """Those who wait for an offset to be applied."""
+        """Offsets that callers wait to be applied, with their futures."""
         self._failure: BuckramError | None = None
         if candidacy.auto:
             self._wanted.set()
@@ -131,7 +131,7 @@ class Replica:
         self._scope.spawn(self._question.begin(), "begin")
 
     def check_running(self) -> None:
-        """Raise why this replica stopped, or HandleClosed."""
+        """Raise the error that stopped this replica, or HandleClosed; nothing while it runs."""
         self._services.guard()
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -148,12 +148,12 @@ class Replica:
             await leader.room()
         result = self.fold.sessions.known(*token)
         if not isinstance(result, Outcome):
-            # Only the log can say that nothing is known of it: another leader may know more than this one by now.
+            # Only the log can prove that the token is unknown: another leader may know more than this one by now.
             result = await leader.command(token, lowest, payload)
         return self.outcome_of(token, result)
 
     def begin(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
-        """The same of a new token that is used once, without waiting for anything; None if that is not possible now.
+        """Write a command under a new token that is used once, without waiting; None if that is not possible now.
 
         The future has the outcome, or Forgotten.
         """
@@ -162,7 +162,7 @@ class Replica:
         return None if leader is None else leader.begin(token, lowest, payload)
 
     def outcome_of(self, token: Token, result: Result) -> Outcome:
-        """What became of a command. Raises CommandForgotten."""
+        """Return the outcome of a command. Raises CommandForgotten if it is not kept any more."""
         if isinstance(result, Forgotten):
             raise CommandForgotten(str(self.place.name), token.text(self.place.uid), result.message)
         return result
@@ -173,12 +173,12 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        """Whether this replica leads, as far as it knows. Any thread."""
+        """Return whether this replica leads, as far as it knows. Any thread."""
         leader = self._leader
         return leader is not None and not leader.ended.done()
 
     async def leading(self) -> Leader:
-        """The leader's side.
+        """Return the leader object of this replica, once it leads.
 
         Raises NotLeader, MirrorStream, NotEnoughBookies (none runs), ReplicaStopped, HandleClosed.
         """
@@ -195,34 +195,34 @@ class Replica:
         raise NotLeader(str(self.place.name), await self.leader_name())
 
     async def check_writable(self) -> None:
-        """MirrorStream for a log that is written from another cluster, and not by this replica. MetadataError."""
+        """Raise MirrorStream for a log that is written from another cluster, not by this replica. MetadataError."""
         name = self.place.name
         check_writable(str(name), (await self.place.streams.read(name, within_s=0.0)).head, self._candidacy.mirror_of)
 
     def _leading(self) -> Leader | None:
-        """The leader's side, or None if this replica does not lead. Raises ReplicaStopped, HandleClosed."""
+        """Return the leader object, or None if this replica does not lead. Raises ReplicaStopped, HandleClosed."""
         self.check_running()
         leader = self._leader
         return leader if leader is not None and not leader.ended.done() else None
 
     async def leader_name(self) -> str:
-        """The name of the process that leads; empty if nobody does, or if the metadata store is away."""
+        """Return the name of the process that leads; empty if none does, or if the metadata store is away."""
         try:
             head = (await self.place.streams.read(self.place.name, within_s=0.0)).head
         except MetadataError:
             return ""
         if head.writer is None or (head.mirror is not None and head.mirror.state == MIRROR):
-            return ""  # Who copies into a mirror leads nothing.
+            return ""  # The process that copies into a mirror is not its leader.
         return head.writer.name
 
     # -- reading ------------------------------------------------------------------------------------------
 
     async def prove(self) -> None:
-        """Return when the state has all that anybody had acknowledged before this call. Leader only (R6). NotLeader."""
+        """Wait until the state has everything acknowledged anywhere before this call. Leader only (R6). NotLeader."""
         await (await self.leading()).prove()
 
     async def begun(self) -> None:
-        """Return when the state once had all that the log had when this replica was opened: before, it may be none.
+        """Wait until the state has had all that was in the log when this replica was opened; before, it may be empty.
 
         Raises TooStale, NotEnoughBookies (none runs), ReplicaStopped, HandleClosed.
         """
@@ -232,7 +232,7 @@ class Replica:
             self.check_running()
 
     async def fresh(self, at_most_s: float) -> None:
-        """Return when the state lacks nothing that was acknowledged `at_most_s` seconds before this call. TooStale."""
+        """Wait until the state lacks nothing that was acknowledged `at_most_s` seconds before this call. TooStale."""
         self.check_running()
         if self._leader is not None:
             age = self._freshness.age(self._loop.time())
@@ -244,7 +244,7 @@ class Replica:
         self.check_running()
 
     async def applied_at_least(self, offset: Offset) -> None:
-        """Return when everything below the offset is applied. Raises ReplicaStopped, HandleClosed."""
+        """Wait until everything below the offset is applied. Raises ReplicaStopped, HandleClosed."""
         self.check_running()
         if self.fold.applied < offset:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -264,11 +264,11 @@ class Replica:
     # -- roles --------------------------------------------------------------------------------------------
 
     async def lead(self, *, takeover: bool = False) -> None:
-        """Become the leader: wait until nobody leads, or fence the leader (`takeover`). No-op for the leader.
+        """Become the leader: wait until there is none, or fence the present one (`takeover`). No-op for the leader.
 
-        MirrorStream: in this cluster nobody can lead. NotEnoughBookies: the log needs more than the cluster has, which
-        is found at once, or that no bookie runs. What an attempt raises is raised after half a minute without one that
-        ended otherwise.
+        Raises MirrorStream if the log is a mirror, which no replica in this cluster can lead, and at once
+        NotEnoughBookies if the log needs more bookies than the cluster has, or none runs. Other errors of attempts are
+        raised after half a minute in which every attempt has failed.
         """
         self._allow_again()
         while True:
@@ -292,14 +292,14 @@ class Replica:
                 self._want_no_more()
 
     async def leads_within(self, seconds: float) -> bool:
-        """Wait until this replica leads or has stopped, for so long at most; returns whether it leads."""
+        """Wait at most `seconds` until this replica leads or has stopped; return whether it leads."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._leads.wait()
         return self.role is Role.LEADER
 
     def _allow_again(self) -> None:
-        """Have the next attempt find out whether anybody can lead here."""
+        """Forget the last refusal, so that the next attempt finds out whether this replica can lead."""
         if self._denied is not None:
             self._denied = None
             self._attempts.begin_anew()
@@ -307,7 +307,7 @@ class Replica:
                 self._answered.clear()
 
     def _want_no_more(self) -> None:
-        """Whoever asked for the leadership has it, or has given up waiting for it."""
+        """Stop standing for the leadership if no caller wants it any more and this is no automatic candidate."""
         if self._asking or self._candidacy.auto or self._leader is not None:
             return
         self._wanted.clear()
@@ -356,7 +356,7 @@ class Replica:
                 self._stop(error)
                 return
             _log.warning("machine %s: following is tried again: %s", self.place.name, error)
-            # Nobody leads who cannot follow: each failure to follow ended an attempt to become the leader, too.
+            # A replica that cannot follow cannot lead: each failure to follow ended an attempt to lead, too.
             await self._tell_if_hopeless(error, began)
             self._question.look_for_bookies()
             await asyncio.sleep(delays.take())
@@ -392,7 +392,7 @@ class Replica:
                     await asyncio.wait((follower, caught_up, lost), return_when=asyncio.FIRST_COMPLETED)
                     if caught_up.done() and not won.closed:
                         _raised(caught_up.result())
-                        # Who has applied more than this writer found has been overtaken: another one writes by now.
+                        # With more applied than this writer found, it was overtaken: another one writes by now.
                         if self.fold.applied <= won.next_offset:
                             engine, won, standing = won, None, None
                             return engine
@@ -432,7 +432,7 @@ class Replica:
             except _FINAL:
                 raise
             except MirrorStream as error:
-                # Whoever waits for the leadership hears of it; a candidate stands again, as a mirror may be promoted.
+                # Callers waiting for the leadership get the error; a candidate stands again: a mirror may be promoted.
                 self._denied = error
                 self._answered.set()
                 await asyncio.sleep(delays.take())
@@ -442,7 +442,7 @@ class Replica:
                 await asyncio.sleep(delays.take())
 
     async def _tell_if_hopeless(self, error: BuckramError, began: float) -> None:
-        """Have whoever waits for the leadership hear of the error that ended the attempt of `began`, if it may last."""
+        """Pass the error of the attempt that began at `began` to callers waiting for the leadership, if it may last."""
         if await self._attempts.hopeless(error, began):
             self._denied = error
             self._answered.set()
@@ -485,7 +485,7 @@ class Replica:
     # -- the end ------------------------------------------------------------------------------------------
 
     def _stop(self, error: BuckramError) -> None:
-        """Stop for good: whoever asks for anything gets this error."""
+        """Stop for good: every later call raises this error."""
         if self._failure is None:
             self._failure = error
             if not isinstance(error, HandleClosed):
@@ -501,7 +501,7 @@ class Replica:
         self._waiting.clear()
 
     def _broken(self, error: BaseException) -> None:
-        """A bug in one of its tasks: it must not go on."""
+        """Stop after a bug in one of the tasks."""
         name = str(self.place.name)
         text = f"internal error, please report it: {error!r}"
         stopped = ReplicaStopped(name, self.fold.applied, text)
@@ -550,7 +550,7 @@ async def _watch(leader: Leader, name: str) -> None:
 
 
 async def _outcome(work: Callable[[], Coroutine[Any, Any, T]]) -> T | BuckramError:
-    """The result or the error: a scope takes what a task raises for a bug."""
+    """Return the result or the error of a task: a scope treats an exception of a task as a bug."""
     try:
         return await work()
     except InvariantViolation:

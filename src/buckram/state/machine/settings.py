@@ -19,20 +19,20 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """What the leader does beside executing. Raises InvalidArgument for a value outside its limits."""
+    """Settings of a leader's snapshots, digests and queues. Raises InvalidArgument for a value outside its limits."""
 
     snapshot_commands: int = 100_000
-    """A snapshot is taken after so many commands since the last one, ..."""
+    """Number of commands since the last snapshot after which one is taken, ..."""
     snapshot_bytes: int = 64 * _MIB
-    """... or after so many bytes of log, and as many as the last snapshot has."""
+    """... or bytes of log after which one is taken, but at least as many as the last snapshot has."""
     keep_snapshots: int = 2
-    """So many snapshots are kept, and the log from the oldest of them on. At least 2: the newest might be damaged."""
+    """Number of snapshots kept, with the log from the oldest of them on. At least 2: the newest might be damaged."""
     digest_commands: int = 10_000
-    """The digest of the state is compared after so many commands."""
+    """Number of commands between two comparisons of the state's digest."""
     linger_ms: float = 50.0
-    """For how long a command may wait while two entries are in flight, so that more of them share the next one."""
+    """Maximum time that a command waits while two entries are in flight, so that more commands share the next entry."""
     max_pending: int = 1024
-    """So many commands of this process may be unacknowledged; `execute` waits beyond that."""
+    """Maximum number of unacknowledged commands of this process; `execute` waits beyond that."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

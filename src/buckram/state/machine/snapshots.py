@@ -90,7 +90,7 @@ async def write_snapshot(
 async def free_space(place: Place, left: Iterable[LedgerId]) -> None:
     """Delete the log's dead segments, and the ledgers of snapshots that are no longer published.
 
-    A ledger that left the head is best deleted one snapshot later, when nobody reads it any more.
+    A ledger that left the head is best deleted one snapshot later, when no reader uses it any more.
     """
     await trim(place.client, place.streams, place.name)
     for ledger in left:
@@ -140,7 +140,7 @@ async def load_newest(
 
 
 async def _read(place: Place, row: SnapshotRow, fault: Callable[[Sequence[bytes]], str]) -> Loaded:
-    """Raises SnapshotDamaged, and ReadFailed or MetadataUnavailable where another attempt may succeed."""
+    """Read and verify a snapshot. Raises SnapshotDamaged, or ReadFailed, MetadataUnavailable (try again)."""
     decoder = SnapshotDecoder()
     try:
         async with opened(place.client, StreamId(place.name, place.uid), row.ledger) as reader:

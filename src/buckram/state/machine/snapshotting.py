@@ -21,9 +21,10 @@ from buckram.types import LedgerId
 
 _log = logging.getLogger("buckram.machine")
 _MOST_SEGMENTS = 8
-"""Each leader begins a segment, and whoever opens the machine reads all of them, however little they hold."""
+"""Maximum number of log segments behind the last snapshot; with more, a new leader takes one. Each leader begins a
+segment, and a process that opens the machine must read all of them, however little they hold."""
 _PUT_OFF = 10
-"""After a failure the next attempt comes after a tenth of what usually lies between two snapshots."""
+"""Divisor of the distance to the next attempt after a failure: a tenth of that between two snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +42,22 @@ class Snapshotter:
         self._next_commands = self._next_bytes = 0
         self._task: asyncio.Task[int | Failed] | None = None
         self._last_bytes = 0
-        """The size of the last snapshot, if this process took it."""
+        """Size in bytes of the last snapshot that this process took, 0 before its first."""
         self._left: list[LedgerId] = []
         """Ledgers of the snapshots that left the head at the last publication."""
         self.count_on()
 
     def begin(self, segments: int) -> None:
-        """This replica has the newest snapshot, and will read so many segments of the log behind it."""
+        """Begin to count: this replica has the newest snapshot, with `segments` segments of the log behind it."""
         self.count_on()
         if segments > _MOST_SEGMENTS:
             self._next_commands = self._fold.commands
 
     def count_on(self, share: int = 1) -> None:
-        """The next snapshot is due after what the settings say, or a share of it, from the present state on.
+        """Schedule the next snapshot at the distance of the settings, divided by `share`, from the present state on.
 
-        It is not due before the log has grown by as many bytes as the last one has: otherwise a large state that
-        grows would be written again and again, and to write snapshots would be most of the work.
+        It is not due before the log has grown by as many bytes as the last one has: otherwise a large growing state
+        would be written again and again, and writing snapshots would be most of the work.
         """
         fold, settings = self._fold, self._settings
         size = max(settings.snapshot_bytes, self._last_bytes)
@@ -70,7 +71,7 @@ class Snapshotter:
 
     @property
     def due(self) -> bool:
-        """Whether a snapshot should be taken now."""
+        """Return whether a snapshot should be taken now."""
         fold = self._fold
         return not self._busy and (fold.commands >= self._next_commands or fold.log_bytes >= self._next_bytes)
 
@@ -95,7 +96,7 @@ class Snapshotter:
         return self._task
 
     def stop(self) -> None:
-        """The leadership ended: a snapshot that is not published will not be."""
+        """Stop at the end of the leadership: a snapshot that is not published yet will not be."""
         if self._task is not None:
             self._task.cancel()
 

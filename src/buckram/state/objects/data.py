@@ -65,7 +65,7 @@ class LedgerMaker:
         self.presence = Presence(streams, head.uid, f"{client.services.runtime.rng.getrandbits(128):032x}")
 
     async def make(self) -> LedgerAppender:
-        """Raises NotEnoughBookies, MetadataUnavailable, DataLost, MirrorStream."""
+        """Create a ledger known to the index. Raises NotEnoughBookies, MetadataUnavailable, DataLost, MirrorStream."""
         await self._index.check_writable()
         await self.presence.show()
         for left in reversed(range(_TRIES)):
@@ -92,7 +92,7 @@ class LedgerMaker:
         raise AssertionError("unreachable")
 
     async def _begin(self, ledger: LedgerId) -> bool:
-        """Tell the index of it. False: a sweeper has found it before that, and deletes it."""
+        """Record a new ledger in the index. Return False if a sweeper has found it before that, and deletes it."""
         try:
             await self._index.execute(["begin", ledger, self.presence.name])
         except CommandRefused:
@@ -105,7 +105,7 @@ class LedgerMaker:
         return True
 
     def give_up(self, ledgers: Iterable[tuple[LedgerId, int]]) -> None:
-        """Nothing is added to these any more, each with its bytes: what is under no name by now never will be."""
+        """Seal these ledgers (with their bytes) in the index: bytes that have no name by then never get one."""
         for ledger, size in ledgers:
             if not self._scope.closed:
                 self._scope.spawn(self._seal(ledger, size), f"give up {ledger}")
@@ -136,7 +136,7 @@ class Packs:
         self._appends: dict[asyncio.Task[None], None] = {}
 
     def put(self, data: bytes) -> asyncio.Future[Extent]:
-        """Store bytes; the future has where they are when they are durable."""
+        """Store bytes; the future gets their extent when they are durable."""
         future: asyncio.Future[Extent] = self._loop.create_future()
         self._add(_Small(data, future))
         return future
@@ -147,7 +147,7 @@ class Packs:
             self._pump = self._scope.spawn(self._run(), "packs")
 
     async def _run(self) -> None:
-        """Send what waits, at most a few entries at a time, until nothing does."""
+        """Send the waiting objects, at most a few entries at a time, until none waits."""
         try:
             await asyncio.sleep(0)  # Everything of this turn shares an entry.
             while self._waiting:
@@ -197,7 +197,7 @@ class Packs:
             at += len(small.data)
 
     def forget(self, extents: Iterable[Extent]) -> None:
-        """The index has given these ledgers up: the next object gets another pack."""
+        """Leave the present pack if the index has given up one of these ledgers: the next object gets another pack."""
         if self._pack is not None and any(extent.ledger == self._pack.ledger_id for extent in extents):
             self._pack = None
 
@@ -216,7 +216,7 @@ class Packs:
 
 
 async def write_large(maker: LedgerMaker, first: bytes, rest: AsyncIterator[bytes]) -> Stored:
-    """Write an object's bytes into a ledger of its own. They are nobody's until they are put under a name."""
+    """Write an object's bytes into a ledger of its own; no object has them until they are put under a name."""
     writer = await maker.make()
     try:
         return await _write(writer, first, rest)
@@ -245,7 +245,7 @@ async def _write(writer: LedgerAppender, first: bytes, rest: AsyncIterator[bytes
 
 
 async def _chunks(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes, all pieces but the last of CHUNK_BYTES. Each byte is copied once at most."""
+    """Yield the same bytes in pieces of CHUNK_BYTES, the last one shorter. Each byte is copied once at most."""
     held: list[memoryview] = []
     missing = CHUNK_BYTES
     piece: bytes | None = first
@@ -269,7 +269,7 @@ async def _chunks(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 
 def _seen(append: asyncio.Future[int]) -> None:
-    """If an append before it fails, or the source, nobody looks at this one any more."""
+    """Mark the error of an append as seen: after a failure of the source or an earlier append, none awaits it."""
     if not append.cancelled():
         append.exception()
 

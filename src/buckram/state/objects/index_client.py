@@ -1,7 +1,8 @@
 """IndexClient: executes commands on the objects' index from any process, each of them once.
 
-The process that writes leads the index. Who wants to write waits a second for the leader to close, and then takes over;
-so processes that all write have turns of a second. Not here: what commands do (`core/objects/index.py`).
+The process that writes leads the index. Another one that wants to write waits a second for the leader to close, and
+then takes over; so processes that all write have turns of a second. Not here: what commands do
+(`core/objects/index.py`).
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from buckram.state.machine.machine import Machine
 
 R = TypeVar("R")
 TURN_S = 1.0
-"""A leader keeps the index at least so long while others want it."""
+"""Time that a leader keeps the index while others want it, seconds."""
 
 
 class IndexClient:
     """The index of one namespace's objects."""
 
     def __init__(self, machine: Machine[ObjectIndex], *, patient: bool = False) -> None:
-        """`patient`: it waits until nobody else leads, and takes over from nobody."""
+        """`patient`: it waits until no other process leads, and never takes over."""
         self.machine, self._patient = machine, patient
         self._leading: asyncio.Lock = asyncio.Lock()
 
     @property
     def leads(self) -> bool:
-        """Whether this process leads the index at the moment."""
+        """Return whether this process leads the index at the moment."""
         return self.machine.role == "leader"
 
     async def execute(self, command: list[Any]) -> Any:
-        """Execute a command, whoever leads before. CommandRefused, MirrorStream, ReplicaStopped, HandleClosed."""
+        """Execute a command, leading the index for it. CommandRefused, MirrorStream, ReplicaStopped, HandleClosed."""
         token: str | None = None
         while True:
             try:
@@ -73,11 +74,11 @@ class IndexClient:
                 # What a leader wrote last before it died is readable once the next one has recovered it.
                 try:
                     await self._lead()
-                except MirrorStream:  # Here nobody can but who copies it, and what is there is shown meanwhile.
+                except MirrorStream:  # Only the copying process can lead here; the present state is shown.
                     return await self.machine.read(function, "stale")
 
     async def check_writable(self) -> None:
-        """MirrorStream where objects are written in another cluster. Raises MetadataError."""
+        """Raise MirrorStream if the objects are written in another cluster. Raises MetadataError."""
         if not self.leads:
             await self.machine.check_writable()
 

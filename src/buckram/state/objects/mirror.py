@@ -15,7 +15,7 @@ from buckram.state.objects.data import Stored
 from buckram.state.objects.objects import Objects
 
 Reusable = Mapping[tuple[str, int], tuple[Extent, ...]]
-"""Where bytes are already, by digest and size."""
+"""Extents of bytes that are stored already, by digest and size."""
 
 
 class ObservedObjects(Objects):
@@ -23,20 +23,20 @@ class ObservedObjects(Objects):
 
     @property
     def applied(self) -> int:
-        """It grows whenever something changes."""
+        """Offset of the index's log that is applied here; it grows with every change."""
         return self._index.machine.applied
 
     async def outline(self) -> Outline:
-        """All names, with everything that was done before this call."""
+        """Return all names, with everything that was done before this call."""
         return await self._index.look(lambda state: state.outline())
 
     async def has(self, name: str, row: ObjectRow) -> bool:
-        """Whether the object is still there."""
+        """Return whether the object is still there, unchanged."""
         found = await self._index.look(lambda state: state.look(name))
         return found is not None and same(found, row)
 
     def bytes_of(self, name: str, row: ObjectRow) -> AsyncGenerator[bytes, None]:
-        """The bytes of an object, compared with its digest. Raises ObjectDamaged, ReadFailed."""
+        """Yield the bytes of an object, compared with its digest. Raises ObjectDamaged, ReadFailed."""
         return self._pieces(f"{self.namespace}/{name}", row, 0, row.size)
 
 

@@ -73,7 +73,7 @@ class Objects(NotBlocking):
 
     def __init__(self, client: LedgerClient, ns: StreamNamespace, on_closed: Callable[[object], None]) -> None:
         self.namespace = ns.name
-        """The namespace's name."""
+        """Name of the namespace."""
         self._client, self._ns, self._on_closed = client, ns, on_closed
         self._scope = TaskScope(f"objects of {ns.name}")
         self._readers: Readers
@@ -127,7 +127,7 @@ class Objects(NotBlocking):
 
     @property
     def ended(self) -> bool:
-        """Whether it was closed, or its replica of the index stopped: open the objects again."""
+        """Return whether the handle was closed, or its replica of the index stopped: open the objects again."""
         return self._scope.closed or self._index.machine.role == "stopped"
 
     # -- writing ------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Objects(NotBlocking):
         metadata: Mapping[str, str] | None = None,
         expires_s: float | None = None,
     ) -> ObjectInfo:
-        """Put an object, in the place of one of this name. Everybody sees all of it, or what was there before.
+        """Put an object, replacing one of this name. Readers see either all of it, or the object before.
 
         `if_absent`: ObjectExists if the name is taken; `if_match`: ObjectChanged unless it has this version.
         `expires_s`: it goes by itself after so many seconds. If `data` raises an error, nothing is put. DataLost: this
@@ -221,7 +221,7 @@ class Objects(NotBlocking):
         await self.new_part(upload, number, data)
 
     async def new_part(self, upload: int, number: int, data: Data) -> PartInfo:
-        """The same as `put_part`; returns what was put."""
+        """Put a part as `put_part` does, and return its information."""
         for what, value in (("upload", upload), ("number", number)):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{what} {value!r}: needs an int from 0 on")
@@ -249,15 +249,15 @@ class Objects(NotBlocking):
         return told(name, row)
 
     async def abort_upload(self, upload: int) -> None:
-        """Give an upload up; its space returns. No-op if it is not there."""
+        """Give an upload up; its space is freed. No-op if it does not exist."""
         await self._execute(f"upload {upload}", ["abort", upload])
 
     async def upload_name(self, upload: int) -> str | None:
-        """The name of the object that an upload is for; None if there is no such upload."""
+        """Return the name of the object that an upload is for; None if there is no such upload."""
         return await self._index.look(lambda state: one.name if (one := state.uploads.get(upload)) else None)
 
     async def parts(self, upload: int, *, after: int = -1, limit: int = 1000) -> builtins.list[PartInfo]:
-        """The parts of an upload that are there, by their numbers; an empty list is the end, or there is none."""
+        """Return the parts of an upload so far, by number; an empty list at the end, or if there is no upload."""
         _check_limit(limit)
 
         def look(state: ObjectIndex) -> builtins.list[PartInfo]:
@@ -281,7 +281,7 @@ class Objects(NotBlocking):
     # -- reading ------------------------------------------------------------------------------------------
 
     async def info(self, name: str) -> ObjectInfo:
-        """What is known of an object. Raises NoSuchObject."""
+        """Return an object's name, version, size, digest, times and metadata. Raises NoSuchObject."""
         return info_of(name, await self._row(name))
 
     async def _row(self, name: str) -> ObjectRow:
@@ -296,8 +296,10 @@ class Objects(NotBlocking):
         return at_us is not None and self._client.services.clocks.ended(at_us)
 
     def _in_doubt(self) -> dict[str, int]:
-        """What a command says of the time while that is in doubt: the latest that it may be. What it puts lives so
-        much longer, until the time is certain."""
+        """Return the field of a command for a time in doubt, the latest that it may be; empty if it is certain.
+
+        An object with an expiry then lives longer by as much, until the time is certain.
+        """
         moment = self._client.services.clocks.moment()
         return {"latest_us": moment.high} if moment.why else {}
 
@@ -321,7 +323,7 @@ class Objects(NotBlocking):
     async def reading(
         self, name: str, *, start: int = 0, length: int | None = None, version: int | None = None
     ) -> tuple[ObjectInfo, AsyncGenerator[bytes, None]]:
-        """What is known of an object, and its bytes as `read` gives them, of the same version."""
+        """Return the information on an object, and its bytes as `read` yields them, both of the same version."""
         for what, value in (("start", start), ("length", 0 if length is None else length)):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{what} {value!r}: needs an int from 0 on")
@@ -346,7 +348,7 @@ class Objects(NotBlocking):
             raise ObjectDamaged(full, f"its bytes have the digest {digest.hexdigest()}, and {wanted} was put")
 
     async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> builtins.list[ObjectInfo]:
-        """Objects whose names begin with `prefix` and are greater than `after`, in the order of their names.
+        """Return objects whose names begin with `prefix` and are greater than `after`, in the order of their names.
 
         An empty list is the end. `limit`: 1 to 10,000.
         """
@@ -361,7 +363,7 @@ class Objects(NotBlocking):
         return bool(await self._execute(path, ["mkdirs", check_object_name(path)]))
 
     async def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:
-        """What is known of an object or a directory; the empty path is the whole namespace's. Raises NoSuchObject."""
+        """Return the information on an object or a directory; the empty path is the namespace. Raises NoSuchObject."""
         (found,) = await self.statuses(path)
         if found is None:
             full = f"{self.namespace}/{path}"
@@ -369,7 +371,7 @@ class Objects(NotBlocking):
         return found
 
     async def statuses(self, *paths: str, proven: bool = True) -> builtins.list[ObjectInfo | DirectoryInfo | None]:
-        """The same of several, of one moment; None for what is not there.
+        """Return the information on several paths at one moment; None for a path that does not exist.
 
         `proven=False` saves the round to the bookies: for a look before a change, which decides by what is there then.
         """
@@ -383,7 +385,7 @@ class Objects(NotBlocking):
     async def entries(
         self, path: str = "", *, after: ObjectInfo | DirectoryInfo | None = None, limit: int = 1000
     ) -> builtins.list[ObjectInfo | DirectoryInfo]:
-        """The objects and directories that are right in a directory, in order; `after` the last one goes on.
+        """Return the objects and directories directly in a directory, in order; `after` the last one continues.
 
         All of one call are of one moment. An empty list is the end. Raises NoSuchObject if it is no directory.
         """
@@ -411,10 +413,10 @@ class Objects(NotBlocking):
     # -- the end ------------------------------------------------------------------------------------------
 
     async def sweep(self, *, grace_s: float = 0.0) -> int:
-        """Give space back now, and not in half a minute; returns the number of ledgers deleted.
+        """Free space now, and not in half a minute; returns the number of ledgers deleted.
 
-        Of what was deleted or has expired, and of writers that died. What was given up in the last `grace_s` seconds is
-        kept, because somebody may be reading it.
+        It is the space of deleted and expired objects, and of writers that died. Ledgers given up in the last `grace_s`
+        seconds are kept, because a reader may still use them.
         """
         if not isinstance(grace_s, int | float) or not 0 <= grace_s <= _MAX_GRACE_S:
             raise InvalidArgument(f"grace_s {grace_s!r}: needs seconds from 0 to {_MAX_GRACE_S:.0f}")
@@ -427,7 +429,7 @@ class Objects(NotBlocking):
             self._client.services.check_loop()
         try:
             if not self._scope.closed:
-                with suppress(MirrorStream):  # Of a side that was superseded, where nobody seals any more.
+                with suppress(MirrorStream):  # A side that was superseded by a mirror seals nothing any more.
                     await self._packs.seal()
         finally:
             await self.abandon()

@@ -18,7 +18,7 @@ _PAGE = 1000
 
 
 class Presence:
-    """The presence of one process among the writers of a namespace's objects. `name` is that of no other."""
+    """The presence of one process among the writers of a namespace's objects. `name` is unique to it."""
 
     def __init__(self, streams: StreamStore, uid: str, name: str) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class Presence:
         self._stale = asyncio.Event()
 
     async def show(self) -> None:
-        """Be seen from now on. Raises MetadataUnavailable."""
+        """Create the key, so that others see this process. Raises MetadataUnavailable."""
         if self._shown:
             return
         async with self._showing:
@@ -40,7 +40,7 @@ class Presence:
                 self._scope.keep(self._keep, "keep", wake=self._stale.set)
 
     async def close(self) -> None:
-        """Vanish. While the store is away the session's end does it."""
+        """Delete the key. While the store is away, the end of the session deletes it."""
         await self._scope.close()
         if self._shown:
             self._shown = False
@@ -71,7 +71,7 @@ class Presence:
 
 
 async def present_writers(streams: StreamStore, uid: str) -> dict[str, None]:
-    """The names of all that are there now, also where a server of the store lags. Raises MetadataUnavailable."""
+    """Return the names of all present writers, also if a server of the store lags. Raises MetadataUnavailable."""
     found: dict[str, None] = {}
     await retry_metadata(streams.keys.sync)
     parent = streams.layout.object_writers(uid)

@@ -21,7 +21,7 @@ from buckram.types import LedgerId
 
 _OPEN_LEDGERS = 64
 _KEPT_BYTES = 8 * 1024 * 1024
-"""Entries of packs that were read last are kept up to this size: neighbours in an entry are often read together."""
+"""Size of the cache of recently read pack entries, bytes: neighbours in an entry are often read together."""
 
 
 class Readers:
@@ -35,7 +35,7 @@ class Readers:
         self._kept_bytes = 0
 
     async def get(self, ledger: LedgerId) -> Reader:
-        """A reader of the ledger, which stays this object's. Raises NoSuchLedger, ReadFailed, ForeignLedger."""
+        """Return a reader of the ledger, which this cache closes. Raises NoSuchLedger, ReadFailed, ForeignLedger."""
         found = self._readers.get(ledger)
         if found is None:
             found = self._readers[ledger] = asyncio.ensure_future(self._open(ledger))
@@ -47,7 +47,7 @@ class Readers:
         return await asyncio.shield(found)
 
     def _forget_failed(self, ledger: LedgerId, done: asyncio.Future[Reader]) -> None:
-        """Whoever asks next tries anew, whatever it was that went wrong."""
+        """Drop a reader that could not be opened, so that the next call opens it again, whatever the error was."""
         if (done.cancelled() or done.exception() is not None) and self._readers.get(ledger) is done:
             del self._readers[ledger]
 
@@ -63,7 +63,7 @@ class Readers:
                 continue
 
     async def pieces(self, name: str, row: ObjectRow, start: int, stop: int) -> AsyncIterator[bytes]:
-        """The bytes from `start` to `stop` (exclusive). Raises ObjectDamaged, ReadFailed (try again)."""
+        """Yield the bytes from `start` to `stop` (exclusive). Raises ObjectDamaged, ReadFailed (try again)."""
         place = 0
         for extent in row.extents:
             begin, end = max(start - place, 0), min(stop - place, extent.length)
@@ -91,7 +91,7 @@ class Readers:
                         yield piece
 
     async def _entry(self, extent: Extent) -> bytes:
-        """The entry of a pack."""
+        """Return the entry of a pack, from the cache if it is there."""
         key = extent.ledger, extent.entry
         payload = self._kept.get(key)
         if payload is not None:
@@ -108,7 +108,7 @@ class Readers:
 
 
 def _close(future: asyncio.Future[Reader]) -> None:
-    """Close a reader that nobody asked for lately. One that is read at this moment says so and is opened again."""
+    """Close the least recently used reader. A read in progress then fails with an error and opens it again."""
     if not future.cancelled() and future.exception() is None:
         asyncio.ensure_future(future.result().close())  # noqa: RUF006 - it ends by itself
 

@@ -20,7 +20,7 @@ NO_DIRECTORY = "is no directory"
 
 
 def refused(name: str, refusal: CommandRefused) -> BuckramError:
-    """The error that a refusal of the index means; `name` is NAMESPACE/NAME."""
+    """Return the typed error for a refusal of the index; `name` is NAMESPACE/NAME."""
     kind, _, text = str(refusal).partition(": ")
     match kind:
         case "exists":
@@ -46,7 +46,7 @@ def refused(name: str, refusal: CommandRefused) -> BuckramError:
 
 
 def absent(name: str, reason: str = "") -> str:
-    """Why there is no such object, and where to look."""
+    """Return the message of NoSuchObject: the reason, and the command that lists the objects."""
     namespace = name.partition("/")[0]
     why = "is a directory and no object" if reason.endswith("is a directory") else "does not exist"
     return f"{why}; `buckram object list {namespace}` shows what is there"

@@ -1,4 +1,4 @@
-"""Rewriting sparse packs: what is live in them is put into the present pack, so that the whole ledger can go.
+"""Rewriting sparse packs: their live objects are copied into the present pack, so that the whole ledger can go.
 
 Not here: deleting ledgers (`state/objects/sweeping.py`), which packs are sparse (`core/objects/space.py`).
 """
@@ -18,10 +18,10 @@ from buckram.types import LedgerId
 
 _log = logging.getLogger("buckram.objects")
 SPARSE = 0.5
-"""A pack of which at most this share is live is rewritten."""
+"""Maximum live share of a pack that is rewritten."""
 _AT_ONCE = 64
 _NAMES = 5_000
-"""So many names are looked at in one turn of the loop."""
+"""Number of names examined in one turn of the event loop."""
 
 
 class Rewriter:

@@ -1,9 +1,9 @@
 """Sweeping, by the process that leads the index: expired objects go, dead ledgers are deleted, sparse packs rewritten,
 and what processes left behind that died while they wrote is given up.
 
-No step relies on a guess. Who seems to be dead is fenced first, and the index, not a clock, decides whether bytes may
-still get a name: a ledger is deleted only after a command has made it dead, and then no put can name it. Not here:
-which ledgers are dead or sparse (`core/objects/space.py`), moving what is live in sparse ones
+No step relies on a guess. A writer that seems to be dead is fenced first, and the index, not a clock, decides whether
+bytes may still get a name: a ledger is deleted only after a command has made it dead, and then no put can name it. Not
+here: which ledgers are dead or sparse (`core/objects/space.py`), moving live objects out of sparse ones
 (`state/objects/rewriting.py`).
 """
 
@@ -30,17 +30,17 @@ K = TypeVar("K", bound=Hashable)
 _log = logging.getLogger("buckram.objects")
 SWEEP_S = 5.0
 GRACE_S = 30.0
-"""A dead ledger is kept for so long after this process saw it, because somebody may still read an object that was
-there; and a writer may be away for so long before its ledgers are given up."""
+"""Time that a dead ledger is kept after this process saw it, seconds, because a reader may still use an object that was
+there; also the time that a writer may be away before its ledgers are given up."""
 SEARCH_S = 600.0
-"""Ledgers that the index does not know are looked for so often, as that lists all ledgers of the namespace."""
+"""Interval of the search for ledgers unknown to the index, seconds; it is long, as it lists all of the namespace."""
 _AT_ONCE = 64
 _PARALLEL = 16
 _PAGE = 1000
 
 
 class Since:
-    """Remembers since when something has been so."""
+    """Remembers for each ledger since when a condition has held."""
 
     def __init__(self) -> None:
         self._since: dict[LedgerId, float] = {}
@@ -50,7 +50,7 @@ class Since:
         self._since.clear()
 
     def update(self, ledgers: Iterable[LedgerId], seconds: float) -> list[LedgerId]:
-        """It is so of these ledgers now and of no other; returns those of which it has been so for `seconds`."""
+        """Note that the condition holds for exactly these ledgers; return those for which it has held for `seconds`."""
         now = self._loop.time()
         self._since = {ledger: self._since.get(ledger, now) for ledger in ledgers}
         return [ledger for ledger, since in self._since.items() if now - since >= seconds]

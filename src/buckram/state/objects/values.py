@@ -1,4 +1,4 @@
-"""What the calls of objects take and give: conditions, metadata, data in pieces, what is known of a name."""
+"""Arguments and results of the calls of objects: conditions, metadata, data in pieces, information on names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from buckram.types import Buffer
 _READ_BYTES = 1024 * 1024
 _MAX_EXPIRES_S = 100 * 366 * 86_400.0
 Data = Buffer | BinaryIO | AsyncIterable[bytes]
-"""What can be put: bytes, a file that is open for reading bytes, or an async iterable of bytes."""
+"""Data that can be put: bytes, a file that is open for reading bytes, or an async iterable of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,19 @@ class ObjectInfo:
     """An object. Times in microseconds UTC."""
 
     name: str
-    """Without the namespace."""
+    """Name without the namespace."""
     version: int
-    """Another one after every put, copy and rename; for `if_match`."""
+    """Version for `if_match`; it changes with every put, copy and rename."""
     size: int
-    """In bytes."""
+    """Size in bytes."""
     digest: str
     """sha256:HEX of all bytes, or parts:HEX-N of one that was put in N parts."""
     time: int
-    """When it was put."""
+    """Time of the put."""
     expires: int | None
-    """When nobody can see it any more."""
+    """Time from which the object does not exist any more; None if it never expires."""
     metadata: Mapping[str, str]
-    """What whoever put it has said about it."""
+    """Metadata given by the caller that put it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class DirectoryInfo:
     """A directory of objects."""
 
     name: str
-    """Without the namespace; empty for the whole of it."""
+    """Name without the namespace; empty for the namespace itself."""
     time: int
-    """When a child came or went, in microseconds UTC."""
+    """Time when a child was last added or removed, in microseconds UTC."""
     kept: bool
-    """Whether it was made by `mkdirs`, and stays when it is empty."""
+    """True if it was made by `mkdirs`, and stays when it is empty."""
     children: int
-    """How many objects and directories are right in it."""
+    """Number of objects and directories directly in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PartInfo:
 
     number: int
     size: int
-    """In bytes."""
+    """Size in bytes."""
     digest: str
     """sha256:HEX of its bytes."""
 
@@ -72,11 +72,11 @@ class UploadInfo:
 
     upload: int
     name: str
-    """Of the object, without the namespace."""
+    """Name of the object, without the namespace."""
     time: int
-    """When it began, in microseconds UTC."""
+    """Time when it began, in microseconds UTC."""
     parts: int
-    """How many parts are there, and `size` their bytes."""
+    """Number of parts so far; `size` is the sum of their bytes."""
     size: int
 
 
@@ -105,7 +105,7 @@ def info_of(name: str, row: ObjectRow) -> ObjectInfo:
 
 
 def node_of(name: str, node: Directory | ObjectRow) -> ObjectInfo | DirectoryInfo:
-    """What is known of what is under a name."""
+    """Return the information on the object or directory of a name."""
     if isinstance(node, ObjectRow):
         return info_of(name, node)
     return DirectoryInfo(name, node.time_us, node.kept, len(node.nodes))

@@ -1,6 +1,6 @@
-"""An administrator gives a stream the ledgers of its list that nobody was named the owner of when they were made.
+"""Adoption: an administrator marks ledgers in a stream's list that have no owner mark as the stream's own.
 
-All releases write that mark with the record. A ledger that has none was made by other software and put into the
+All releases write that mark when they create a ledger. A ledger without it was made by other software and put into the
 segment list by hand, and servers leave it alone (`streams/shared/owned.py`).
 """
 
@@ -22,8 +22,8 @@ from buckram.types import LedgerId
 
 async def adopt_ledgers(client: LedgerClient, streams: StreamStore, name: StreamName) -> list[LedgerId]:
     """Mark as the stream's own each ledger of its list, and of its garbage, whose record names no stream and no
-    namespace; returns them. It may be repeated. NoSuchStream, MetadataUnavailable, and AccessRefused for whoever is
-    held to grants."""
+    namespace; returns them. It may be repeated. NoSuchStream, MetadataUnavailable, and AccessRefused for a user whose
+    access is limited by grants."""
     head = (await streams.read(name)).head
     check_usable(str(name), head)
     ledgers = [row.ledger async for row in streams.segments(head) if row.kind != HISTORY]

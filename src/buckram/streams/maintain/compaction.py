@@ -92,7 +92,7 @@ class Copied:
 
 @dataclass(slots=True)
 class CompactionReport:
-    """What a compaction did to one stream."""
+    """Report of a compaction of one stream."""
 
     stream: str
     segments: int = 0

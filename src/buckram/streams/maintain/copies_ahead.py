@@ -1,8 +1,8 @@
-"""Copies of segments, one after another, of which the next one is begun once the one before it has been read.
+"""Copies of segments, one after another; each is begun once the segment before it has been read.
 
-So the machine does not rest while the last files of a segment are made, checked and listed, and what is in memory is
-the end of one segment and the beginning of the next. Not here: one copy (`maintain/segment_copy.py`), what becomes of
-it (`maintain/offload.py`, `maintain/export.py`).
+So the machine does not rest while the last files of a segment are made, checked and listed, and memory holds the end of
+one segment and the beginning of the next. Not here: one copy (`maintain/segment_copy.py`), the use of it
+(`maintain/offload.py`, `maintain/export.py`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CopiesAhead(Generic[T]):
             return  # After a crash the files of the one that is ahead have an intent.
         copy = self._ahead.copy
         if not await copy.discard(self._client, self._streams):
-            # Whoever took its intent has looked for files already, maybe before the last ones were there.
+            # The process that took its intent has looked for files already, maybe before the last were there.
             with suppress(BuckramError):
                 await drop_files(self._client, copy.uid, copy.directory, copy.copy)
 

@@ -46,7 +46,7 @@ async def delete_stream(
     acting_for: Purpose = Purpose.RECORDS,
 ) -> None:
     """Delete a stream; with `uid` only if the name still belongs to that one. `acting_for`: the purpose of the stream,
-    for whoever deletes one that is not for records.
+    needed to delete one that is not for records.
 
     Raises NoSuchStream, MachineLog, StreamPurpose; unless `force` also RecoveryFailed if its writer could not be
     fenced, and ReadFailed or WriteFailed if its history cannot be reached.

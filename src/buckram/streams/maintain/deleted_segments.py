@@ -1,7 +1,7 @@
-"""After a restore: streams whose lists name segments that were deleted since the backup begin after them.
+"""Repairs segment lists after a restore: a stream that lists segments deleted since the backup begins after them.
 
 Truncation, compaction and deletion delete ledgers; a list that a backup brings back names them again. Not here: which
-ledgers are deleted again (`metadata/told_deletions.py`); what a reader says that comes to one (`read/source.py`).
+ledgers are deleted again (`metadata/told_deletions.py`); a reader that meets such a segment (`read/source.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LackingRecords(NamedTuple):
     """Records `first` to `end` - 1 of a stream whose segments were deleted; `end` is None for an open segment.
 
     `dropped`: the stream does not list them any more. Otherwise there are records before them, or the stream is a log
-    that only its owner truncates: whoever reads them gets OffsetTruncated or NoSuchLedger.
+    that only its owner truncates: a reader of them gets OffsetTruncated or NoSuchLedger.
     """
 
     stream: str
@@ -36,7 +36,7 @@ class LackingRecords(NamedTuple):
 
 async def begin_after_deleted(streams: StreamStore, deleted: Collection[LedgerId]) -> list[LackingRecords]:
     """Have each stream begin after the segments at its beginning whose ledgers are among these, and end before an open
-    one that is; return what every stream lacks. While nobody writes. It may be repeated. MetadataError."""
+    one that is; return what every stream lacks. No stream may have a writer. It may be repeated. MetadataError."""
     gone, found = frozenset(deleted), list[LackingRecords]()
     if not gone:
         return found
@@ -76,7 +76,7 @@ def _begin_at(name: str, head: Head, *, offset: Offset) -> Step | None:
 
 
 async def _changed(streams: StreamStore, name: StreamName, head: Head, change: Change) -> bool:
-    """Whether it was changed; not where it is being deleted, or a writer has it already."""
+    """Change a head; return False if the stream is being deleted, or a writer has it already."""
     try:
         await streams.change(name, change, uid=head.uid)
     except StreamError:

@@ -57,7 +57,7 @@ _INTENTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Exportable:
-    """What a location lacks of a stream, at one moment."""
+    """Segments of a stream that a location lacks, at one moment."""
 
     name: StreamName
     uid: str
@@ -69,23 +69,23 @@ class Exportable:
 
     @property
     def bytes(self) -> int:
-        """The payload of all segments that are to be copied."""
+        """Payload bytes of all segments that are to be copied."""
         return sum(due.row.summary.bytes for due in self.due if due.row.summary is not None and not due.present)
 
 
 @dataclass(slots=True)
 class ExportReport:
-    """What an export did."""
+    """Report of an export."""
 
     stream: str
     location: str
     """The directory of the files."""
     first_offset: int
-    """Where this run began."""
+    """Offset at which this run began."""
     next_offset: int
     """Every sealed record below it is in the location now, or was truncated before."""
     table: str = ""
-    """Where the Iceberg table is; empty without pyiceberg."""
+    """Location of the Iceberg table; empty without pyiceberg."""
     segments: int = 0
     """The number of segments that were copied."""
     records: int = 0
@@ -208,7 +208,7 @@ async def _publish(
             if await change_export(streams, work.uid, work.directory, change, ops) is not None:
                 return
         except (NoSuchKey, VersionConflict):
-            pass  # Somebody took the intent, or an earlier request published the copy and its reply was lost.
+            pass  # Another process took the intent, or an earlier request published the copy and its reply was lost.
         except MetadataUnavailable as error:
             await retries.wait(error)
             continue
@@ -216,7 +216,7 @@ async def _publish(
         if export.next >= due.row.end and (copy is None or copy in export.copies):
             return
         if intent is not None and await read_intent(streams, work.uid, intent.ledger) is None:
-            # Whoever took the intent has looked for files already, maybe before the last ones were there.
+            # The process that took the intent has looked for files already, maybe before the last ones were there.
             await drop_files(client, work.uid, work.directory, intent.ledger)
         raise _taken_over(work, export.next)
 

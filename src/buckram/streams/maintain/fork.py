@@ -88,7 +88,7 @@ from buckram.streams.write.lease import Holder
 from buckram.types import CheckVersion, Create, KeyOp, LedgerId, Offset
 
 _WITHIN_S = 60.0
-"""For how long nothing may succeed before the fork is given up."""
+"""Time without any success after which the fork is given up, seconds."""
 _INTENTS_AT_ONCE = 50
 _OPS_AT_ONCE = 24
 """The size of the multis that take hold of ledgers: every metadata store takes as many."""
@@ -96,12 +96,12 @@ _OPS_AT_ONCE = 24
 
 @dataclass(frozen=True, slots=True)
 class StreamFork:
-    """What a fork is made of."""
+    """Report of a fork: its source, and the segments that are shared and copied."""
 
     stream: str
-    """NAMESPACE/STREAM of the fork."""
+    """Full name of the fork, NAMESPACE/STREAM."""
     source: str
-    """NAMESPACE/STREAM of its source."""
+    """Full name of its source, NAMESPACE/STREAM."""
     offset: Offset
     """The records below it are those of the source; the fork's own begin here."""
     earliest: Offset
@@ -113,7 +113,7 @@ class StreamFork:
     copied_bytes: int
     """The payload that was copied: of the segment in which the offset lies, and of segments in history."""
     producers: bool
-    """Whether the fork knows the sequences of idempotent producers as of the offset; otherwise they are new to it."""
+    """True if the fork knows the sequences of idempotent producers as of the offset; else they are new to it."""
 
 
 class _Key(NamedTuple):
@@ -224,7 +224,7 @@ class _Forking:
         self._uid, self._fork, self._policy = head.uid, head.fork, policy
         self._pace, self._progress = pace, progress
         self._copies: dict[_Key, tuple[Made, Intent]] = {}
-        """What was copied of the source's segments."""
+        """Copies of the source's segments, with their intents."""
         self._hidden: dict[LedgerId, None] = {}
         """Copies with records of producers and without a table of these."""
         self._held: dict[LedgerId, None] = {}
@@ -252,7 +252,7 @@ class _Forking:
         return await self._complete(plan)
 
     async def abandon(self) -> None:
-        """Delete what there is of the fork, unless it is complete. If somebody took the name, only what it holds."""
+        """Delete everything of the fork, unless it is complete. If another stream has its name, only what it holds."""
         if await delete_incomplete(self._client, self._streams, self._name, self._uid):
             return
         if (await self._streams.read(self._name)).head.fork is None:
@@ -280,7 +280,7 @@ class _Forking:
     # -- copies -------------------------------------------------------------------------------------------
 
     def _made(self, plan: ForkPlan) -> list[tuple[Made, Intent]]:
-        """The copies that the plan needs, as far as they are there."""
+        """Return the copies that the plan needs, as far as they exist."""
         return [copy for row in _copied_rows(plan) if (copy := self._copies.get(_key(plan, row))) is not None]
 
     async def _copy(self, plan: ForkPlan) -> None:
@@ -383,7 +383,7 @@ class _Forking:
             retries = head_retries(_WITHIN_S)
 
     async def _drop_surplus(self, plan: ForkPlan) -> None:
-        """Let go what an earlier plan needed and this one does not.
+        """Let go ledgers that an earlier plan needed and this one does not.
 
         What the fork holds is read: the reply to a request that took hold of something may have been lost.
         """
@@ -460,24 +460,24 @@ class _Forking:
         return Step(forked(str(self._name), head, plan, made).head)  # Its pages are written already.
 
     async def _write_page(self, page: Page) -> None:
-        """Write a page of a list that nobody reads yet. MetadataUnavailable."""
+        """Write a page of a list that has no readers yet. MetadataUnavailable."""
         key = self._streams.layout.page(self._uid, page.number)
         with suppress(KeyExists):  # An earlier request succeeded and its reply was lost.
             await retry_metadata(lambda: self._streams.keys.create(key, encode_page(page)))
 
 
 def _copied_rows(plan: ForkPlan) -> list[Segment]:
-    """The segments that are copied and not shared."""
+    """Return the segments that are copied and not shared."""
     return [row for row in plan.whole if row.kind == HISTORY] + ([plan.cut] if plan.cut is not None else [])
 
 
 def _needs_ledger(plan: ForkPlan, row: Segment) -> bool:
-    """Whether a copy is a ledger: part of a segment, or the one whose producers' table writers look for."""
+    """Return whether a copy is a ledger: part of a segment, or the one with the producers' table for writers."""
     return row is plan.cut or row.number == plan.producers
 
 
 def _key(plan: ForkPlan, row: Segment) -> _Key:
-    """What a copy is known by. A ledger may be compacted or offloaded meanwhile, and its records are the same."""
+    """Return the key of a copy. It stays the same if the ledger is compacted or offloaded, as its records do."""
     return _Key(row.number, row.base, records_of(plan, row), -1 if _needs_ledger(plan, row) else row.ledger)
 
 

@@ -1,4 +1,4 @@
-"""What a stream's policy wants of its history, and whether the files of its history are all there.
+"""Offloading a stream by its policy, and checking that the files of its history are complete.
 
 Not here: offloading itself (`maintain/offload.py`), deleting history, which is truncation (`maintain/truncate.py`).
 """
@@ -32,7 +32,7 @@ AT_ONCE = 16
 
 
 def asks_for_offload(head: Head, policy: Policy) -> bool:
-    """Whether the policy wants segments of this stream to be offloaded at all; a machine's log stays on bookies."""
+    """Return whether the policy has segments of this stream offloaded at all; a machine's log stays on bookies."""
     reason = policy.offload_after_s is not None or policy.offload_bytes is not None
     return bool(policy.offload_to) and reason and head.snapshots is None
 
@@ -50,7 +50,7 @@ async def offload_by_policy(
     rows = [row async for row in streams.segments(head)]
     if not _due(head, rows, policy, now=now):
         return None
-    # To the place of the policy that was checked, whatever it says by now.
+    # To the place of the policy that was checked, even if the policy has changed since.
     return await offload_stream(client, streams, name, to=policy.offload_to, wanted=partial(_due, now=now))
 
 
@@ -61,7 +61,7 @@ def _due(head: Head, rows: Sequence[Segment], policy: Policy, *, now: int | None
 
 @dataclass(slots=True)
 class StreamCheck:
-    """What a check of a stream's segments found."""
+    """Result of a check of a stream's segments."""
 
     stream: str
     segments: int = 0
@@ -109,7 +109,7 @@ async def check_stream(client: LedgerClient, streams: StreamStore, name: StreamN
             foreign = foreign or isinstance(error, ForeignLedger)
             found.problems.append(f"segment {row.number}: {error}")
     if not foreign:
-        with suppress(MetadataError):  # An administrator's look takes back what was noted; nobody else's may.
+        with suppress(MetadataError):  # A check by an administrator withdraws the notes; others may not.
             await forget_foreign_notes(client.services.store, head.uid)
     return found
 

@@ -1,7 +1,7 @@
 """Rows of a source, read and parsed by threads before they are used.
 
 Arrow parses without holding Python's lock, so blocks of lines are parsed on several processors. Rows come in the order
-of the source. Not here: reading and parsing (`shared/source_rows.py`), what becomes of rows (`maintain/imports.py`).
+of the source. Not here: reading and parsing (`shared/source_rows.py`), writing the rows (`maintain/imports.py`).
 """
 
 from __future__ import annotations

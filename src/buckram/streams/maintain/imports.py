@@ -73,7 +73,7 @@ _GROUPS_AHEAD = 3
 
 @dataclass(frozen=True, slots=True)
 class Importable:
-    """What is to be imported, at one moment."""
+    """Plan of an import: the source's files and the last range that was published, at one moment."""
 
     name: StreamName
     uid: str
@@ -94,7 +94,7 @@ class Importable:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did."""
+    """Report of an import."""
 
     stream: str
     source: str
@@ -104,7 +104,7 @@ class ImportReport:
     first_offset: int | None = None
     """The first record of this run; None if there was nothing to import."""
     next_offset: int = 0
-    """After the last record that was imported from this source."""
+    """Offset after the last record that was imported from this source; 0 if none was."""
     files: int = 0
     """The number of files that the source has."""
     ranges: int = 0
@@ -327,7 +327,7 @@ class _Range:
             done = await bulk.publish_if([CheckVersion(key, self._work.record.version)], [sealed])
         except (VersionConflict, NoSuchKey, StaleTransaction):
             raise self._taken_over() from None
-        # If another run published the same range first, this ledger is nobody's; a listed one is left alone.
+        # If another run published the same range first, this ledger is in no list; a listed one is left alone.
         await bulk.abort([sealed.ledger])
         if done.next_offset - done.first_offset != sealed.records:
             raise self._taken_over()

@@ -76,33 +76,33 @@ BY_AGE = "what goes by age"
 
 @dataclass(frozen=True, slots=True)
 class JanitorSettings:
-    """How long a janitor waits; all times in seconds."""
+    """Settings of a janitor; all times in seconds."""
 
     grace_s: float = 3.0
-    """The pause between the two checks that decide that a writer is gone."""
+    """Pause between the two checks that decide that a writer is gone."""
     bulk_age_s: float = 86_400.0
-    """An application that neither published nor made a ledger for so long is taken for dead, and the ledgers that it
-    did not publish are discarded. Of an active application only ledgers of decided steps are discarded, at any age."""
+    """Time without publishing or making a ledger after which an application is taken for dead, and its unpublished
+    ledgers are discarded. Of an active application only ledgers of decided steps are discarded, at any age."""
     retired_s: float = 3600.0
-    """Ledgers whose segments were compacted or offloaded are kept for so long: readers may still use them."""
+    """Time that ledgers of compacted or offloaded segments are kept, because readers may still use them."""
     seal_s: float = 60.0
-    """A stream is sealed when its lease was free and its open segment did not grow for so long: its writer died, and
-    its last records become readable only by that."""
+    """Time with a free lease and no growth of the open segment after which a stream is sealed: its writer died, and the
+    seal makes its last records readable."""
     join_at: int = 16
-    """So many small segments side by side become one, which takes fewer ledgers."""
+    """Number of adjacent small segments from which they are joined into one, which takes fewer ledgers."""
     orphans: bool = True
-    """Whether to read the metadata of every ledger and delete orphans, too."""
+    """True to read the metadata of every ledger and delete orphans, too."""
 
 
 class KeepsBackups(Protocol):
-    """Whoever makes backups of databases (`state/db/backups.py`)."""
+    """Interface of the part that makes backups of databases (`state/db/backups.py`)."""
 
     async def look(self, name: StreamName, head: Head, policy: Policy, now: int | None) -> None:
         """See whether a backup of a stream is due. `now`: the time for its age, microseconds UTC, None in doubt."""
         ...
 
     async def carry_out(self, report: JanitorReport) -> None:
-        """Make those that are due. Failures are reported; only InvariantViolation is raised."""
+        """Make the backups that are due. Failures are reported; only InvariantViolation is raised."""
         ...
 
 
@@ -141,19 +141,20 @@ class Janitor:
     ) -> None:
         """`backups`: makes the backups of databases that policies ask for; without it, this janitor makes none.
 
-        `offload_places`: where history may be, because whoever changes streams sets policies; None: anywhere, which is
-        for clusters where everybody may do what this process may."""
+        `offload_places`: the allowed locations of history, because users who change streams set policies; None:
+        anywhere, which is for clusters where every user may do what this process may."""
         self._client, self._backups, self._places = client, backups, offload_places
         self._streams = StreamStore(client.services.store)
         self._namespaces = Namespaces(self._streams)
         self._settings = settings or JanitorSettings()
         self._policies: dict[str, Mapping[str, Any]] = {}
         self._in_doubt = True
-        """The time was in doubt at the start of this pass."""
+        """True if the time was in doubt at the start of this pass."""
         self._jumps: tuple[Jump, ...] = ()
-        """What was stamped in the doubt before one of these is younger than its stamp says."""
+        """Jumps of the believed time: anything stamped in the doubt before one of them is younger than its stamp says.
+        """
         self._quiet: dict[str, _Quiet] = {}
-        """The streams with an open segment and a free lease, by uid."""
+        """Streams with an open segment and a free lease, by uid."""
 
     async def run(self, interval_s: float, on_report: OnReport = lambda _: None) -> None:
         """Clean, report and pause, for ever. Only InvariantViolation and HandleClosed end it."""
@@ -231,7 +232,7 @@ class Janitor:
         return report
 
     def _confined(self, namespace: str, uid: str) -> AbstractContextManager[None]:
-        """History is reached only where this stream's may be; an empty uid: nowhere."""
+        """Confine access to history to the locations allowed for this stream; an empty uid allows none."""
         places = self._places
         return confined(None if places is None else lambda where: places.why_not(where, namespace, uid))
 
@@ -301,7 +302,7 @@ class Janitor:
         return self._policies[namespace]
 
     async def _is_abandoned(self, name: StreamName, head: Head) -> bool:
-        """Whether the writer is gone: for `seal_s` the lease was free and the open segment did not grow."""
+        """Return whether the writer is gone: for `seal_s` the lease was free and the open segment did not grow."""
         row = head.open_segment
         if row is None or await is_lease_held(self._streams, head.uid):
             self._quiet.pop(head.uid, None)
@@ -348,7 +349,7 @@ class Janitor:
         return done
 
     async def _intents(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
-        """Discard what can never be listed; returns the ledgers of the present epoch if nobody holds the lease."""
+        """Discard what can never be listed; return the ledgers of the present epoch if the lease is free."""
         suspects: list[_Suspect] = []
         made: list[Intent] = []
         after, read = -1, partial(list_intents, self._streams, head.uid, limit=_INTENTS)
@@ -401,7 +402,7 @@ class Janitor:
                 note_problem(report, f"namespace {space.name}", error)
 
     async def _check_forks(self, stopped: list[tuple[StreamName, str]], report: JanitorReport) -> None:
-        """Delete forks that were not completed, if whoever was making them is still gone."""
+        """Delete forks that were not completed, if the process that was making them is still gone."""
         for name, uid in stopped:
             try:
                 head = (await self._streams.read(name)).head
@@ -469,21 +470,21 @@ def _application(intent: Intent) -> str:
 
 
 def _is_suspect(intent: Intent, head: Head) -> bool:
-    """Whether only the writer of the present epoch can need the ledger: nobody does if that one is gone."""
+    """Return whether only the writer of the present epoch can need the ledger, so that it can go with that writer."""
     if intent.purpose not in (SEGMENT, SNAPSHOT) or intent.epoch != head.epoch:
         return False
     return not is_published(head, intent.ledger)
 
 
 def _is_retired(intent: Intent) -> bool:
-    """Whether it was replaced by another ledger, and is kept for those who still read it."""
+    """Return whether the ledger was replaced by another one, and is kept only for its present readers."""
     return intent.purpose in (RETIRED, JOINED)
 
 
 def _may_discard(
     intent: Intent, head: Head, last_activity: Mapping[str, int], now: int | None, settings: JanitorSettings
 ) -> bool:
-    """Whether the ledger may be discarded now: whoever made it can never list it, or has been inactive for too long.
+    """Return whether the ledger may be discarded now: its maker can never list it, or was inactive for too long.
 
     The ledger's own age does not count: the first tasks of a large batch end long before the batch is published. `now`
     is in microseconds UTC, or None while the time is in doubt (T2).
@@ -491,7 +492,7 @@ def _may_discard(
     if intent.purpose in (SEGMENT, SNAPSHOT):
         return is_stale(intent, head)
     if intent.purpose == OBJECT:
-        return False  # The objects' index says what becomes of it.
+        return False  # The objects' index decides when it is deleted.
     if _is_retired(intent):
         return now is not None and now - intent.time > settings.retired_s * _US
     step = intent.step

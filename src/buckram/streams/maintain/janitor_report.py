@@ -1,4 +1,4 @@
-"""What a janitor reports of each pass over the streams, and who gets the report.
+"""The report of a janitor's pass over the streams, and the callbacks that get it.
 
 Not here: the passes (`streams/maintain/janitor.py`).
 """
@@ -19,7 +19,7 @@ _log = logging.getLogger("buckram.streams")
 
 @dataclass(slots=True)
 class JanitorReport:
-    """What one pass did."""
+    """Counts of the work of one pass, and its problems."""
 
     streams: int = 0
     truncated_records: int = 0
@@ -37,7 +37,7 @@ class JanitorReport:
     backups: int = 0
     """Backups of databases that were made, as a policy asks."""
     problems: list[str] = field(default_factory=list)
-    """What failed, with the reason; the next pass tries again."""
+    """Failures with their reasons; the next pass tries again."""
 
 
 OnReport = Callable[[JanitorReport], None]
@@ -47,7 +47,7 @@ OnWaiting = Callable[[int], None]
 
 
 def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorReport:
-    """Add up what two passes did. The number of streams and the problems are those of the second."""
+    """Add up the reports of two passes. The number of streams and the problems are those of the second."""
     return JanitorReport(
         second.streams,
         first.truncated_records + second.truncated_records,
@@ -66,8 +66,8 @@ def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorRepor
 def note_problem(report: JanitorReport, what: str, error: Exception) -> None:
     """Report an error so that the pass can go on with other streams; raises it if it is an InvariantViolation.
 
-    An error that is none of ours is a mistake of this program, which somebody may bring about by what he writes into
-    the metadata of a stream. That must not keep all other streams from being cleaned.
+    An error that is not a BuckramError is a bug of this program, which malformed metadata of one stream may cause. It
+    must not keep all other streams from being cleaned.
     """
     if isinstance(error, InvariantViolation):
         raise error

@@ -2,11 +2,11 @@
 
     seq 5 | buckram stream write numbers        again and again
 
-A ledger has one writer, and who takes it over closes it, so a writer cannot go on in the ledger of the one before.
-Instead a writer that opens first joins the small segments that are there, if there are a few, as a compaction does
-(`maintain/compaction.py`): the copy takes their place in one step, and whoever reads the old ledgers finds its offset
-in the new one. Ledgers that were joined before are deleted meanwhile, so that their number stays small without a
-janitor, too. It is no work that has to be done: what fails is left as it was.
+A ledger has one writer, and a take-over closes it, so a writer cannot go on in the ledger of the one before. Instead a
+writer that opens first joins the small segments that are there, if there are a few, as a compaction does
+(`maintain/compaction.py`): the copy takes their place in one step, and a reader of the old ledgers finds its offset in
+the new one. Ledgers that were joined before are deleted meanwhile, so that their number stays small without a janitor,
+too. The work is optional: after a failure everything is left as it was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from buckram.streams.shared.ledgers import JOINED, RETIRED, discard, list_intent
 from buckram.streams.shared.metadata import StreamStore
 
 KEPT_US = 2_000_000
-"""A ledger that was joined is kept for so long, so that those who have just opened it can finish."""
+"""Time that a joined ledger is kept, microseconds, so that readers that have just opened it can finish."""
 _READ_WITHIN_S = 1.0
 _DELETED_AT_ONCE = 64
 
@@ -33,7 +33,7 @@ _DELETED_AT_ONCE = 64
 async def join_before_writing(
     client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, policy: Policy
 ) -> None:
-    """Join what is small, if it is enough segments that can be read now ([client] join_segments). Only bugs raise."""
+    """Join small segments if enough of them ([client] join_segments) can be read now. Only bugs raise."""
     runs = small_runs(head, policy, at_least=client.services.config.join_segments)
     if not runs:
         return

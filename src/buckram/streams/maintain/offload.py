@@ -51,17 +51,17 @@ class Offloadable:
     directory: str
     rows: tuple[Segment, ...]
     put_aside: int
-    """The number of segments that were wanted and stay: theirs is the producers' table."""
+    """Number of segments that were wanted and stay, because they hold the producers' table."""
 
     @property
     def bytes(self) -> int:
-        """The payload of all segments."""
+        """Payload bytes of all segments."""
         return sum(row.summary.bytes for row in self.rows if row.summary is not None)
 
 
 @dataclass(slots=True)
 class OffloadReport:
-    """What an offload did to one stream."""
+    """Report of an offload of one stream."""
 
     stream: str
     location: str = ""
@@ -76,7 +76,7 @@ class OffloadReport:
     put_off: int = 0
     """The number of segments that changed meanwhile; the next offload may take them."""
     table: str = ""
-    """Where the Iceberg table is; empty without pyiceberg."""
+    """Location of the Iceberg table; empty without pyiceberg."""
 
 
 async def plan_offload(

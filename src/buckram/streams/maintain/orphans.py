@@ -45,7 +45,7 @@ class Orphan:
 
     @property
     def safe(self) -> bool:
-        """Whether it may be deleted."""
+        """Return whether the ledger may be deleted."""
         return self.reason != "in progress"
 
 
@@ -160,7 +160,7 @@ async def _has_intent(streams: StreamStore, item: Marked) -> bool:
 
 
 async def _is_held(streams: StreamStore, item: Marked) -> bool:
-    """Whether another stream holds the ledger, which was made for this one."""
+    """Return whether another stream (a fork) holds the ledger, which was made for this one."""
     return any(uid != item.uid for uid in await holders(streams, item.ledger))
 
 

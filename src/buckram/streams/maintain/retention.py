@@ -25,7 +25,7 @@ _US = 1_000_000
 
 
 def asks_for_truncation(policy: Policy) -> bool:
-    """Whether the policy asks for any truncation."""
+    """Return whether the policy asks for any truncation."""
     return policy.retention_s is not None or policy.retention_bytes is not None or policy.retention_consumed
 
 
@@ -69,7 +69,7 @@ async def apply_retention(
 
 
 async def all_older(client: LedgerClient, name: StreamName, head: Head, policy: Policy) -> bool:
-    """Whether the open segment has records and all were truncated by age.
+    """Return whether the open segment has records and all were truncated by age.
 
     A live writer would have rolled by then, so the janitor seals the segment.
     """
@@ -80,7 +80,7 @@ async def all_older(client: LedgerClient, name: StreamName, head: Head, policy: 
 
 
 async def is_lease_held(streams: StreamStore, uid: str) -> bool:
-    """Whether some writer holds the stream's lease."""
+    """Return whether some writer holds the stream's lease."""
     try:
         await retry_metadata(lambda: streams.keys.get(streams.layout.lease(uid)))
     except NoSuchKey:
@@ -99,7 +99,7 @@ async def offset_passed_by_all(streams: StreamStore, name: StreamName) -> int:
 async def _end_of_old_segments(streams: StreamStore, head: Head, now: int, cutoff: int) -> int:
     """Return the end of the last segment that is certainly older than `cutoff` although it is stamped later than now.
 
-    Append times never go back, so after a clock that was ahead they say nothing until time has come to them. But
+    Append times never go back, so after a clock that was ahead they are useless until time has caught up with them. But
     records are older than the ledger of a segment that follows.
     """
     wanted, before = head.earliest, None
@@ -119,7 +119,7 @@ def _is_ahead(row: Segment, now: int) -> bool:
 
 
 async def _created(streams: StreamStore, row: Segment) -> int | None:
-    """When a segment's ledger was made, in microseconds UTC; None if that is not known any more."""
+    """Return when a segment's ledger was made, in microseconds UTC; None if that is not known any more."""
     try:
         metadata = (await retry_metadata(partial(streams.metadata.read_ledger, row.ledger))).metadata
     except NoSuchLedger:
@@ -128,7 +128,7 @@ async def _created(streams: StreamStore, row: Segment) -> int | None:
 
 
 async def _may_hold_older(streams: StreamStore, head: Head, cutoff: int) -> bool:
-    """Whether records older than `cutoff` are possible by the list alone; if not, no entry needs to be read."""
+    """Return whether the list alone allows records older than `cutoff`; if not, no entry needs to be read."""
     try:
         segment = await streams.segment_of(head, head.earliest)
     except NoSuchKey:  # The page of the segment was trimmed since the head was read; the search decides.

@@ -2,7 +2,7 @@
 manifest likewise.
 
 Offload and export share it, so their files are the same. Not here: the format of the files (`core/streams/history.py`,
-`shared/history_parts.py`), what becomes of a copy (`maintain/offload.py`, `maintain/export.py`).
+`shared/history_parts.py`), the use of a copy (`maintain/offload.py`, `maintain/export.py`).
 """
 
 from __future__ import annotations
@@ -77,21 +77,22 @@ class SegmentCopy:
     parts: list[Part] = field(default_factory=list)
     file_bytes: int = 0
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PARTS_AT_ONCE))
-    """How many parts may be made at once; copies that are made side by side share it."""
+    """Semaphore of the parts that may be made at once; concurrent copies share it."""
     making: deque[asyncio.Future[Part]] = field(default_factory=deque)
-    """What threads do: each makes a part, writes its file, reads it back and compares it. In the order of offsets."""
+    """Parts in work, in the order of offsets: for each, a thread makes it, writes its file, reads it back and compares.
+    """
     finishing: asyncio.Future[None] | None = None
-    """What a thread does last: it writes and checks the manifest."""
+    """Last job of a thread: writing and checking the manifest. None before it begins."""
     was_read: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whether all entries of the segment are in memory or in files."""
+    """Event: all entries of the segment are in memory or in files."""
     source: StreamId | None = None
     """The stream whose row it is; None: the one that the copy is for."""
     taken: bool = False
-    """Whether it failed, and somebody else had taken its intent, and with it the files, by then."""
+    """True if it failed after another process had taken its intent, and with it the files."""
 
     @property
     def copy(self) -> LedgerId:
-        """The id that names the files."""
+        """Id that names the files."""
         return self.intent.ledger
 
     async def make_or_discard(self, client: LedgerClient, streams: StreamStore, pace: Pace, progress: Progress) -> str:
@@ -134,9 +135,9 @@ class SegmentCopy:
         return digest_of(data)
 
     async def discard(self, client: LedgerClient, streams: StreamStore) -> bool:
-        """Delete what was written, after a failure. What cannot be deleted now the janitor deletes by its intent.
+        """Delete the written files after a failure. Those that cannot be deleted now the janitor deletes by the intent.
 
-        Returns False if somebody else has taken the intent.
+        Returns False if another process has taken the intent.
         """
         if await self._has_ended():
             with suppress(BuckramError):  # The first error is the one to report.
@@ -144,7 +145,7 @@ class SegmentCopy:
         return True
 
     async def _has_ended(self) -> bool:
-        """Wait for the threads, since whoever deletes the files must find all of them. False if one hangs."""
+        """Wait for the threads, since a deletion of the files must find all of them. False if one hangs."""
         calls: list[asyncio.Future[Any]] = [*self.making]
         if self.finishing is not None:
             calls.append(self.finishing)
@@ -208,7 +209,7 @@ class SegmentCopy:
 
     def _part_ended(self, call: asyncio.Future[Part]) -> None:
         self.room.release()
-        forget_error(call)  # It is raised in the order of parts; after the first one nobody asks for another.
+        forget_error(call)  # Errors are raised in the order of parts; those after the first one are dropped.
 
     async def _made(self) -> None:
         """Wait for the first part that is being made."""

@@ -47,7 +47,7 @@ async def update_table(streams: StreamStore, name: StreamName, uid: str, directo
             raise ConfigError(needs(f"the table at {directory}/{TABLE}", "history"))
     for _ in range(_TRIES):
         table = await in_thread(-1, directory, partial(_load, directory))
-        # What belongs to the table is asked for after the table was read: who commits later conflicts.
+        # The wanted copies are read after the table: a process that commits later gets a conflict.
         wanted = await _wanted(streams, name, uid, directory)
         if wanted is None or (not wanted and not table.exists):
             if wanted is None and table.exists:
@@ -105,7 +105,7 @@ def base_of(manifest: str) -> int:
 
 
 def is_in(row: Segment, directory: str) -> bool:
-    """Whether a segment is history in this directory."""
+    """Return whether a segment is history in this directory."""
     return row.kind == HISTORY and row.offloaded is not None and row.offloaded.location == directory
 
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COMPARED = ("offset", "value", "key", "headers", "timestamp", "txid", "producer", "sequence")
-"""What two streams must have in common. Append times are those of each cluster; files have those of the stream."""
+"""Columns in which two streams must be equal. Append times are each cluster's own; files have those of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is compared: a stream from `first` to before `end`, or the files of a directory."""
+    """One side of a comparison: a stream from `first` to before `end`, or the files of a directory."""
 
     name: str
     first: int
@@ -62,7 +62,7 @@ class Difference:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What a verification found."""
+    """Result of a verification."""
 
     a: str
     b: str
@@ -72,7 +72,7 @@ class VerifyReport:
     bytes: int = 0
     first_offset: int = 0
     next_offset: int = 0
-    """Up to where the sides were compared."""
+    """Offset up to which the sides were compared."""
     a_end: int = 0
     b_end: int = 0
     difference: Difference | None = None
@@ -201,7 +201,7 @@ async def _from_stream(side: Side, first: int, end: int) -> AsyncGenerator[pa.Re
 
 
 async def _from_files(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
-    """While the rows of a part are compared, a thread reads the next one."""
+    """Yield rows of the files; while those of a part are compared, a thread reads the next one."""
     loop, begun = asyncio.get_running_loop(), deque[tuple[int, asyncio.Future[list[Any]]]]()
     try:
         async with aclosing(_loads(side, first, end)) as loads:
@@ -241,7 +241,7 @@ async def _loads(side: Side, first: int, end: int) -> AsyncGenerator[tuple[int, 
 
 
 def _nothing(_: object) -> None:
-    """Nobody keeps this reader."""
+    """Ignore the reader: no registry of open readers needs it."""
 
 
 # -- in a thread ------------------------------------------------------------------------------------------

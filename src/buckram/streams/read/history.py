@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CHUNK_BYTES = 1024 * 1024
 _BATCHES = 64
-"""So many entries are decoded at once."""
+"""Number of entries decoded at once."""
 _NO_LENGTH = -1
 
 Reached = Callable[[EntryHeader], bool]
-"""Whether an entry is the wanted one or comes after it; if it is true for an entry, it is true for all after it."""
+"""Predicate for a binary search: true for the wanted entry and all entries after it."""
 
 
 class SegmentFiles:
@@ -210,7 +210,7 @@ class HistoryReader:
         return await self._run(partial(self._files.first_entry, reached))
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""
 
     async def __aenter__(self) -> HistoryReader:
         return self

@@ -16,20 +16,20 @@ from buckram.streams.shared.metadata import StreamStore
 from buckram.types import Offset
 
 _MOST_SEGMENTS = 2000
-"""The bytes of so many segments are added up; those of further ones are taken to be like them."""
+"""Number of segments whose bytes are added up; those of further ones are estimated from them."""
 
 
 class Behind(NamedTuple):
-    """What lies between an offset and the readable end of a stream."""
+    """Amount of a stream between an offset and its readable end."""
 
     records: int
     bytes: int
-    """About how many they have, as they are stored."""
+    """Approximate size of these records as they are stored, bytes."""
     since: int
-    """When the first of them was appended, in microseconds UTC; the present where there is none."""
+    """Append time of the first of them, in microseconds UTC; the present if there is none."""
 
     def seconds(self, now: int) -> float:
-        """How long ago the first of them was appended. `now` in microseconds UTC."""
+        """Return the age of the first of them in seconds. `now` in microseconds UTC."""
         return round(max(0, now - self.since) / 1e6, 3)
 
 
@@ -44,7 +44,7 @@ def bytes_between(segment: Segment, reach: Reach, first: Offset, stop: Offset) -
 async def behind(
     client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, reach: Reach, first: Offset
 ) -> Behind:
-    """Return what lies from `first` on, which is not truncated. Raises what reading a stream raises."""
+    """Return the amount from `first` on, which must not be truncated. Raises the errors of reading a stream."""
     clocks = client.services.clocks
     await clocks.ensure()
     records = max(reach.end - first, 0)

@@ -22,9 +22,9 @@ from buckram.streams.shared.recovery import entry_header
 from buckram.types import Entry, EntryId, LedgerId, Offset
 
 _READABLE_WITHIN_S = 3.0
-"""For how long acknowledged records are waited for. Those of a writer that died are readable when it is sealed."""
+"""Longest wait for acknowledged records to become readable, seconds. Those of a dead writer become so at the seal."""
 _LOOK_S = 0.5
-"""After so long the list of segments is looked at again."""
+"""Time after which the list of segments is read again, seconds."""
 
 
 async def first_entry(
@@ -61,14 +61,14 @@ async def entry_of_offset(
 
 
 class Reach(NamedTuple):
-    """How far a stream goes at one moment."""
+    """Readable end of a stream at one moment."""
 
     end: Offset
     """The offset after the last readable record."""
     open_bytes: int
     """The bytes of the open segment up to there."""
     append_time: int = 0
-    """Of the last record of the open segment, microseconds UTC; 0 if that was not seen."""
+    """Append time of the last record of the open segment, microseconds UTC; 0 if that was not read."""
 
 
 async def known_end(client: LedgerClient, name: StreamName, head: Head) -> int:
@@ -77,7 +77,7 @@ async def known_end(client: LedgerClient, name: StreamName, head: Head) -> int:
 
 
 async def known_reach(client: LedgerClient, name: StreamName, head: Head) -> Reach:
-    """Return how far the stream is readable now."""
+    """Return the readable end of the stream and the bytes of its open segment now."""
     segment = head.open_segment
     if segment is None:
         return Reach(head.end, 0)
@@ -86,7 +86,7 @@ async def known_reach(client: LedgerClient, name: StreamName, head: Head) -> Rea
 
 
 async def readable_reach(name: StreamName, reader: Reader, segment: Segment) -> Reach:
-    """Like known_reach, for the open segment, whose ledger `reader` reads."""
+    """Return the reach as `known_reach` does, for the open segment, whose ledger `reader` reads."""
     last = reader.last_confirmed
     if last < 0:
         return Reach(segment.base, 0)
@@ -99,8 +99,8 @@ async def readable_reach(name: StreamName, reader: Reader, segment: Segment) -> 
 async def end_of_acknowledged(client: LedgerClient, streams: StreamStore, name: StreamName) -> int:
     """Return an offset above every record that was acknowledged before this call; records below it may be missing yet.
 
-    Unlike `known_end` it does not depend on what the writer has told about its acknowledgements. Raises NoSuchStream,
-    MetadataUnavailable, ReadFailed, NoSuchLedger (the list has changed: ask again).
+    Unlike `known_end` it does not depend on the LAC that the writer has published. Raises NoSuchStream,
+    MetadataUnavailable, ReadFailed, NoSuchLedger (the list has changed: call it again).
     """
     await streams.keys.sync()
     head = (await streams.read(name)).head
@@ -120,8 +120,8 @@ async def readable_end(
 ) -> tuple[Head, Offset]:
     """Return the head and the readable end, which is at least `wanted` if records up to there were acknowledged.
 
-    Readers get the last records of a live writer a moment after they were acknowledged, so this waits for that moment.
-    What nobody has written is not waited for. OffsetNotReadable: the writer died, or tells nobody how far it is.
+    Readers get the last records of a live writer a moment after they were acknowledged, so this waits for that moment,
+    but not for records that were never written. OffsetNotReadable: the writer died, or publishes no LAC.
     """
     retries = Retries(READABLE, _READABLE_WITHIN_S)
     written: LedgerId | None = None
@@ -147,7 +147,7 @@ async def readable_end(
 
 
 async def went_back(client: LedgerClient, streams: StreamStore, name: StreamName, position: Offset) -> bool:
-    """Whether a stream ends below a position up to which somebody has read it: its metadata were restored.
+    """Return whether a stream ends below a position up to which it was once read: its metadata were restored.
 
     Raises NoSuchStream, and as reading does.
     """
@@ -160,7 +160,7 @@ async def went_back(client: LedgerClient, streams: StreamStore, name: StreamName
 
 
 async def _more_confirmed(reader: Reader) -> None:
-    """Return when more of an open ledger is confirmed, or after a while."""
+    """Wait until more of an open ledger is confirmed, or _LOOK_S have passed."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LOOK_S), aclosing(reader.tail(reader.last_confirmed + 1)) as tail:
             await tail.next_chunk()

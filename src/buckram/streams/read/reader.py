@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 Time = int | datetime
 """A moment: microseconds since 1970 (UTC), or a datetime with a time zone."""
 Truncated = Literal["error", "skip"]
-"""What a reader does when its position was truncated: raise OffsetTruncated, or go on at the earliest offset."""
+"""Behaviour of a reader whose position was truncated: raise OffsetTruncated, or go on at the earliest offset."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CursorHandle(Protocol):
-    """What a reader needs of a durable cursor (`read/cursors.py`)."""
+    """Interface of a durable cursor for readers (`read/cursors.py`)."""
 
     async def load(self) -> int | None:
         """Return the cursor's offset, or None if it does not exist."""
@@ -87,7 +87,7 @@ class StreamReader(NotBlocking):
     ) -> None:
         _check(span)
         self.stream = str(name)
-        """NAMESPACE/STREAM."""
+        """Full name of the stream, NAMESPACE/STREAM."""
         self._client, self._streams, self._name, self._span = client, streams, name, span
         self._cursor = cursor
         self._on_open, self._on_closed = on_open, on_closed

@@ -1,8 +1,8 @@
-"""Positions that somebody outside of the metadata remembers, such as a query's checkpoint or the id of an event.
+"""Positions remembered outside of the metadata, such as a query's checkpoint or the id of an event.
 
-Metadata that were restored let a stream end earlier, and grow again: other records come at the same offsets. Whoever
-remembers a position also remembers when the record before it was appended, and in which history of the metadata that
-was. While the history is the same nothing is read. Not here: what follows of the comparison
+After a restore of the metadata a stream may end earlier, and grow again: then other records come at the same offsets.
+So a remembered position includes the append time of the record before it, and the history of the metadata in which that
+was read. While the history is the same nothing is read. Not here: the rules of the comparison
 (`core/streams/positions.py`), mirrors, which remember a digest as well (`replication/positions.py`).
 """
 
@@ -60,7 +60,7 @@ async def time_before(
 async def verdict_on(
     client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, end: Offset, mark: Mark
 ) -> Verdict:
-    """Compare a position that somebody remembers with a stream that is readable up to `end` now.
+    """Compare a remembered position with a stream that is readable up to `end` now.
 
     SAME if no time is remembered. Raises as reading does.
     """

@@ -44,7 +44,7 @@ from buckram.types import Entry
 _LOOK_MIN_S, _LOOK_MAX_S, _LOOK_FOR_S = 0.002, 0.01, 1.0
 """After a mark the head is read every few milliseconds for a second, in case the watch takes longer."""
 _IDLE_LOOK_S = 5.0
-"""The head is read so often while nothing changes, in case a watch was lost."""
+"""Interval of reads of the head while it does not change, seconds, in case a watch was lost."""
 _TRANSIENT = (NoSuchLedger, NoSuchEntry, ReadFailed, MetadataUnavailable)
 _PAUSE_S, _GIVE_UP_S = 0.1, 60.0
 _Chunk: TypeAlias = Sequence[Entry | Batch | EntryHeader]
@@ -304,13 +304,15 @@ class Source:
         await asyncio.sleep(_PAUSE_S)
 
     async def _was_deleted(self, row: Segment) -> bool:
-        """Whether the list names a sealed segment that was deleted. Of other logs than those of records only the owner
-        knows what that means."""
+        """Return whether the list names a sealed segment that was deleted.
+
+        False for logs other than streams of records: for those only the owner knows what it means.
+        """
         if not row.sealed or purpose_of(str(self._name), self.follower.head) is not Purpose.RECORDS:
             return False
         try:
             return await was_deleted(self._streams, self._name, row)
-        except MetadataError:  # it is away, or who reads may not ask for that
+        except MetadataError:  # the store is away, or this reader lacks the permission
             return False
 
 
@@ -322,7 +324,10 @@ def _table_in(name: StreamName, entry: Entry, header: EntryHeader) -> ProducerTa
 
 
 async def _chunks(reader: SegmentReader, first: int, last: int, *, entries: bool) -> AsyncGenerator[_Chunk, None]:
-    """`entries`: as they were written, also those of history, which is quicker to have as batches."""
+    """Yield the entries of a segment in chunks.
+
+    `entries`: as they were written; otherwise those of history come as batches, which is quicker.
+    """
     if first > last:
         return
     if isinstance(reader, HistoryReader) and not entries:

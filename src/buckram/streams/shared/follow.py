@@ -23,11 +23,11 @@ class HeadFollower:
         self._stale, self._changed = asyncio.Event(), asyncio.Event()
         self._following = False
         self.gone = False
-        """Whether the stream was deleted; another one may exist under its name."""
+        """True if the stream was deleted; another one may exist under its name."""
 
     @property
     def head(self) -> Head:
-        """The newest head seen so far."""
+        """Newest head seen so far."""
         return self._current.head
 
     def follow(self) -> None:
@@ -75,7 +75,7 @@ class HeadFollower:
             self._changed.set()
 
     def stop(self) -> None:
-        """Wake those who wait for a change. Closing the scope ends the watch."""
+        """Wake all tasks that wait for a change. Closing the scope ends the watch."""
         self._changed.set()
 
     def _mark_gone(self) -> None:

@@ -95,7 +95,7 @@ def build_part(payloads: Sequence[bytes], first_entry: EntryId, base: int, summa
 
 
 def describe_part(file: str, data: Buffer, payloads: Sequence[bytes], first_entry: EntryId, records: int) -> Part:
-    """Return what the manifest says of a file that `build_part` made of these entries."""
+    """Return the manifest's description of a file that `build_part` made of these entries."""
     last = plain_header(payloads[-1]).hex()
     return Part(file, len(data), digest_of(data), first_entry, len(payloads), records, last)
 
@@ -261,7 +261,7 @@ def _uncompressed(payload: bytes) -> bytes:
 
 
 def _is(payload: bytes, pieces: Sequence[Buffer]) -> bool:
-    """Whether an entry consists of these buffers. Arrow compares them as memory, Python would item by item."""
+    """Return whether an entry consists of these buffers. Arrow compares memory, Python would go item by item."""
     whole, at = pa.py_buffer(payload), 0
     for piece in pieces:
         size = len(piece)
@@ -272,7 +272,7 @@ def _is(payload: bytes, pieces: Sequence[Buffer]) -> bool:
 
 
 def _same(payload: bytes, again: bytes) -> bool:
-    """Whether two forms of an entry have the same header and records; only one of them may be compressed."""
+    """Return whether two forms of an entry have the same header and records; only one of them may be compressed."""
     if plain_header(payload) != plain_header(again):
         return False
     first, second = decode(payload, 0), decode(again, 0)

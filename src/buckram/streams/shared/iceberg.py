@@ -37,7 +37,7 @@ from buckram.types import LedgerId
 _HINT = "version-hint.text"
 _KEPT_SNAPSHOTS = 20
 _LOOK_EVERY = 16
-"""All manifests are read for a look at which ones nobody needs after so many versions, and when snapshots went."""
+"""Number of versions after which all manifests are read to find unneeded ones; also done when snapshots are removed."""
 _SETTINGS = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -95,7 +95,7 @@ class HistoryTable:
                 if old:
                     ExpireSnapshots(change).by_ids([one.snapshot_id for one in old]).commit()
         except (CommitFailedException, FileNotFoundError):
-            raise TableMoved from None  # Whoever commits deletes what only older versions need.
+            raise TableMoved from None  # The process that commits deletes what only older versions need.
 
     def _described(self, table: Table, name: str) -> DataFile:
         try:
@@ -165,7 +165,7 @@ class _PathCatalog(NoopCatalog):  # type: ignore[misc]  # pyiceberg is not follo
         there = self._place.names()
         if not self._place.create(_file(version), metadata.model_dump_json(exclude_none=True).encode()):
             raise CommitFailedException(f"version {version} is there already")
-        with suppress(WriteFailed):  # It is behind then, as after a crash; whoever commits next writes it.
+        with suppress(WriteFailed):  # The hint is behind then, as after a crash; the next commit writes it.
             self._place.write(_HINT, str(version).encode(), -1)
         made = self._table(metadata, _file(version))
         kept = {snapshot.snapshot_id for snapshot in metadata.snapshots}
@@ -212,8 +212,11 @@ def _file(version: int) -> str:
 
 
 class _PlaceIO(FileIO):  # type: ignore[misc]
-    """Reads and writes wherever history can be, but in the one directory alone: a table's metadata say where its files
-    are, and whoever can write a file there can write any location. This process may reach more than he."""
+    """Reads and writes at any location of history, but only in the one directory of the table.
+
+    A table's metadata have the locations of its files, and a user who can write a file there could name any location,
+    also one that only this process may reach.
+    """
 
     def __init__(self, directory: str) -> None:
         super().__init__()

@@ -49,39 +49,39 @@ class Layout:
         return f"{self.root}/data/{uid}/writers"
 
     def replicas(self, uid: str) -> str:
-        """Below it are those of a database that servers show."""
+        """Return the parent of the ephemeral keys by which servers publish their replicas of a database."""
         return f"{self.root}/data/{uid}/replicas"
 
     def exports(self, uid: str) -> str:
-        """Below it are the records of exports, each under the name that `core/streams/exports.py:export_key` gives."""
+        """Return the parent of the records of exports, whose names `core/streams/exports.py:export_key` makes."""
         return f"{self.root}/data/{uid}/exports"
 
     def imports(self, uid: str) -> str:
-        """Below it are the records of imports, each under the name that `core/streams/imports.py` gives."""
+        """Return the parent of the records of imports, whose names `core/streams/imports.py` makes."""
         return f"{self.root}/data/{uid}/imports"
 
     def shared(self, uid: str) -> str:
-        """Below it are the ledgers that the stream holds together with others (`streams/shared/shares.py`)."""
+        """Return the parent of the keys of ledgers that the stream shares with others (`streams/shared/shares.py`)."""
         return f"{self.root}/data/{uid}/shared"
 
     def link(self, namespace: str) -> str:
-        """The record of a namespace's replication, `core/streams/links.py`."""
+        """Return the key of the record of a namespace's replication, `core/streams/links.py`."""
         return f"{self.root}/replication/{namespace}"
 
     def progress(self, uid: str) -> str:
-        """How far the replication into a mirror was when it last said so, `replication/lag.py`."""
+        """Return the key of the last reported progress of the replication into a mirror, `replication/lag.py`."""
         return f"{self.root}/data/{uid}/progress"
 
     def backup(self, uid: str) -> str:
-        """What is known of a database's backups by its policy, `core/db/backups.py`."""
+        """Return the key of the record of a database's backups by its policy, `core/db/backups.py`."""
         return f"{self.root}/data/{uid}/backup"
 
     def backup_claim(self, uid: str) -> str:
-        """Whoever makes such a backup now, so that only one does; ephemeral."""
+        """Return the ephemeral key that the process making such a backup holds, so that only one does."""
         return f"{self.root}/data/{uid}/backing-up"
 
     def insertion(self, uid: str) -> str:
-        """What a bulk step asks of the stream's writer, `core/streams/insertions.py`; ephemeral."""
+        """Return the ephemeral key of a bulk step's request to the stream's writer, `core/streams/insertions.py`."""
         return f"{self.root}/data/{uid}/insertion"
 
     def cursors(self, uid: str) -> str:

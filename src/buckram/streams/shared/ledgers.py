@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 SEGMENT, COMPACT, RETIRED = "segment", "compact", "retired"
 JOINED = "joined"
-"""As retired, of a small segment that a writer joined with others: the writers that come next delete it."""
+"""The purpose of a retired ledger of a small segment that a writer joined with others: later writers delete it."""
 SNAPSHOT = "snapshot"
 """The purpose of a ledger with a snapshot of a machine. Its intent stays for as long as the ledger."""
 OBJECT = "object"
@@ -57,7 +57,7 @@ OBJECT = "object"
 OFFLOAD = "offload"
 """The purpose of an id that names files of history which are not listed yet; no ledger has that id."""
 EXPORT = "export"
-"""The same for files of an export, which are not published yet, or are no longer."""
+"""The purpose of an id that names files of an export which are not published yet, or are no longer."""
 FORK = "fork"
 """The purpose of a ledger with the records of a source that a fork does not share."""
 _BULK = "bulk "
@@ -86,7 +86,7 @@ class Intent:
 
     @property
     def step(self) -> tuple[str, int] | None:
-        """The application and version of a bulk step's ledger; None for other purposes."""
+        """Application and version of a bulk step's ledger; None for other purposes."""
         if not self.purpose.startswith(_BULK):
             return None
         application, _, version = self.purpose.removeprefix(_BULK).rpartition(" ")
@@ -95,7 +95,7 @@ class Intent:
 
 
 def is_stale(intent: Intent, head: Head) -> bool:
-    """Whether the writer that made the ledger is gone, and can never list or publish it."""
+    """Return whether the writer that made the ledger is gone, and can never list or publish it."""
     if intent.purpose == SNAPSHOT:
         return intent.epoch < head.epoch and not is_published(head, intent.ledger)
     return intent.purpose == SEGMENT and intent.epoch < head.epoch
@@ -196,7 +196,7 @@ def listing_op(streams: StreamStore, uid: str, intent: Intent) -> Delete:
 
 
 def present_op(streams: StreamStore, uid: str, intent: Intent) -> CheckVersion:
-    """Return the condition for a multi that publishes the ledger: nobody has claimed its intent, which stays."""
+    """Return the condition for a multi that publishes the ledger: its intent, which stays, is unclaimed."""
     return CheckVersion(streams.layout.intent(uid, intent.ledger), intent.version)
 
 
@@ -208,7 +208,7 @@ def retiring_op(
 
 
 def withdrawing_op(streams: StreamStore, uid: str, copy: LedgerId, place: str, epoch: int, now: int) -> Create:
-    """Return the operation for the multi that takes files out of an export: they are nobody's from then on."""
+    """Return the operation for the multi that takes files out of an export; afterwards they can be deleted."""
     return Create(streams.layout.intent(uid, copy), _encode(Intent(copy, epoch, EXPORT, now, False, 0, place=place)))
 
 
@@ -249,7 +249,7 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
 async def discard(client: LedgerClient, streams: StreamStore, uid: str, intent: Intent) -> bool:
     """Delete a ledger, or files of history, that no list has. False: its intent is gone or has changed meanwhile.
 
-    It was listed then, or discarded by somebody else. Raises ReadFailed or WriteFailed if the files cannot be reached.
+    It was listed then, or discarded by another process. Raises ReadFailed or WriteFailed if the files are unreachable.
     """
     key, retries = streams.layout.intent(uid, intent.ledger), head_retries()
     while True:
@@ -300,11 +300,11 @@ async def drop_ledger(client: LedgerClient, streams: StreamStore, stream: Stream
 async def let_go(client: LedgerClient, streams: StreamStore, uid: str, ledger: LedgerId) -> None:
     """Delete a ledger of the stream, unless other streams hold it: then this one lets go. No-op if it does not exist.
 
-    One that is not the stream's, whatever its metadata say, is left as it is, which is told.
+    A ledger that is not the stream's own, whatever its metadata say, is left as it is, and reported.
 
     Several streams may let go at once: each takes its own key away before it tries to delete the ledger, so the last
-    one succeeds. If that one ends in between, whoever finds nobody left tries once more. It may be stopped at any point
-    and called again.
+    one succeeds. If that one ends in between, a later call that finds no holder left tries once more. It may be stopped
+    at any point and called again.
     """
     while True:
         try:
@@ -322,7 +322,7 @@ async def let_go(client: LedgerClient, streams: StreamStore, uid: str, ledger: L
 async def drop_files(client: LedgerClient, uid: str, place: str, copy: LedgerId) -> None:
     """Delete the files of an offloaded segment, or what was written of them. ReadFailed, WriteFailed.
 
-    Files in a directory that is not the stream's are left as they are, which is told.
+    Files in a directory that is not the stream's are left as they are, and reported.
     """
     stream = StreamId(None, uid)
     try:
@@ -347,7 +347,7 @@ async def drop_segment(client: LedgerClient, streams: StreamStore, uid: str, row
 async def drop_segments(
     client: LedgerClient, streams: StreamStore, uid: str, rows: Sequence[Segment], *, leave_files: bool = False
 ) -> None:
-    """The same for several rows at once, so that their ledgers share steps in the metadata.
+    """Delete as `drop_segment` does for several rows at once, so that their ledgers share steps in the metadata.
 
     With `leave_files` files of history that cannot be reached stay where they are.
     """

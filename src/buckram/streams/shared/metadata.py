@@ -35,7 +35,7 @@ from buckram.types import CheckVersion, Create, Delete, KeyOp, Offset, SetValue
 
 T = TypeVar("T")
 WITHIN_S = 10.0
-"""For how long an operation is retried while the metadata store is unavailable."""
+"""Time for which an operation is retried while the metadata store is unavailable, seconds."""
 _CACHED_PAGES = 16
 
 Change = Callable[[Head], Step | None]
@@ -44,7 +44,7 @@ called again with the newest head after every conflict and every lost reply."""
 Changes = Callable[[Sequence[Head]], Sequence[Step] | None]
 """The same for several streams: the new head of each, or None if nothing is left to do for any."""
 SegmentReached = Callable[[Segment], bool]
-"""Whether a segment is the wanted one or comes after it; if it is true for a segment, it is true for all after it."""
+"""Predicate for a binary search: true for the wanted segment and all segments after it."""
 ExtraOps = Callable[[Head], Sequence[KeyOp]]
 """Returns further operations for the multi that writes the new head."""
 
@@ -81,12 +81,12 @@ class StreamStore:
 
     @property
     def metadata(self) -> MetadataStore:
-        """The metadata store itself."""
+        """Metadata store of these streams."""
         return self._store
 
     @property
     def keys(self) -> KeyStore:
-        """The key-value interface of the metadata store."""
+        """Key-value interface of the metadata store."""
         return self._store.keys
 
     # -- the head -----------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class StreamStore:
                 await retries.wait(error)
 
     async def link(self, namespace: str) -> Link | None:
-        """Return what this cluster knows of the replication of a namespace. Raises MalformedRecord."""
+        """Return the record of a namespace's replication; None if it has none. Raises MalformedRecord."""
         key = self.layout.link(namespace)
         try:
             found = await retry_metadata(lambda: self.keys.get(key))

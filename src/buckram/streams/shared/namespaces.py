@@ -49,7 +49,7 @@ class NamespaceInfo:
     version: int
     deleting: bool = False
     fitted: bool = False
-    """Its ensemble was chosen by `fit_namespaces`, as large as a small cluster is, and by nobody else."""
+    """True if `fit_namespaces` chose its ensemble, as large as a small cluster is, and no user has chosen one since."""
 
 
 class Namespaces(NotCopied):
@@ -81,7 +81,7 @@ class Namespaces(NotCopied):
                 await retries.wait(error)
 
     async def _fits_default(self) -> str:
-        """The ensemble that namespace default was fitted to; empty: none, or it is not to be seen."""
+        """Return the ensemble that namespace default was fitted to; empty if none, or if it cannot be read."""
         key = self._key(DEFAULT_NAMESPACE)
         try:
             kept = await self._streams.keys.get(key)
@@ -116,9 +116,9 @@ class Namespaces(NotCopied):
         return await self._change(name, policy, fitted=None)
 
     async def _fit(self, name: str, ensemble: str | None, usual: str) -> None:
-        """Give a namespace the ensemble that fits a small cluster; None takes it back. What somebody chose stays.
+        """Give a namespace the ensemble that fits a small cluster; None takes it back. A user's choice stays.
 
-        `usual`: what its ensemble is without a marker that says whose choice it is, if nobody chose it.
+        `usual`: the ensemble that, without a marker of who chose it, is taken for unchosen.
         """
         info = await self.get(name)
         present = info.policy.get("ensemble")
@@ -126,7 +126,10 @@ class Namespaces(NotCopied):
             await self._change(name, {"ensemble": ensemble}, fitted=ensemble is not None)
 
     async def _change(self, name: str, changes: Mapping[str, Any], *, fitted: bool | None) -> NamespaceInfo:
-        """`fitted`: who chose the ensemble from now on; None: whoever did, or somebody if the changes have one."""
+        """Change settings. `fitted` marks the ensemble as fitted or as a user's choice.
+
+        None leaves the mark as it is, and makes an ensemble among the changes a user's choice.
+        """
         retries = head_retries()
         while True:
             info = await self.get(name)
@@ -156,7 +159,7 @@ class Namespaces(NotCopied):
             await TenantStore(self._streams.metadata).forget(name)
 
     async def _why_not(self, name: StreamName) -> str:
-        """What keeps a stream from being deleted as a stream, and the command that is right; empty if nothing does."""
+        """Return why a stream must not be deleted as a stream, with the right command; empty if it may be."""
         try:
             head = (await self._streams.read(name)).head
         except NoSuchStream:
@@ -186,9 +189,9 @@ class Namespaces(NotCopied):
 
 
 async def fit_namespaces(streams: StreamStore, before: int, count: int) -> None:
-    """Let all namespaces be written with as few bookies as a cluster was started with, and widen them when it grew.
+    """Fit the ensembles of all namespaces to as few bookies as a cluster was started with, and widen them as it grows.
 
-    `before`: how many bookies it had until now, 0 for a new one. An ensemble that somebody chose is not changed.
+    `before`: the number of bookies until now, 0 for a new cluster. An ensemble that a user chose is not changed.
     """
     usual = DEFAULTS.quorum
     if min(before or count, count) >= usual.ensemble_size:
@@ -216,8 +219,8 @@ class NewStream(NamedTuple):
 async def create_stream(streams: StreamStore, name: StreamName, head: Head, extra: Sequence[KeyOp] = ()) -> NewStream:
     """Create a stream with this head; `extra`: further operations for the same multi.
 
-    It is created on condition that namespace and link of replication are what was read here: whoever writes a link
-    writes the namespace's record in the same step, so a fence excludes a creation that began before it.
+    It is created on condition that namespace and link of replication are unchanged since they were read here: a link is
+    written together with the namespace's record, so a fence excludes a creation that began before it.
 
     Raises NoSuchNamespace, StreamExists, ReplicationRefused where the other cluster's side of the namespace was
     promoted, InvalidArgument for settings that do not go with the namespace's.

@@ -1,9 +1,9 @@
-"""Whether a ledger, or files, that a stream's metadata name are its own: whoever opens or deletes them asks here.
+"""Ownership checks: a ledger, or files, named by a stream's metadata must be its own before they are opened or deleted.
 
-Clients write the metadata of their streams, and could name any ledger there. The ledger's own record says what it was
-made for, and a key below that record who holds it as well; nobody changes either for another stream. So a server that
-may do everything does nothing for a stream that the stream's owner could not do. What it finds it tells: the log, a
-metric, the audit trail, and a note that `buckram doctor` reads.
+Clients write the metadata of their streams, and could name any ledger there. The ledger's own record has the stream for
+which it was made, and keys below that record the other holders; no client can change either for another stream. So a
+server that may do everything does nothing for a stream that the stream's owner could not do. A foreign ledger is
+reported to the log, a metric, the audit trail, and a note that `buckram doctor` reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("buckram.streams")
 
 
 async def is_own(store: MetadataStore, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> bool:
-    """Whether the ledger with this record was made for the stream, or is held by it, too. MetadataUnavailable."""
+    """Return whether the ledger with this record was made for the stream, or is held by it. MetadataUnavailable."""
     if is_made_for(metadata.custom_metadata, stream):
         return True
     key = await store.ledger_key(ledger)
@@ -42,7 +42,7 @@ async def is_own(store: MetadataStore, stream: StreamId, ledger: LedgerId, metad
 
 
 async def check_own(client: LedgerClient, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> None:
-    """Raise ForeignLedger, and tell of it, unless the ledger is the stream's own."""
+    """Raise ForeignLedger, and report it, unless the ledger is the stream's own."""
     if not await is_own(client.services.store, stream, ledger, metadata):
         raise await told(client, stream, foreign(stream, ledger))
 
@@ -50,19 +50,19 @@ async def check_own(client: LedgerClient, stream: StreamId, ledger: LedgerId, me
 def check_own_files(stream: StreamId, copy: LedgerId, directory: str) -> None:
     """Raise ForeignLedger unless a directory is that of the stream's history; `copy` is the id of the files.
 
-    Whoever has a client tells of it (`told`).
+    A caller that has a client reports it (`told`).
     """
     if not is_directory_of(directory, stream):
         raise foreign(stream, copy, directory)
 
 
 def foreign(stream: StreamId, ledger: LedgerId, location: str = "") -> ForeignLedger:
-    """The error for a ledger, or files, that are not the stream's own."""
+    """Return the error for a ledger, or files, that are not the stream's own."""
     return ForeignLedger(f"uid {stream.uid}" if stream.name is None else str(stream.name), ledger, location)
 
 
 async def told(client: LedgerClient, stream: StreamId, error: ForeignLedger) -> ForeignLedger:
-    """Tell the log, the metric, the audit trail and the doors of health of it; returns the error.
+    """Report the error to the log, the metric, the audit trail and the notes that `buckram doctor` reads; returns it.
 
     The trail and the notes are for servers: a program that is held to grants may not write them.
     """

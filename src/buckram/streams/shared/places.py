@@ -27,7 +27,7 @@ TABLE = "_iceberg"
 """The directory of the table around a stream's history, in that of its files; engines skip it by its first letter."""
 _PIECE = 1024 * 1024
 WITHIN_S = 300.0
-"""How long one call may take before its location counts as away: no store needs so long for one part."""
+"""Deadline of one call, seconds, after which its location counts as away: no store needs so long for one part."""
 
 
 class Place:
@@ -144,7 +144,7 @@ class Place:
             raise
         except Exception as error:
             if isinstance(error, FileNotFoundError) and file in self.names():
-                return False  # Whoever has written it took this attempt for a leftover.
+                return False  # The process that has written it took this attempt for a leftover.
             raise WriteFailed(-1, f"{self.what} cannot be written to {self.location}: {_text(error)}") from None
         return True
 
@@ -267,7 +267,7 @@ async def answer_of(copy: LedgerId, location: str, begun: asyncio.Future[T], wit
 
 
 def forget_error(begun: asyncio.Future[Any]) -> None:
-    """Take the error of a call in a thread whose result nobody waits for any more, when it is done."""
+    """Retrieve the error of a call in a thread when it is done, if no caller awaits its result any more."""
     if not begun.cancelled():
         begun.exception()
 
@@ -311,7 +311,7 @@ def _write_durably(directory: str, file: str, data: Buffer | str, *, new: bool =
         try:
             os.link(unfinished, path)  # Unlike renaming, this fails if the name is taken.
         finally:
-            with suppress(FileNotFoundError):  # Whoever committed first may have swept it away.
+            with suppress(FileNotFoundError):  # The process that committed first may have swept it away.
                 os.unlink(unfinished)
     else:
         os.replace(unfinished, path)

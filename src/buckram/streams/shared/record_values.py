@@ -35,19 +35,19 @@ class RecordCodec:
             raise ConfigError(needs(f"stream {stream} has a schema, which", "avro")) from None
         self._avro: Any = fastavro
         self.stream = stream
-        """NAMESPACE/STREAM."""
+        """Full name of the stream, NAMESPACE/STREAM."""
         self.schemas = schemas
         self._parsed = [self._avro.parse_schema(json.loads(text)) for text in schemas.texts]
         self._head = next(head for head, number in schemas.heads.items() if number == schemas.version)
 
     @property
     def version(self) -> int:
-        """The version that records are written by."""
+        """Version of the schema by which records are written."""
         return self.schemas.version
 
     @property
     def text(self) -> str:
-        """Avro's JSON of that version."""
+        """Schema of that version, in Avro's JSON."""
         return self.schemas.texts[-1]
 
     def version_of(self, value: Buffer) -> int | None:

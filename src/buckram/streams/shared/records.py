@@ -163,7 +163,7 @@ def as_time(time: int) -> int:
 
 
 def no_time(time: int) -> str:
-    """Why this is no timestamp, and what is."""
+    """Return why a number is no timestamp, and what a valid one looks like."""
     if time < MIN_TIME:
         return f"is before the year 1 (less than {MIN_TIME}): give microseconds since 1970 (UTC)"
     such = f": as nanoseconds it is {time // 1000} microseconds" if MIN_TIME <= time // 1000 <= MAX_TIME else ""

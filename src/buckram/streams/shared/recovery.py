@@ -76,7 +76,7 @@ async def load_producers(client: LedgerClient, streams: StreamStore, name: Strea
 
 
 async def was_deleted(streams: StreamStore, name: StreamName, row: Segment) -> bool:
-    """Whether the stream lists a segment although its ledger was deleted: it came back with a backup of the metadata.
+    """Return whether the stream lists a segment whose ledger was deleted: a backup of the metadata brought it back.
 
     The list is read after the record of the deletion, so that it is not older. Raises NoSuchStream, MetadataError.
     """

@@ -1,11 +1,11 @@
 """Ledgers that several streams list: each holds the ledger by a key, and the last to let go deletes it.
 
-The keys are below the ledger's own record, and a metadata store deletes no key that has others below it. So it is the
-store itself that keeps a shared ledger, whoever asks: also a program that knows nothing of forks, or Apache's. A fork's
-key comes together with one below the fork's data, which goes last: whoever cleans up finds it by that. A key that holds
-has the stream's name as its value: a move of all metadata by a program that does not know such keys is then refused,
-which would lose empty ones. Not here: forking (`streams/maintain/fork.py`), letting go (`let_go` of
-`streams/shared/ledgers.py`).
+The keys are below the ledger's own record, and a metadata store deletes no key that has others below it. So the store
+itself protects a shared ledger, also from a program that knows nothing of forks, such as Apache's. A fork's key is
+created together with one below the fork's data, which is deleted last, so that a clean-up finds the first by the
+second. A holding key has the stream's name as its value: a move of all metadata by a program that does not know such
+keys would lose empty ones, and is refused for others. Not here: forking (`streams/maintain/fork.py`), letting go
+(`let_go` of `streams/shared/ledgers.py`).
 
     ledgers/.../L                                   the record
     ledgers/.../L/<uid>                             the stream of this uid holds it: NAMESPACE/STREAM
@@ -52,7 +52,7 @@ async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: StreamId, 
 
 
 async def held(streams: StreamStore, uid: str, ledger: LedgerId) -> bool:
-    """Whether a fork has held a ledger and has not seen the end of it: it may be the last one, which deletes it."""
+    """Return whether a fork has held a ledger and not yet let go of it: as the last holder it must delete it."""
     try:
         await retry_metadata(lambda: streams.keys.get(_mark(streams, uid, ledger)))
     except NoSuchKey:
@@ -63,7 +63,7 @@ async def held(streams: StreamStore, uid: str, ledger: LedgerId) -> bool:
 async def release(streams: StreamStore, uid: str, ledger: LedgerId) -> bool:
     """Take away the key by which a stream holds a ledger. False if there was none. MetadataUnavailable.
 
-    What says so below the fork's data stays until `forget`: whoever was stopped in between goes on by that.
+    The key below the fork's data stays until `forget`, so that a deletion that was stopped in between can go on.
     """
     return await _remove(streams, f"{await streams.metadata.ledger_key(ledger)}/{uid}")
 
@@ -79,7 +79,7 @@ async def _remove(streams: StreamStore, key: str) -> bool:
         try:
             op = await _delete_op(streams.keys, key)
             if op is None:
-                return asked  # A request whose reply was lost may have done it.
+                return asked  # An earlier request whose reply was lost may have done it.
             asked = True
             await streams.keys.delete(op.key, op.version)
             return True

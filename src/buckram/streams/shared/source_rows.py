@@ -27,7 +27,7 @@ from buckram.streams.shared.sources import Block, Source, blocks, line_number
 
 _BATCH_ROWS = 65_536
 Step: TypeAlias = Callable[[], pa.RecordBatch | None]
-"""Gives some rows; None if there are none."""
+"""Returns some rows; None if there are none."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = pa.timestamp("us", "UTC")
 _SEEN = "\0"
@@ -115,7 +115,7 @@ def _parquet_rows(parquet: Any, path: str, columns: Columns, range_bytes: int, n
 
 
 class _Lines:
-    """What formats of lines have in common. Threads parse blocks at the same time."""
+    """Common base of the formats of lines. Threads parse blocks at the same time."""
 
     def __init__(self, source: Source, file: SourceFile) -> None:
         self._source, self._file, self._path = source, file, source.path(file)

@@ -73,7 +73,7 @@ class Appender:
         self.segment: SegmentWriter | None = None
         self.batch = Columns()
         self.plain = True
-        """Whether the records of the batch have values only: no keys, headers, times, txids or producers."""
+        """True if the records of the batch have values only: no keys, headers, times, txids or producers."""
         self.sent_bytes = 0
         """Bytes of the records that were sent and are not released."""
         frame = net.max_frame_bytes - _ENTRY_RESERVE
@@ -91,20 +91,20 @@ class Appender:
         self._copies: deque[BatchCopy] = deque()
         """Batches of another stream that have offsets and are not sent, because no segment takes entries for now."""
         self.paused = False
-        """No segment takes entries for now; records wait in the batch and in the queue."""
+        """True while no segment takes entries; records wait in the batch and in the queue."""
         self.held = False
-        """No record gets an offset for now, but for those of an append that has begun; appends wait in the queue."""
+        """True while only records of an append that has begun get offsets; other appends wait in the queue."""
         self._held_bytes = 0
-        """Bytes of append_nowait that wait so."""
+        """Bytes of append_nowait that wait while offsets are held back."""
         self._loop = asyncio.get_running_loop()
         self._linger_s, self._flights = linger_s, flights
-        """Records linger while so many entries are in flight."""
+        """Maximum time that records linger, seconds, and the number of entries in flight at which they do."""
         self._timer: asyncio.TimerHandle | None = None
         self._send_scheduled = self._lingering = False
         self._linger_until = 0.0
         self._within = within
         self._context: Context | None = None
-        """Of the first append that made the batch linger within a span: its entry is sent within it, too."""
+        """Context of the first append that made the batch linger within a span: the entry is sent within it, too."""
 
     @property
     def pending_bytes(self) -> int:
@@ -113,7 +113,7 @@ class Appender:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits for room or for an acknowledgement."""
+        """Return whether no record waits for room or for an acknowledgement."""
         return self.next_offset == self.window.released and not self.queue.waiting
 
     def begin(self, segment: SegmentWriter) -> None:
@@ -154,7 +154,7 @@ class Appender:
 
     @property
     def at_rest(self) -> bool:
-        """Whether every record that has an offset is released, and no append has offsets for a part of its records."""
+        """Return whether all records with an offset are released, and no append has offsets for a part of its own."""
         begun = bool(self.queue.waiting) and self.queue.waiting[0].begun
         return not begun and self.next_offset == self.window.released
 
@@ -192,7 +192,7 @@ class Appender:
     # -- accepting records --------------------------------------------------------------------------------
 
     def full(self, size: int) -> bool:
-        """Whether a record of `size` bytes would have to wait for room."""
+        """Return whether a record of `size` bytes would have to wait for room."""
         return bool(self.queue.waiting) or not self._room(size)
 
     def _room(self, size: int) -> bool:

@@ -19,7 +19,7 @@ from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.types import CheckVersion, Create
 
 ANSWER_S = 30.0
-"""How long a bulk step waits for the writer."""
+"""Time that a bulk step waits for the writer, seconds."""
 _PAUSE_S = 0.2
 
 Published = Callable[[], Awaitable[Transaction | None]]
@@ -29,8 +29,10 @@ Published = Callable[[], Awaitable[Transaction | None]]
 async def ask_writer(
     streams: StreamStore, name: StreamName, uid: str, wanted: Insertion, published: Published, *, within_s: float
 ) -> Transaction | None:
-    """Ask, and return what the step was published as; None if it was not: nobody answered within `within_s` seconds,
-    or the writer has gone or has refused, which trying to publish again tells.
+    """Ask the writer, and return the transaction of the published step; None if it was not published.
+
+    Then no answer came within `within_s` seconds, or the writer is gone or refused; another attempt to publish gets the
+    reason.
 
     Raises NoSuchStream, MetadataUnavailable, and InvalidArgument for too many ledgers.
     """

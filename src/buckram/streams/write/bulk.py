@@ -169,7 +169,7 @@ class BulkLedger(NotCopied):
         """Close the ledger and return its totals. `publish` deletes a ledger without records instead of listing it.
 
         It waits, for a bounded time, until all copies are stored (Writer.replicated), because the process may end as
-        soon as it has reported the ledger, and nobody would send the missing copies then.
+        soon as it has reported the ledger, and no process would send the missing copies then.
         """
         await self._ledger.close()
         await self._ledger.replicated()
@@ -190,7 +190,7 @@ class Bulk(NotCopied):
         step: StepId,
         acting_for: Purpose = Purpose.RECORDS,
     ) -> None:
-        """`acting_for`: the purpose of the stream, for whoever writes one that is not for records."""
+        """`acting_for`: the purpose of the stream, needed to write one that is not for records."""
         version = step.version
         if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < 2**63:
             raise InvalidArgument(f"version {version!r} of transaction {step.application!r}: needs an int from 0 on")
@@ -203,16 +203,16 @@ class Bulk(NotCopied):
 
     @property
     def schemas(self) -> RecordSchemas | None:
-        """The schema of the stream's values at the opening of this step, with all versions; None if it has none."""
+        """Schema of the stream's values at the opening of this step, with all versions; None if it has none."""
         return RecordSchemas.of(self._head.properties)
 
     @property
     def purpose(self) -> str:
-        """The purpose in the intents and owner marks of this step's ledgers."""
+        """Purpose in the intents and owner marks of this step's ledgers."""
         return bulk_purpose(self.application, self.version)
 
     def foreseen(self, *, seal_live: bool = False, beside_writer: bool = False) -> bool:
-        """Whether this step has to be written, judged by the head at its opening; False if it was published before.
+        """Return whether this step must be written, by the head at its opening; False if it was published before.
 
         Raises what `publish` would raise: OpenSegment, StaleTransaction, CheckpointReset, StreamEnded; and UnknownQuery
         if this is a later batch of a query whose first batch the stream does not know, or the first one of a fork that
@@ -225,7 +225,7 @@ class Bulk(NotCopied):
         return True
 
     def also(self, *, was: str = "", targets: Sequence[str] = (), planned: int = 0) -> None:
-        """Say more of the step of a streaming query: `was`, `targets` and `planned` of StepId."""
+        """Add to the id of a streaming query's step: `was`, `targets` and `planned` of StepId."""
         step = self._step
         self._step = step._replace(was=was or step.was, targets=tuple(targets), planned=planned or step.planned)
 
@@ -246,8 +246,10 @@ class Bulk(NotCopied):
         return None if found is None else found[1]
 
     async def lists(self, ledger: LedgerId) -> bool:
-        """Whether a ledger is among the stream's newest segments. If one of this step is not, after `publish`, another
-        process published the step; or many segments came behind it since."""
+        """Return whether a ledger is among the stream's newest segments.
+
+        If one of this step is not, after `publish`, another process published the step, or many segments followed it.
+        """
         head = (await self._streams.read(self._name)).head
         return any(row.ledger == ledger for row in head.tail)
 
@@ -287,7 +289,7 @@ class Bulk(NotCopied):
     async def publish_if(
         self, conditions: Sequence[CheckVersion], ledgers: Sequence[SealedLedger], *, seal_live: bool = False
     ) -> Transaction:
-        """The same where `conditions` hold in the same step; after VersionConflict of one nothing was published."""
+        """Publish as `publish` does if `conditions` hold in the same multi; VersionConflict: nothing was published."""
         return (await publish_together([(self, ledgers)], conditions=conditions, seal_live=seal_live))[0]
 
     async def _fenced(self) -> tuple[LedgerId, Summary] | None:
@@ -300,7 +302,7 @@ class Bulk(NotCopied):
         )
 
     def _may_publish(self, head: Head) -> bool:
-        """Whether the step will be published, as far as the head says; no writer is fenced for one that will not."""
+        """Return whether the step can be published by this head; no writer is fenced for one that cannot."""
         try:
             return settled(self.stream, head.transactions, self._step, head.came) is None
         except StreamError:

@@ -148,22 +148,22 @@ class StreamEngine:
 
     @property
     def closed(self) -> bool:
-        """Whether the writer is closed, lost or failed, and accepts no appends."""
+        """Return whether the writer is closed, lost or failed, and accepts no appends."""
         return self._refusal is not None
 
     @property
     def lost_reason(self) -> str:
-        """Why `lost` is set; empty if it is not."""
+        """Reason for which `lost` is set; empty if it is not."""
         return str(self._refusal) if self.lost.is_set() else ""
 
     @property
     def degraded(self) -> bool:
-        """Whether records get fewer copies than they should, or have to wait; `degraded_reason` says why."""
+        """Return whether records get fewer copies than they should, or have to wait; see `degraded_reason`."""
         return bool(self.degraded_reason)
 
     @property
     def degraded_reason(self) -> str:
-        """Why records get fewer copies than they should, or have to wait; empty if they do not."""
+        """Reason for which records get fewer copies than they should, or have to wait; empty if they do not."""
         segment = self._appender.segment
         if segment is None or self.closed:
             return ""
@@ -173,7 +173,7 @@ class StreamEngine:
 
     @property
     def roll_trouble(self) -> str:
-        """Why a roll that is due was put off; empty if none is."""
+        """Reason for which a roll that is due was put off; empty if none is."""
         return self._roller.last_trouble
 
     # -- appending ----------------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ class StreamEngine:
             self.pause()
             self._roller.repair(segment)
         elif isinstance(error, LedgerFenced) and not segment.progress.listed and self._roller.busy:
-            self.pause()  # Whoever fenced it, a janitor perhaps: listing it fails, and says why.
+            self.pause()  # It was fenced, by a janitor perhaps: listing it fails with the reason.
         else:
             self.fail(as_writer_error(self.stream, error))
 

@@ -1,4 +1,4 @@
-"""How a writer lets bulk steps in: it ends its segment, lists their ledgers behind it, and goes on behind these.
+"""Insertion of bulk steps by a writer: it ends its segment, lists their ledgers behind it, and goes on behind these.
 
 A step asks by a key of the stream (`write/asking.py`). The ledgers, the end of the writer's segment and the step's
 transaction are one compare-and-set, in which the key goes, too; so it happens once, and not after the step has given
@@ -35,11 +35,11 @@ from buckram.types import Delete, KeyOp, LedgerId
 
 _READ_AT_ONCE = 32
 _PAUSE_S = 0.5
-"""Before another look, when the metadata store is away or the writer could not do it now."""
+"""Pause before another attempt, seconds, if the metadata store is away or the writer could not do it now."""
 
 
 async def answer_insertions(claim: Claim, roller: Roller) -> None:
-    """List what bulk steps ask for, one after the other, until the writer ends."""
+    """List the ledgers of bulk steps that ask for it, one step after the other, until the writer ends."""
     key, keys = claim.streams.layout.insertion(claim.uid), claim.streams.keys
     while True:
         changed = asyncio.Event()
@@ -50,7 +50,7 @@ async def answer_insertions(claim: Claim, roller: Roller) -> None:
         except NoSuchKey:
             await changed.wait()
         except (WriterLost, NoSuchStream):
-            return  # The next append, or the lease, tells it to those who use the writer.
+            return  # The next append, or the lease, reports it to the users of the writer.
         except MetadataError:
             await asyncio.sleep(_PAUSE_S)
 
@@ -79,7 +79,7 @@ async def _answer(claim: Claim, roller: Roller, key: str, value: bytes, version:
 
 
 async def _intents(claim: Claim, wanted: Insertion) -> list[Delete] | None:
-    """What has to go when the ledgers are listed; None if one of them is not the step's, or not any more."""
+    """Return the deletions of the ledgers' intents for the listing; None if one is not, or no longer, the step's."""
     found: list[Delete] = []
     for begin in range(0, len(wanted.ledgers), _READ_AT_ONCE):
         part = wanted.ledgers[begin : begin + _READ_AT_ONCE]

@@ -178,8 +178,8 @@ class Lease:
     async def _settled(self, work: Coroutine[Any, Any, None]) -> None:
         """Carry out a request to its end, also if the caller is cancelled meanwhile.
 
-        One that is under way when `close` looks for the key could create it afterwards, and then nobody would have the
-        lease and nobody could get it for as long as this session lives.
+        One that is under way when `close` looks for the key could create it afterwards: then no writer would have the
+        lease, and none could get it for as long as this session lives.
         """
         self._sending = task = self._scope.spawn(_outcome(work), "request")
         await asyncio.shield(task)
@@ -211,7 +211,7 @@ class Lease:
 
 
 async def _outcome(work: Coroutine[Any, Any, None]) -> MetadataError | NoSuchStream | None:
-    """The error as a value: nobody may be there any more who would look at it."""
+    """Return the error as a value: the caller may be gone, and an exception of the task would stay unretrieved."""
     try:
         await work
     except (MetadataError, NoSuchStream) as error:

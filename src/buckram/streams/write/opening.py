@@ -56,7 +56,7 @@ async def open_writer(
 
     Records linger while `flights` entries are in flight. `mirror_of`: the stream is a mirror of the one of this uid.
     `clock`: what gives append times, in microseconds UTC; None: that of the client. `acting_for`: the purpose of the
-    stream, for whoever writes one that is not for records.
+    stream, needed to write one that is not for records.
 
     Raises MachineLog, StreamPurpose, MirrorStream, WriterExists, WriterLost, StreamEnded, NoSuchStream, and
     NotEnoughBookies or RecoveryFailed, which a later attempt may not meet.
@@ -80,7 +80,7 @@ async def open_writer(
     check_act(str(name), head, Act.WRITE, acting_for)
     if head.ended:
         raise StreamEnded(str(name), head.end)
-    check_writable(str(name), head, mirror_of)  # A writer that may not write takes the lease from nobody.
+    check_writable(str(name), head, mirror_of)  # Before the lease: a writer that may not write must not take it.
     lease = Lease(streams, name, head.uid, me, lease_lost, client.services.guard)
     try:
         await lease.acquire(takeover=takeover, wait=wait)

@@ -30,7 +30,7 @@ _TRANSIENT = (MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed)
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What a broken segment holds. `sealed` is its ledger and contents, or None if the segment was never listed.
+    """Contents of a broken segment. `sealed` is its ledger and contents, or None if the segment was never listed.
 
     `records` counts the records that it holds; `producers` is the table of producers after the last of them.
     """

@@ -1,4 +1,4 @@
-"""When a segment ends and how the next one takes over, without making appends wait.
+"""Rolling: a segment ends and the next one takes over, without making appends wait.
 
 Before the switch a ledger is prepared that is in no list. From the switch on records go into it; none of them is
 released before the old segment is complete, its ledger is closed, and one compare-and-set has sealed the old segment
@@ -44,7 +44,7 @@ _STOP_S = 2.0
 
 
 class RollerEvents(SegmentEvents, Protocol):
-    """What the roller asks of its stream's writer (`StreamEngine`), besides passing on what segments report."""
+    """Interface of the stream's writer (`StreamEngine`) for the roller, besides the events of segments."""
 
     def switch_segment(self, fresh: SegmentWriter) -> SegmentWriter | None:
         """Write to `fresh` from now on; returns the segment before, if there was one."""
@@ -53,7 +53,7 @@ class RollerEvents(SegmentEvents, Protocol):
         """Write what `failed` has not stored to `fresh`; `end` is the first offset that goes there."""
 
     def segment_listed(self, segment: SegmentWriter) -> None:
-        """The stream's head lists the segment, so its records may be released."""
+        """Learn that the stream's head lists the segment, so that its records may be released."""
 
     def fail(self, error: BuckramError) -> None:
         """End the writer, because the stream cannot be written to any more."""
@@ -65,13 +65,13 @@ class RollerEvents(SegmentEvents, Protocol):
         """Give no offsets to further appends; the future is resolved when all before them are acknowledged."""
 
     def at_rest(self) -> bool:
-        """Whether no append has begun that is not acknowledged."""
+        """Return whether every append that has begun is acknowledged."""
 
     def let_go(self) -> None:
         """Give offsets to appends again."""
 
     def go_on(self, segment: SegmentWriter, end: int, last_append: int) -> None:
-        """Do so from offset `end` on, in this segment."""
+        """Give offsets to appends again, from offset `end` on, in this segment."""
 
 
 Interruption = Callable[[SegmentWriter, SegmentWriter], Awaitable[SegmentWriter]]
@@ -96,12 +96,12 @@ class Roller:
         self._recovery_time: Retries | None = None
         """The time that is left for segments that break one after the other without holding a record."""
         self.last_trouble = ""
-        """Why a roll is put off or a segment is being replaced; empty if neither is the case."""
+        """Reason for which a roll is put off or a segment is being replaced; empty if neither is the case."""
         self.closed = self._over = False
 
     @property
     def busy(self) -> bool:
-        """Whether a roll or a repair is under way; until it ends the new segment is not listed."""
+        """Return whether a roll or a repair is under way; until it ends the new segment is not listed."""
         return self._rolling is not None
 
     async def prepare(self) -> SegmentWriter:
@@ -128,7 +128,7 @@ class Roller:
         self._current = current
 
     def entry_sent(self) -> None:
-        """Called after each entry: list the segment, prepare the next ledger, or roll, whichever is due."""
+        """After each entry, list the segment, prepare the next ledger, or roll, whichever is due."""
         current = self._current
         if current is None or self.closed:
             return
@@ -176,7 +176,7 @@ class Roller:
         except InvariantViolation:
             raise
         except BuckramError:
-            return False  # The writer has ended with it, and those who append get it.
+            return False  # The writer has ended with this error, and its appends get it.
         finally:
             self._events.let_go()
 
@@ -191,7 +191,7 @@ class Roller:
         return self._prepared is not None
 
     def follow(self, segment: SegmentWriter, end: int, last_append: int) -> None:
-        """Called by an Interruption: appends go on in this segment, from offset `end` on."""
+        """Let appends go on in this segment, from offset `end` on; called by an Interruption."""
         self._events.go_on(segment, end, last_append)
 
     async def _interrupted(self, work: Interruption, done: asyncio.Future[bool]) -> None:
@@ -232,7 +232,7 @@ class Roller:
     def repair(self, failed: SegmentWriter) -> None:
         """Replace the current segment, which broke for want of bookies and not because of another writer.
 
-        No-op while a roll is under way and after `stop`: whoever ends the segment then finds out that it broke.
+        No-op while a roll is under way and after `stop`: the code that ends the segment then finds out that it broke.
         """
         if self._rolling is None and not self.closed:
             self._rolling = self._scope.spawn(self._repair(failed), "repair")

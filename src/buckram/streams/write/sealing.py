@@ -28,7 +28,7 @@ from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.segment import SegmentWriter
 
 WITHIN_S = 60.0
-"""How long the end of a segment, once begun, waits for the metadata store or for bookies before the writer fails."""
+"""Longest wait of a segment's end, once begun, for the metadata store or bookies before the writer fails, seconds."""
 _SWEPT_AT_ONCE = 64
 
 

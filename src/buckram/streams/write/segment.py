@@ -39,17 +39,17 @@ from buckram.types import Offset
 
 _SNAPSHOT_EVERY = 16 * 1024 * 1024
 _SNAPSHOT_SHARE = 32
-"""At most one byte in this many belongs to a snapshot."""
+"""Inverse of the maximum share of snapshots in the bytes of a segment: at most one byte in this many."""
 
 
 class SegmentEvents(Protocol):
-    """What a segment reports, on the event loop and in the order of its entries."""
+    """Events of a segment, on the event loop and in the order of its entries."""
 
     def segment_acked(self, segment: SegmentWriter, next_offset: Offset) -> None:
-        """The ledger has acknowledged all entries with records below `next_offset`."""
+        """Learn that the ledger has acknowledged all entries with records below `next_offset`."""
 
     def segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
-        """An entry was not stored, and the ledger takes no more. It may be called more than once."""
+        """Learn that an entry was not stored, and the ledger takes no more. It may be called more than once."""
 
 
 class SegmentWriter:
@@ -68,7 +68,7 @@ class SegmentWriter:
         # Idle marks publish the LAC instead: cheaper for the writer, and tailing readers see it sooner.
         ledger.publish_no_lac()
         self.progress: SegmentProgress
-        """Its place in the window; set by `begin`."""
+        """Place of the segment in the window; set by `begin`."""
         self.begun = False
         self.bytes = self.records = 0
         self.broken: BuckramError | None = None
@@ -156,7 +156,7 @@ class SegmentWriter:
         self._submit(payload)
 
     def wants_snapshot(self) -> bool:
-        """Whether another snapshot is due, so that recovery has few entries to read after it."""
+        """Return whether another snapshot is due, so that recovery has few entries to read after it."""
         return self._snapshot != NO_SNAPSHOT and self._since_snapshot > max(
             _SNAPSHOT_EVERY, _SNAPSHOT_SHARE * self._snapshot_size
         )

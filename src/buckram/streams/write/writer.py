@@ -25,7 +25,7 @@ class StreamWriter(NotBlocking):
     def __init__(self, engine: StreamEngine) -> None:
         self._engine = engine
         self.stream = engine.stream
-        """NAMESPACE/STREAM."""
+        """Full name of the stream, NAMESPACE/STREAM."""
         self.name = engine.name
         """The name of this writer, which others see in WriterExists and in StreamInfo."""
         self.epoch = engine.epoch
@@ -70,27 +70,27 @@ class StreamWriter(NotBlocking):
 
     @property
     def closed(self) -> bool:
-        """Whether the writer is closed, lost or failed, and accepts no appends."""
+        """Return whether the writer is closed, lost or failed, and accepts no appends."""
         return self._engine.closed
 
     @property
     def lost_reason(self) -> str:
-        """Why `lost` is set; empty if it is not."""
+        """Reason for which `lost` is set; empty if it is not."""
         return self._engine.lost_reason
 
     @property
     def degraded(self) -> bool:
-        """Whether records get fewer copies than they should, or have to wait; `degraded_reason` says why."""
+        """Return whether records get fewer copies than they should, or have to wait; see `degraded_reason`."""
         return self._engine.degraded
 
     @property
     def degraded_reason(self) -> str:
-        """Why records get fewer copies than they should, or have to wait; empty if they do not."""
+        """Reason for which records get fewer copies than they should, or have to wait; empty if they do not."""
         return self._engine.degraded_reason
 
     @property
     def roll_trouble(self) -> str:
-        """Why a roll that is due was put off; empty if none is."""
+        """Reason for which a roll that is due was put off; empty if none is."""
         return self._engine.roll_trouble
 
     # -- appending ----------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class StreamWriter(NotBlocking):
         start: int | None = None,
         expect_offset: Offset | None = None,
     ) -> asyncio.Future[int]:
-        """Like append, but returns the future at once, and raises BufferFull where append would wait.
+        """Append one record as `append` does, but return its future at once; BufferFull where append would wait.
 
         The future may be dropped: `flush` and `close` raise the error of the first append that failed.
         """
