@@ -1,7 +1,7 @@
-"""What a client or shell of Apache's needs to get into a cluster of `buckram up --secure --zookeeper`, as files.
+"""Write the files that a client or shell of Apache's needs to use a cluster of `buckram up --secure --zookeeper`.
 
-Below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a login of ZooKeeper, and the
-settings and flags of the JVM that name them. Not here: the commands (`cli/apache_client.py`).
+They are below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a login of ZooKeeper, and
+the settings and flags of the JVM that name them. Not here: the commands (`cli/apache_client.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from buckram.metadata.zookeeper.uri import ZkUri
 from buckram.runtime.net.tls_files import TlsFiles
 
 PREFIX = "apache-"
-"""Before the name, of the certificate's subject and of the login: nobody else's grants, and not the cluster's user."""
+"""Prefix of the certificate's subject and of the ZooKeeper login, so that a client gets neither the grants of another
+principal nor the cluster's own user."""
 PERMISSIONS = ("read", "append")
-"""What bookies need; ledgers are made and deleted in ZooKeeper."""
+"""Permissions that bookies check for such a client; ledgers are created and deleted in ZooKeeper."""
 LOGIN_S = 60.0
 LOGS = ("buckram.zookeeper", "buckram.zookeeper.kazoo")
 POLL_S = 0.2
@@ -54,7 +55,7 @@ SETTINGS = {
     "clientTrustStoreType": "PEM",
     "clientTrustStore": "{ca}",
 }
-"""Of Apache's client, and of its shell."""
+"""Settings of Apache's client and of its shell; {uri}, {folder} and {ca} are filled in."""
 OPTIONS = (
     "-Dzookeeper.client.secure=true",
     "-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
@@ -149,11 +150,11 @@ class ApacheAccess:
 
     @property
     def _uri(self) -> str:
-        """As Apache's software reads it."""
+        """Return the metadata URI in the form that Apache's software reads."""
         return f"zk+hierarchical://{';'.join(self._zookeeper.hosts)}{self._zookeeper.root}"
 
     async def issued(self) -> list[dict[str, Any]]:
-        """Those that were issued, the oldest first."""
+        """Return the certificates issued to Apache clients, oldest first."""
         security = await self._opened()
         try:
             found = await security.certificates()
@@ -187,7 +188,7 @@ class ApacheAccess:
         return serials
 
     async def _await_login(self, user: str, password: str, *, lets_in: bool) -> None:
-        """Until ZooKeeper has been started again with its new users."""
+        """Wait until ZooKeeper has been started again with its changed users. Raises ChildFailed after LOGIN_S seconds."""
         limit = time.monotonic() + LOGIN_S
         for name in LOGS:  # connections that end and logins that are refused are expected here
             logging.getLogger(name).setLevel(logging.CRITICAL)

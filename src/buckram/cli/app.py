@@ -119,7 +119,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether the command line asks for JSON; also where it could not be understood."""
+    """Return whether the command line asks for JSON, even if it could not be parsed."""
     return "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
 
 

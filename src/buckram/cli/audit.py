@@ -68,7 +68,7 @@ def search(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Show the events of a time that fit all that is asked for. The times that it prints are UTC (Z).
+    """Show the events of a period that match all given options. The times that it prints are UTC (Z).
 
     \b
     Example:

@@ -95,7 +95,7 @@ def list_bookies(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """One bookie: address, state, disk, memory, and troubles. Also what it keeps that nobody needs, and why.
+    """Show one bookie: address, state, disk, memory, and troubles. Also unneeded data that it still keeps, and why.
 
     Numbers of its collection are those of the newest round; `buckram bookie collect` runs one now.
 
@@ -146,7 +146,7 @@ def _mb(size: int | None) -> float | str:
 @metadata_option
 @json_option
 def entries(bookie_id: str, ledger_id: int, uri: str | None, as_json: bool) -> None:
-    """Which entries of a ledger this bookie itself holds.
+    """List the entries of a ledger that this bookie itself holds.
 
     \b
     Example:

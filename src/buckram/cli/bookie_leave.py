@@ -41,7 +41,7 @@ def rate_of(given: str | None) -> int:
 
 
 class Kept(click.ClickException):
-    """It is not done; the message says why, and what to do."""
+    """The bookie was kept: the command was not carried out. The message says why, and what to do."""
 
     exit_code = Exit.FAILED
 

@@ -167,7 +167,7 @@ def _parent_gone(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> N
 
 
 def _is_new(uri: str) -> bool:
-    """Whether this start would make the cluster: that of a file of SQLite's which is not there."""
+    """Return whether this start would create the cluster, because its SQLite file does not exist yet."""
     from buckram.metadata.uri import MetadataUri, parse
 
     place = parse(uri)

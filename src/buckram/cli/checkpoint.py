@@ -80,7 +80,7 @@ def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Which query, batch and offsets, how old, how large. The size is that of its state.
+    """Show the query, batch, offsets, age and size of a checkpoint. The size is that of its state.
 
     \b
     Example:

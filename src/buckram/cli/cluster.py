@@ -190,7 +190,7 @@ def _print(found: Checkup, health: Health) -> None:
 @yes_option
 @json_option
 def pardon(bookie_id: str, uri: str | None, yes: bool, as_json: bool) -> None:
-    """Forget what is held against a bookie. `buckram cluster check` calls it convicted or suspect.
+    """Clear the suspicions recorded against a bookie. `buckram cluster check` calls it convicted or suspect.
 
     It gets new ensembles again. Say so when you know what runs there and why it did what it did.
 

@@ -28,7 +28,7 @@ ON_DISKS = 10
 _OURS = re.compile(
     r"up\.lock|gateway\.url|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zookeeper|etcd|security|lost\+found"
 )
-"""What a first start that was cut short may have left, and what every new file system has."""
+"""Names that may be in the directory of a new cluster: leftovers of an interrupted first start, and lost+found."""
 
 
 GATEWAY = 0
@@ -37,7 +37,8 @@ GATEWAY = 0
 
 @dataclass
 class ClusterDirectory:
-    """What cluster.json says. `ports`: bookie number -> port; only bookies that served at least once are in it.
+    """Description of a cluster's directory, stored as cluster.json. `ports`: bookie number -> port; only bookies that
+    served at least once are in it.
 
     `kind` is one of FORMATS; `metadata` the URI of the directory's own ZooKeeper or etcd, empty for the database.
     `disks`: directories in which new bookies are made in rotation; `places`: bookie number -> its directory, for those
@@ -110,7 +111,7 @@ class ClusterDirectory:
         return self.places.get(number, self.root / f"bookie-{number}")
 
     def bookie_directories(self) -> list[Path]:
-        """Where bookies are or may be: also those that a description which was lost had counted."""
+        """Return the directories of all bookies, including those on disk that a lost description no longer counts."""
         there = [self.bookie(number) for number in range(1, self.bookies + 1)]
         for above in (self.root, *self.disks):
             there += sorted(above.glob("bookie-*/"))
@@ -127,7 +128,7 @@ class ClusterDirectory:
         return None if place is None or place.parent.is_dir() else place.parent
 
     def lost(self, number: int) -> bool:
-        """Whether this bookie served before and has no data any more."""
+        """Return whether this bookie served before and its data are gone."""
         path = self.bookie(number)
         return number in self.ports and not (path.is_dir() and any(path.iterdir()))
 
@@ -165,7 +166,7 @@ def only_one(root: Path) -> Iterator[None]:
 
 
 def _who_runs(root: Path) -> str:
-    """What is known of the `buckram up` that has the lock: its process and the address of its gateway."""
+    """Describe the running `buckram up` that holds the lock: its process and its gateway's address, where known."""
     found = ["", ""]
     for place, (name, largest) in enumerate(((LOCK, 20), (GATEWAY_URL, 300))):
         with contextlib.suppress(OSError, ValueError):

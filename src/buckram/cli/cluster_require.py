@@ -10,7 +10,7 @@ from buckram.cli.output import emit
 
 @click.group()
 def require() -> None:
-    """What clients of a cluster must insist on. It holds from now on and until it is taken back."""
+    """Set what clients of a cluster must insist on. It holds from now on until it is switched off."""
 
 
 @require.command("identity")

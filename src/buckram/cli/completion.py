@@ -1,4 +1,4 @@
-"""What the shell completes: names of streams, namespaces and bookies, and keys of policies. It never fails."""
+"""Shell completion: names of streams, namespaces and bookies, and keys of policies. Errors yield no completions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def policy_keys(_context: click.Context, _: click.Parameter, begun: str) -> list
 
 
 def _asked(context: click.Context, ask: Any) -> list[str]:
-    """What the cluster answers in time; nothing where there is none: a completion has nobody to complain to."""
+    """Return what the cluster answers within WITHIN_S seconds, or an empty list on errors: a completion cannot report
+    them."""
 
     async def main() -> list[str]:
         async with asyncio.timeout(WITHIN_S), connected(context.params.get("uri")) as client:

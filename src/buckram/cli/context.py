@@ -33,7 +33,7 @@ FIELDS = {
     "certificate": "BUCKRAM_TLS_CERTIFICATE",
     "key": "BUCKRAM_TLS_KEY",
 }
-"""What a context has, and the variable of the environment that says the same."""
+"""Fields of a context, and the environment variable with the same meaning."""
 FILES = ("token_file", "ca", "certificate", "key")
 _RIVALS = {
     "token": ("BUCKRAM_AUTH_TOKEN_FILE", "BUCKRAM_AUTH_SASL_USER"),
@@ -52,7 +52,7 @@ class Chosen:
     """The context of one run of the command line, and how the environment was before it."""
 
     asked: str | None = None
-    """What `--context` says."""
+    """Value of `--context`; None if it was not given."""
     name: str | None = None
     """The one in use."""
     as_json: bool = False
@@ -167,7 +167,7 @@ def path_of_contexts(environment: Mapping[str, str]) -> Path:
 
 @dataclass
 class Contexts:
-    """What the file says."""
+    """Contexts stored in the file."""
 
     path: Path
     current: str | None = None
@@ -175,7 +175,8 @@ class Contexts:
 
     @classmethod
     def read(cls) -> Contexts:
-        """None where there is no file. ConfigError for one that cannot be read, or that others can."""
+        """Read the contexts; empty if there is no file. Raises ConfigError if it cannot be read, or if other users can
+        read it."""
         from buckram.errors import ConfigError
 
         path = path_of_contexts(os.environ)
@@ -209,7 +210,7 @@ class Contexts:
         return cls(path, current, known)
 
     def of(self, name: str) -> dict[str, str]:
-        """What a context says. InvalidArgument with those that are known."""
+        """Return the fields of a context. Raises InvalidArgument, which lists the known contexts, for an unknown name."""
         found = self.known.get(name)
         if found is None:
             from buckram.errors import InvalidArgument
@@ -219,7 +220,7 @@ class Contexts:
         return found
 
     def checked(self, name: str) -> dict[str, str]:
-        """As `of`; ConfigError where a file that it names is not there."""
+        """Return the fields like `of`; raises ConfigError if a file that the context names cannot be read."""
         found = self.of(name)
         for key in FILES:
             if key in found and not os.access(found[key], os.R_OK):
@@ -233,7 +234,7 @@ class Contexts:
 
     @contextmanager
     def changed(self) -> Iterator[None]:
-        """What is changed within is in the file afterwards: as a whole or not at all, and for its owner alone."""
+        """Save the changes made within the block: the file is replaced atomically and readable by its owner only."""
         yield
         body = {"version": VERSION, "current": self.current, "contexts": dict(sorted(self.known.items()))}
         draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")

@@ -107,7 +107,7 @@ def use(name: str | None, nothing: bool, as_json: bool) -> None:
 
 
 def _warn(name: str | None) -> None:
-    """Of what goes before the current context here."""
+    """Warn about environment variables that override the current context."""
     for variable in (VARIABLE, METADATA):
         if os.environ.get(variable) and (variable, os.environ[variable]) != (VARIABLE, name):
             remark(f"{variable} is set, and goes before the current context")

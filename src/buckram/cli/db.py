@@ -109,8 +109,8 @@ async def _databases(client: Client, namespace: str) -> list[StreamInfo]:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Who leads a database, who follows, and how far each is. Also which earlier states a fork can have, and the newest
-    backup that was made by its policy.
+    """Show who leads a database, who follows, and how far each is. Also which earlier states a fork can have, and the
+    newest backup that was made by its policy.
 
     \b
     Example:

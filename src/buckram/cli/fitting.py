@@ -1,6 +1,6 @@
-"""What `stream create` and `namespace set` refuse without --force.
+"""Checks of `stream create` and `namespace set` that --force overrides.
 
-Names that shells take apart, and ensembles that this cluster cannot have.
+They refuse names that shells split, and ensembles that this cluster cannot have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def has_blanks(name: StreamName) -> bool:
-    """Whether the name has to be quoted wherever it is typed."""
+    """Return whether the name contains blanks, so that it has to be quoted in shells."""
     return any(c.isspace() for c in str(name))
 
 

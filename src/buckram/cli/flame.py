@@ -133,8 +133,8 @@ class _Node:
 
 
 def svg(title: str, processes: Mapping[str, Stacks]) -> str:
-    """A flame graph of several processes side by side: wide is much time, what is called stands above its caller.
-    The pointer on a frame shows its name and share."""
+    """Return a flame graph of several processes side by side as SVG. The width of a frame is its share of time, callees
+    stand above their caller. The pointer on a frame shows its name and share."""
     root = _Node()
     for name, stacks in processes.items():
         for stack, count in stacks.items():

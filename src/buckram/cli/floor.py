@@ -1,6 +1,6 @@
-"""What no program could do without, measured on this machine: copying, checking, sending and syncing an entry's bytes.
+"""Lower bounds measured on this machine: copying, checking, sending and syncing an entry's bytes.
 
-CPU microseconds per entry, each with nothing around it; what `buckram bench --profile` says is to be held against them.
+CPU microseconds per entry, each operation alone, to compare with what `buckram bench --profile` measures.
 """
 
 from __future__ import annotations

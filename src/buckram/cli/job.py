@@ -26,7 +26,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 _STREAM_JOBS = ("export", "import", "verify")
-"""Those of `buckram stream` that are jobs, too."""
+"""Subcommands of `buckram stream` that are also offered as jobs."""
 
 
 class _Jobs(click.Group):

@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
 TICK_MIN_S, TICK_MAX_S = 0.0002, 0.001
 _WAKING_NS = 100_000
-"""So long after its timer has expired a sleeper is awake, at best."""
+"""Shortest delay in nanoseconds between the expiry of a timer and the wake-up of its sleeper."""
 WARM_UP_SHARE = 0.1
 PAYLOADS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLoad:
-    """What to write. `rate` 0 is full speed; `outstanding` is entries not yet acknowledged, over all ledgers."""
+    """Parameters of a write load. `rate` 0 is full speed; `outstanding` is entries not yet acknowledged, over all
+    ledgers."""
 
     ledgers: int
     size: int
@@ -46,12 +47,12 @@ class WriteLoad:
     rate: float = 0.0
     outstanding: int = 4000
     namespace: str = ""
-    """Of the ledgers; "" is `default`."""
+    """Namespace of the ledgers; "" is `default`."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened: (latency in seconds, entries) per wait, and how many were acknowledged or failed."""
+    """Results of a load: (latency in seconds, entries) per wait, and the numbers of acknowledged and failed entries."""
 
     waits: list[tuple[float, int]] = field(default_factory=list)
     acked: int = 0
@@ -199,9 +200,9 @@ async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, 
 @contextlib.contextmanager
 def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) -> Iterator[float]:
     """Call `call` on the loop each `period` seconds; periods that passed meanwhile are one call. Loop timers have a
-    millisecond's grain; the kernel's timerfd has none. No task: waking one would cost as much as what it sends.
-    `until`, which the caller waits for, fails with what `call` raises. Gives the moment from which the periods count
-    (time.perf_counter), so that what is due at their ends need not wait for the next one."""
+    millisecond's grain; the kernel's timerfd has none. It uses no task, because waking one would cost as much as the
+    sending. `until`, which the caller waits for, fails with what `call` raises. Yields the start of the first period
+    (time.perf_counter), so that entries due at the end of a period are sent at that end."""
     loop = asyncio.get_running_loop()
     descriptor = _timerfd()
     timer: asyncio.TimerHandle | None = None
@@ -254,7 +255,7 @@ def _timerfd() -> int | None:
 
 
 def _arm(descriptor: int, period: int, first: int) -> None:
-    """It expires in `first` nanoseconds and each `period` from then on."""
+    """Set the timer to expire after `first` nanoseconds, then every `period` nanoseconds."""
     times = (ctypes.c_long * 4)(0, period, 0, first)
     _libc().timerfd_settime(descriptor, 0, times, None)
 

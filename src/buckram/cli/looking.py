@@ -66,7 +66,7 @@ def lines_of(finding: Finding) -> list[str]:
 
 
 def last_line(found: Sequence[Finding]) -> str:
-    """How many findings there are, of each severity."""
+    """Return the line with the number of findings by severity."""
     from buckram.core.health.findings import summary
 
     return f"{counted(len(found), 'problem')}: {summary(found)}" if found else "nothing is wrong"

@@ -29,7 +29,8 @@ DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 
 
 def quorum(text: str, write: int | None, ack: int | None) -> Quorum:
-    """From `E` or `E/Qw/Qa` and the two other options; what is left out: Qw = E, Qa = the majority of Qw."""
+    """Return the quorum from `E` or `E/Qw/Qa` and the two other options. Defaults: Qw = E, Qa = the majority of Qw.
+    Raises InvalidArgument if both forms name quorums."""
     from buckram.core.ledgers.quorum import Quorum
 
     if write is None and ack is None:
@@ -93,7 +94,7 @@ def quorum_options(default: str = "3/3/2") -> Callable[[F], F]:
 
 
 def ledger_options(command: F) -> F:
-    """What a new ledger is made with."""
+    """Add the options for the creation of a ledger: quorums, digest, password and custom metadata."""
     command = click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Custom metadata; repeatable.")(command)
     command = password_option(command)
     command = click.option("--digest", type=click.Choice(DIGESTS), default="crc32c", show_default=True)(command)
@@ -181,7 +182,7 @@ def read_toml(path: str | None) -> Mapping[str, Any]:
 
 
 _CANCELLED_WITHIN_S = 3.0
-"""What goes on until Ctrl-C has nothing to put in order that takes longer."""
+"""Seconds to wait for the clean-up of cancelled work after Ctrl-C."""
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:

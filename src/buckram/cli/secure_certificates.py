@@ -21,11 +21,11 @@ from buckram.errors import ConfigError, InvalidArgument
 
 AUTHORITY = "ca"
 SERVERS = ("bookie", "gateway", "zookeeper", "etcd")
-"""Whose certificates there may be. All bookies of `up` show one."""
+"""Servers that may have a certificate. All bookies of `up` share one."""
 BOTH = "both.pem"
 """ZooKeeper takes its certificate and the key from one file."""
 LOOK_S = 3600.0
-"""So often `up` looks, while it runs, whether one is due."""
+"""Seconds between two checks of a running `up` whether a certificate is due for renewal."""
 _LOCK = "certificates.lock"
 
 
@@ -45,7 +45,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Those of `folder`, which is DIR/security. `clock` is for tests."""
+    """Certificates in `folder`, which is DIR/security. `clock` is replaced by tests."""
 
     folder: Path
     clock: Callable[[], float] = time.time
@@ -125,7 +125,7 @@ class Certificates:
 
 
 class Renewing:
-    """Looks now and then, while `up` runs, and says what was made anew, or why that failed."""
+    """Periodic renewal while `up` runs; reports renewed certificates, or why renewal failed."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""What the ZooKeeper or etcd of a cluster has of `buckram up --secure`: a certificate, a user, and how to enter it.
+"""Security of the ZooKeeper or etcd of `buckram up --secure`: a certificate, a user and its password.
 
-Whoever enters it as that user is an administrator of the cluster. ZooKeeper may have further logins, of Apache's
-clients. It reads its users when it starts, so `up` starts it again when they change. Not here: bookies and clients
-(`cli/secure_directory.py`), what those logins may do (`metadata/zookeeper/shared_tree.py`).
+That user is an administrator of the cluster. ZooKeeper may have further logins, of Apache's clients. It reads its users
+when it starts, so `up` starts it again when they change. Not here: bookies and clients (`cli/secure_directory.py`),
+what those logins may do (`metadata/zookeeper/shared_tree.py`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class SecureStore:
     kind: str
 
     def start(self, directory: Path, deadline_s: float, cancelled: Cancelled) -> ZooKeeperServer | EtcdServer:
-        """Start the server so that it takes TLS only, and nobody without a password. The errors of `start_zookeeper`
-        and `start_etcd`, and ConfigError without the extra `security`."""
+        """Start the server with TLS only and passwords required. Raises the errors of `start_zookeeper` and
+        `start_etcd`, and ConfigError without the extra `security`."""
         self.prepare()
         with removed_on_failure(directory, whole=True):
             return self._start(directory, deadline_s, cancelled)
@@ -85,7 +85,7 @@ class SecureStore:
         return f"etcds://{server.address}/buckram" if self.kind == "etcd" else f"zk://{server.address}/ledgers"
 
     def settings(self) -> dict[str, str]:
-        """The environment of whoever opens the store: bookies, and administrators."""
+        """Return the environment variables for processes that open the store: bookies, and administrators."""
         if self.kind == "etcd":
             return {ETCD_CA: str(self.guard.ca), ETCD_AUTH: f"{USER}:{self.password}"}
         login = f"sasl:{ZOOKEEPER_USER}:{self.password}"

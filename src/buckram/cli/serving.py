@@ -1,4 +1,4 @@
-"""What commands that run until they are told to stop share, and those that serve HTTP: addresses, tokens, TLS."""
+"""Shared parts of commands that run until they are stopped, and of those that serve HTTP: addresses, tokens, TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How clients reach a server, and what it asks of them."""
+    """Address of a server, and what it requires of clients."""
 
     host: str
     port: int
@@ -37,7 +37,8 @@ class Reach:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Reach:
-        """From the values of `serving_options`, which are taken out of `options`. InvalidArgument."""
+        """Make the address from the values of `serving_options`, which are removed from `options`. Raises
+        InvalidArgument."""
         advertise = options.pop("advertise")
         if advertise is not None and not advertise.startswith(("http://", "https://")):
             raise InvalidArgument(f"--advertise {advertise!r}: needs a URL such as http://10.0.0.7:8080")

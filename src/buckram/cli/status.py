@@ -1,4 +1,4 @@
-"""`buckram status`: one screen of bookies, space, ledgers that lack copies with reasons, rates and what is left."""
+"""`buckram status`: one screen of bookies, space, ledgers that lack copies with reasons, rates and remaining capacity."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 @metadata_option
 @json_option
 def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
-    """How the cluster is: bookies, space, ledgers without copies.
+    """Show the cluster's health: bookies, space, ledgers without copies.
 
-    Every ledger that lacks copies has its reason. Exit code 1 if something is an error; warnings leave it at 0.
+    Every ledger that lacks copies is shown with its reason. Exit code 1 if something is an error; warnings leave it at
+    0.
 
     \b
     Examples:
@@ -123,7 +124,7 @@ def _show_bookies(bookies: tuple[BookieState, ...]) -> None:
 
 
 def ago(seconds: float | None) -> str:
-    """For people: "3 h ago"; empty where it is not known."""
+    """Return a duration as text for people, such as "3 h ago"; empty for None."""
     if seconds is None:
         return ""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):

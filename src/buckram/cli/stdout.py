@@ -25,7 +25,7 @@ _ERRORS = "buckram-printable"
 
 
 class OutputLost(Exception):
-    """Standard output takes no more, so what was printed is incomplete."""
+    """Standard output cannot be written any more, so the printed result is incomplete."""
 
 
 class _Output(io.FileIO):
@@ -116,8 +116,8 @@ def open_standard_files() -> None:
 
 
 def name_output() -> None:
-    """From now on printing raises OutputLost where it raised an OSError without a name, prints escapes for what the
-    encoding does not have, and escapes what a terminal would obey. For a process's main only."""
+    """Replace standard output and error: printing then raises OutputLost instead of an OSError without a name, and
+    escapes what the encoding lacks and what a terminal would obey. For a process's main only."""
     codecs.register_error(_ERRORS, _printable)
     old = sys.stdout
     if old is not None:  # started with standard output closed

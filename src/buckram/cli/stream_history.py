@@ -213,7 +213,7 @@ def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: st
     B is a stream, or the place that A was exported or offloaded to.
 
     Two streams are compared from where both begin, and must end at the same offset. Files are compared as far as they
-    go. Exit code 1 if there is a difference; the first one is told.
+    go. Exit code 1 if there is a difference; the first one is reported.
 
     \b
     Examples:

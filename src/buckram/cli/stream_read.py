@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 OFFSET = click.IntRange(min=0)
 COMMIT_S = 0.5
-"""How long what was printed may wait for its commit: one for each batch would cost more than reading."""
+"""Longest delay in seconds between printing records and committing them: a commit per batch would cost more than
+reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How records are printed."""
+    """Format in which records are printed."""
 
     as_json: bool
     raw: bool

@@ -83,7 +83,7 @@ def write(
     """Append lines of standard input to a stream as records.
 
     With --jsonl a line is an object with value or value_base64 (null deletes a key), and optionally key or key_base64,
-    headers, timestamp_us and txid. SIGTERM and Ctrl-C end the input: what was read is written.
+    headers, timestamp_us and txid. SIGTERM and Ctrl-C end the input: all lines read so far are written.
 
     \b
     Examples:
@@ -172,7 +172,7 @@ class _Copy:
         return await attempt(wait=True)
 
     async def _finish(self, writer: StreamWriter) -> None:
-        """Say what is stored, then what went wrong. A line that was refused keeps none before it from being stored."""
+        """Report what is stored, then the error. A refused line does not keep the lines before it from being stored."""
         from buckram.serve.views.record_lines import BadLine
 
         failure = self._failure

@@ -190,7 +190,7 @@ def time_text(seconds: float) -> str:
 
 
 def state_text(one: dict[str, Any], ended: str) -> str:
-    """Whether a token or a certificate counts; `ended`: the key that says that it was taken back."""
+    """Return the state of a token or a certificate; `ended` is the key that marks it as taken back."""
     if one[ended]:
         return ended
     return "expired" if one["expires_s"] <= time.time() else "counts"

@@ -34,7 +34,7 @@ from buckram.serve.webhdfs.limits import files_url
 MAX_BOOKIES = 100
 SERVER_SECONDS = 120.0
 LOST_BOOKIE_DELAY_S = 10.0
-"""Of a trial cluster: its bookies are back at once or not at all."""
+"""Grace period for lost bookies of a trial cluster, seconds: they return at once or not at all."""
 NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "etcd": "etcd"}
 
 
@@ -255,7 +255,7 @@ def _pages(option: str, given: str | None, count: int) -> dict[int, str]:
 
 
 def _choose_kind(place: ClusterDirectory, kind: str | None) -> None:
-    """What was chosen when the directory was made is kept."""
+    """Keep the metadata store that was chosen when the directory was made. Raises ConfigError for another one."""
     if not place.made:
         place.kind = kind or "sqlite"
     elif kind is None and place.kind != "sqlite":
@@ -354,7 +354,7 @@ def _start_again(server: ZooKeeperServer, stop: threading.Event) -> None:
 
 
 def _why_not(place: ClusterDirectory, number: int, more: str) -> str:
-    """Why a bookie cannot be started where it was, and what can be done; empty: nothing is known."""
+    """Return why a bookie cannot be started in its place, and what to do; empty if no reason is known."""
     try:
         disk = place.missing_disk(number)
         if disk is not None:

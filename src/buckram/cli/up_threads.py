@@ -1,4 +1,4 @@
-"""What `buckram up` does beside its bookies: threads with a loop of their own, the janitor and autorecovery.
+"""Background threads of `buckram up`, each with a loop of its own: the janitor and autorecovery.
 
 None of them ever ends the cluster.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
 
 ORPHANS_S = 600.0
-"""Between two looks at every ledger of the cluster."""
+"""Seconds between two scans of all ledgers of the cluster."""
 STOP_S = 10.0
 _POLL_S = 0.02
 BEGUN_S = 10.0
-"""So long is waited for work that is to be seen by others before the cluster is called ready."""
+"""Seconds to wait for visible background work before the cluster is reported as ready."""
 AGAIN_S = 5.0
 """After a failure, before the work begins anew with another client."""
 

@@ -46,7 +46,7 @@ _MOST_S = 10**12
 _MOST_DIGITS = 40
 NONE = "none"
 MOMENTS = "10m (ago), 2026-11-21T08:00 (local time), 2026-11-21T08:00Z, @SECONDS (since 1970)"
-"""What the help of an option says of the times that it takes."""
+"""Forms of times that the help of an option names."""
 
 
 def text_file(what: str, path: Path) -> str:
@@ -119,19 +119,20 @@ def moment(what: str, text: str, now_us: int) -> int:
 
 
 def offset_or_moment(what: str, text: str | None, now_us: int) -> tuple[int | None, int | None]:
-    """Return an offset, or a moment in microseconds UTC; both None for no text. InvalidArgument for what is neither."""
+    """Return an offset, or a moment in microseconds UTC; both None if `text` is None. Raises InvalidArgument for other
+    text."""
     if text is None:
         return None, None
     return (int(text), None) if text.isdecimal() else (None, moment(what, text, now_us))
 
 
 def is_ago(text: str) -> bool:
-    """A moment that is told by how long ago it was."""
+    """Return whether the text is a duration before now, such as "10m"."""
     return _NUMBER.fullmatch(text.strip()) is not None
 
 
 async def past_moment(client: Client, what: str, text: str) -> int:
-    """Like `moment`; what is so long ago goes by our clock, so that has to be right (InvalidArgument otherwise)."""
+    """Return the moment like `moment`; raises InvalidArgument for a duration before now if our clock may be wrong."""
     if is_ago(text) and (doubt := await client.services.clocks.doubt()):
         raise InvalidArgument(f"{what} {text}: {doubt}, or name the time itself, such as 2026-11-21T08:00")
     return moment(what, text, client.services.runtime.clock.wall_us())
@@ -224,7 +225,7 @@ _DURATIONS = {"d": 86_400, "h": 3600, "m": 60}
 
 
 def _largest(value: float, units: Mapping[str, int], rest: str) -> str:
-    """In the largest unit that it is a whole number of."""
+    """Format a value in the largest unit of which it is a whole multiple."""
     for unit, size in units.items():
         if value and value % size == 0:
             return f"{int(value // size)}{unit}"

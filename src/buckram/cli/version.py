@@ -1,4 +1,4 @@
-"""`buckram version`: what is installed here, and what an installation may have beside it."""
+"""`buckram version`: installed releases of Buckram and of its optional parts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def installed() -> str:
 
 
 def compiled() -> bool:
-    """Whether the compiled module is in use."""
+    """Return whether the compiled module is in use."""
     from buckram.core.entries.hot import COMPILED
 
     return COMPILED

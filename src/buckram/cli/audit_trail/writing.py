@@ -64,7 +64,7 @@ class AuditWriter:
             await asyncio.sleep(GATHER_S)
 
     async def _wait(self) -> None:
-        """Until there is something to write."""
+        """Wait until there is something to write, for LOOK_S seconds at most."""
         waits = [asyncio.ensure_future(self._events.wait()), asyncio.ensure_future(self._noted.wait())]
         try:
             await asyncio.wait(waits, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)

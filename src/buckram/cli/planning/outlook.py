@@ -10,12 +10,12 @@ from buckram.cli.planning.history import Point, Sample, by_rack
 from buckram.errors import InvalidArgument
 
 FAR_DAYS = 36_500.0
-"""Further than this nobody looks: it counts as never."""
+"""Horizon of the outlook, days: what lies beyond counts as never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What would be changed: bookies added, and copies of what is written from then on.
+    """Planned change: added bookies, and the number of copies of data written from then on.
 
     `racks`: bookies to add by rack, which may be a new one; `bookie_bytes`: the size of each; `copies`: how many copies
     there will be for one that there is now (1.0: no change); `rebalance`: whether old copies are moved, too.
@@ -36,7 +36,7 @@ class Rack:
     total_bytes: int
     used_bytes: int
     usable_bytes: int
-    """What bookies take before they are read-only: all but their reserve."""
+    """Bytes that the bookies take before they become read-only: all but their reserve."""
     per_day: float
     """Bytes, while no rack is full; low and high: what nine of ten stretches of the history are above and below."""
     low: float

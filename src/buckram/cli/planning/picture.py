@@ -10,7 +10,7 @@ from buckram.cli.planning.outlook import Outlook, Rack
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 420, 70, 170, 40, 50
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""They can be told apart by people who see fewer colours."""
+"""Colours that people with colour blindness can tell apart."""
 MOST_DAYS = 730.0
 
 
