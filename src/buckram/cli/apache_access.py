@@ -188,7 +188,8 @@ class ApacheAccess:
         return serials
 
     async def _await_login(self, user: str, password: str, *, lets_in: bool) -> None:
-        """Wait until ZooKeeper has been started again with its changed users. Raises ChildFailed after LOGIN_S seconds."""
+        """Wait until ZooKeeper has been started again with its changed users. Raises ChildFailed after LOGIN_S
+        seconds."""
         limit = time.monotonic() + LOGIN_S
         for name in LOGS:  # connections that end and logins that are refused are expected here
             logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -210,7 +210,8 @@ class Contexts:
         return cls(path, current, known)
 
     def of(self, name: str) -> dict[str, str]:
-        """Return the fields of a context. Raises InvalidArgument, which lists the known contexts, for an unknown name."""
+        """Return the fields of a context. Raises InvalidArgument, which lists the known contexts, for an unknown
+        name."""
         found = self.known.get(name)
         if found is None:
             from buckram.errors import InvalidArgument

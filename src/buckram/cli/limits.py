@@ -48,7 +48,8 @@ class ChosenLimits:
             self._given[name] = text
 
     def of(self, *limits: T) -> list[T]:
-        """Return these limits with the given values applied. Raises InvalidArgument for a name that none of them has."""
+        """Return these limits with the given values applied. Raises InvalidArgument for a name that none of them
+        has."""
         known = {field.name: field for one in limits for field in fields(one)}  # type: ignore[arg-type]
         for name in self._given:
             if name not in known:

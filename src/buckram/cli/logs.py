@@ -39,7 +39,8 @@ def service_log(default: str = "info", config_file: str | None = None) -> Abstra
 
 
 def level_on_hangup(loop: asyncio.AbstractEventLoop, running: Log, config_file: str | None) -> None:
-    """Read the log level from the file again at SIGHUP. At a terminal nothing changes: there SIGHUP ends the process."""
+    """Read the log level from the file again at SIGHUP. At a terminal nothing changes: there SIGHUP ends the
+    process."""
     if sys.stdin is None or not sys.stdin.isatty():
         loop.add_signal_handler(signal.SIGHUP, _read_again, running, config_file)
 

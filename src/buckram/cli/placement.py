@@ -247,7 +247,8 @@ def _misplaced_json(one: Misplaced, done: RepairReport | str | None, left: bool)
 
 @placement.group("topology")
 def topology() -> None:
-    """Show and set where bookies are. A location set here overrides the bookie's own; running clients follow at once."""
+    """Show and set where bookies are. A location set here overrides the bookie's own; running clients follow at
+    once."""
 
 
 @topology.command("show")

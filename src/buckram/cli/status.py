@@ -1,4 +1,5 @@
-"""`buckram status`: one screen of bookies, space, ledgers that lack copies with reasons, rates and remaining capacity."""
+"""`buckram status`: one screen of bookies, space, ledgers that lack copies with reasons, rates and remaining
+capacity."""
 
 from __future__ import annotations
 

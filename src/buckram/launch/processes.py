@@ -29,7 +29,7 @@ SLICE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReadyLine:
-    """What a bookie prints once it is registered and serves."""
+    """Line that a bookie prints once it is registered and serves."""
 
     bookie_id: BookieId
     host: str

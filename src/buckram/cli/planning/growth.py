@@ -1,4 +1,5 @@
-"""Growth of a rack's use: the median of the slopes between its samples, which one jump or one deletion does not move."""
+"""Growth of a rack's use: the median of the slopes between its samples, which one jump or one deletion does not
+move."""
 
 from __future__ import annotations
 

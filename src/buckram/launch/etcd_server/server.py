@@ -68,7 +68,7 @@ class EtcdSettings:
 
     @property
     def scheme(self) -> str:
-        """Of the URLs of this server."""
+        """Return the scheme of this server's URLs."""
         return "http" if self.tls is None else "https"
 
 
@@ -246,7 +246,8 @@ class EtcdServer:
 
     @property
     def leader(self) -> str:
-        """The number of the cluster's leader as this server knows it, empty while there is none or nobody answers."""
+        """Return the number of the cluster's leader as this server knows it, empty if there is none or the server does
+        not answer."""
         return str(self.status().get("leader", ""))
 
     @property
@@ -256,13 +257,13 @@ class EtcdServer:
         return isinstance(header, dict) and bool(status.get("leader")) and status["leader"] == header.get("member_id")
 
     def status(self) -> dict[str, object]:
-        """What it says of itself; empty when nobody answers."""
+        """Return the server's status; empty if it does not answer or knows no leader."""
         found = self.ask("maintenance/status", {})
         return found if "leader" in found and found["leader"] != "0" else {}
 
     def ask(self, path: str, body: Mapping[str, object]) -> dict[str, object]:
-        """The answer to a request of its JSON interface, which has `error` where it was refused; empty when nobody
-        answers."""
+        """Return the answer to a request of the JSON interface, with the key `error` if it was refused; empty if the
+        server does not answer."""
         url = f"{self.settings.scheme}://{self.address}/v3/{path}"
         request = urllib.request.Request(url, json.dumps(body).encode())
         try:

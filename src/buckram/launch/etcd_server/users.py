@@ -1,4 +1,4 @@
-"""Users of an etcd server that was started here: from then on nobody enters without a password.
+"""Users of an etcd server that was started here. Once they are set up, every login needs a password.
 
 Not here: how clients log in (`metadata/etcd/client.py`).
 """
@@ -47,7 +47,7 @@ def _only_ours(server: EtcdServer) -> None:
 
 
 def _refusal(server: EtcdServer, path: str, body: Mapping[str, object]) -> str:
-    """Why a request was refused; "" if it was not."""
+    """Return why a request was refused; "" if it was not."""
     answer = server.ask(path, body)
     if not answer:
         return f"nobody answers; see {server.log}"

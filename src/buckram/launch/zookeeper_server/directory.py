@@ -1,4 +1,4 @@
-"""A server's directory: what is in it, who it belongs to, the lock that keeps two servers off it.
+"""A server's directory: its contents, its owner, and the lock that keeps a second server off it.
 
 zookeeper.json   which server this is, and its port, so that the same directory is the same server again
 zoo.cfg          written at each start          data/            snapshots and transactions, ZooKeeper's own
@@ -71,11 +71,11 @@ class ServerDirectory:
         write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": port, "member": self._member})
 
     def begin_log(self) -> None:
-        """What the log holds now belongs to earlier starts."""
+        """Remember the present end of the log, which separates earlier starts from this one."""
         self._log_begin = self.log.stat().st_size if self.log.exists() else 0
 
     def last_words(self) -> str:
-        """What the JVM said, else the last exception in the log of this start, else the log's last line."""
+        """Return the output of the JVM, else the last exception in the log of this start, else the log's last line."""
         said = _lines(self.out, 0) or _lines(self.log, self._log_begin)
         told = [line for line in said if EXCEPTION.match(line)]
         return ([*said, *told] or ["it said nothing"])[-1].strip()

@@ -1,4 +1,4 @@
-"""What a ZooKeeper server is started with: jars, JVM flags, zoo.cfg. Finds and formats; starts nothing."""
+"""Settings of a ZooKeeper server: jars, JVM flags, zoo.cfg. This module finds and formats; it starts nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JARS = (
 )
 NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
 TLS_JARS = ("netty-resolver", "netty-transport-classes-epoll", "netty-transport-native-unix-common")
-"""What it loads besides with netty for the connections of clients, which TLS needs."""
+"""Jars that netty needs besides for client connections over TLS."""
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 LOGGING = Path(__file__).parent / "log4j2.properties"
 LOG_PIECE_KIB = 16 * 1024

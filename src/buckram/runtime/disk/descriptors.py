@@ -20,12 +20,12 @@ OPERATORS = 16
 """Connections of this machine's clients beyond the limit: an operator can look at a bookie that is full."""
 MOST_FILES = 256
 LEAST = 96
-"""With a lower limit a bookie does not start: it could serve next to nobody."""
+"""Smallest limit of descriptors with which a bookie starts: below it too few would be left for connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How a limit of `limit` descriptors is shared: between log files kept open for reading, and connections."""
+    """Shares of a limit of `limit` descriptors: for log files kept open for reading, and for connections."""
 
     limit: int
     files: int

@@ -24,12 +24,13 @@ _DIRECT = getattr(os, "O_DIRECT", 0)
 _UNIT = 4096
 """Memory, offset and length of direct reads are multiples of this."""
 _LARGE = 128 * 1024
-"""From this size on, what the page cache lacks is first read past it: filling it costs several times the read."""
+"""Size in bytes from which data missing in the page cache are first read past it: filling it costs several times the
+read."""
 _KEPT = 8
 _Past = set[tuple[str, str, int]]
 """Directory, name and offset of places that were read past the page cache once."""
 _REMEMBERED = 16384
-"""How many places are remembered; then all are forgotten."""
+"""Maximum remembered places; beyond it all are forgotten."""
 
 
 def identity_of(directory: str | Path) -> str:

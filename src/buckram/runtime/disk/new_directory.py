@@ -1,6 +1,6 @@
-"""A directory that a start makes: when the start fails, what was made in vain is removed again.
+"""Removal of a new directory when the start that made it fails.
 
-A directory that was there before stays, with all that is in it. Not here: what a bookie does in its directory
+A directory that existed before stays, with all its contents. Not here: what a bookie does in its directory
 (`runtime/disk/local.py`).
 """
 
@@ -21,8 +21,8 @@ def removed_on_failure(
     """Remove `directory`, and those above it, after an error, if they were not there before the block.
 
     `lock` names the lock's file, which goes, too, unless somebody holds it. Any other file keeps its directory, because
-    it may be the only trace of what was begun. `whole`: nothing in it is of use if the block fails, so all of it goes,
-    `unless` a file of this name is in it.
+    it may be the only trace of work already begun. `whole`: nothing in it is of use if the block fails, so all of it
+    goes, `unless` a file of this name is in it.
     """
     path = Path(directory).absolute()
     missing = _missing(path)

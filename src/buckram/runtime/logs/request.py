@@ -1,4 +1,4 @@
-"""Which request a line of the log belongs to: a context variable that follows tasks and calls on other loops."""
+"""Request that a log line belongs to: a context variable that follows tasks and calls on other loops."""
 
 from __future__ import annotations
 

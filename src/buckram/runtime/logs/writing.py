@@ -1,4 +1,4 @@
-"""A thread that writes lines: whoever logs never waits for a pipe or a disk."""
+"""A thread that writes lines, so that logging never waits for a pipe or a disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ CLOSE_S = 2.0
 
 
 class LineWriter:
-    """Writes lines in order. When whoever reads them is too slow, lines are left out, and their number is written."""
+    """Writer of lines in order. When the reader of the stream is too slow, lines are dropped, and their number is
+    written."""
 
     def __init__(self, stream: TextIO, most: int = MOST_LINES) -> None:
         self._stream = stream
@@ -31,7 +32,7 @@ class LineWriter:
             self._lost += 1
 
     def close(self, seconds: float = CLOSE_S) -> None:
-        """Write what is waiting; gives up after `seconds`."""
+        """Write the waiting lines; gives up after `seconds`."""
         if self._closed:
             return
         self._closed = True

@@ -23,7 +23,7 @@ from buckram.errors import ConfigError
 
 AUTHORITY_DAYS = 3650
 DAYS = 365
-"""What a certificate lives, that of the authority and one that it signs."""
+"""Validity of a certificate in days, for the authority's own and those that it signs."""
 _SKEW = datetime.timedelta(minutes=10)
 """Certificates count a little earlier, for peers whose clocks are behind."""
 
@@ -144,7 +144,8 @@ def _write_public(path: Path, certificate: x509.Certificate) -> None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """What root puts in the place of another user's file is that user's: his processes go on reading it."""
+    """Replace a file in one step. If root replaces another user's file, the new one keeps that owner, whose processes
+    go on reading it."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -92,11 +92,12 @@ class Connection(asyncio.Protocol):
         self.introduction: Introduction | None = None
         """The bookie that this side expected; None if it did not ask who answers."""
         self.asks_login = False
-        """Whether the bookie said nothing of itself because nobody has said who asks."""
+        """True if the bookie did not introduce itself because the client has not logged in."""
         self.identity: Identity | None = None
-        """The bookie that answers; None if nobody asked, or if it does not know the question."""
+        """Identity of the bookie that answers; None if it was not requested, or if the bookie does not know the
+        request."""
         self.error: BuckramError | None = None
-        """Why the connection can no longer be used; None while it can."""
+        """Error that ended the connection; None while it can be used."""
         self._gone = asyncio.Event()
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is outstanding."""
+        """Return whether no request is outstanding."""
         return self._protocol.idle
 
     async def introduce(self, introduction: Introduction) -> None:
@@ -222,7 +223,8 @@ class Connection(asyncio.Protocol):
     def send_adds(
         self, frames: bytes, acks: bytes, runs: Sequence[SentRun], deferred_sync: bool, at_once: bool = False
     ) -> int:
-        """Send the runs of a lane, whose sinks are told of every entry; raises without taking any if there is no room.
+        """Send the runs of a lane, whose sinks get the outcome of every entry; raises without taking any if there is no
+        room.
 
         With `at_once` they leave now, after what was written before, and not at the end of the turn. Returns the bytes
         that the peer has not taken, including these.
@@ -253,7 +255,8 @@ class Connection(asyncio.Protocol):
             self._end(error)
 
     def disown(self, error: BuckramError) -> None:
-        """End the connection as `fail` does, but call nobody from inside this call; later replies are ignored."""
+        """End the connection as `fail` does, but run the callbacks later, not inside this call; later replies are
+        ignored."""
         if self.error is None:
             self.error = error
             self._forget_unsent()

@@ -1,4 +1,5 @@
-"""Whether this process is a child of the one that made something. Asking the system for each call costs a microsecond.
+"""Detection of forks: objects compare generations to see whether they are used in a child process. Asking the system at
+each call would cost a microsecond.
 
 Not here: what a fork does to files of sessions (`metadata/session_lock.py`).
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 
 _generation = 0
-"""How often the processes from the first one down to this one were forked since this module was loaded."""
+"""Number of forks from the process that loaded this module down to this one."""
 
 
 def generation() -> int:

@@ -24,7 +24,7 @@ LONGEST_HEAD, LONGEST_BODY = 8192, 64 * 1024
 REQUEST_S = 10.0
 """A request that is not complete by then is given up."""
 WRITE_S = 30.0
-"""A peer that takes nothing of the answer for so long is given up."""
+"""Seconds after which a peer that takes nothing of the answer is disconnected."""
 MOST_CONNECTIONS = 64
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 REQUEST_ID = "X-Request-Id"
@@ -40,7 +40,7 @@ class Request:
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
-    """By name in lower case."""
+    """Headers by name in lower case."""
     body: bytes = b""
 
 
@@ -70,7 +70,7 @@ class Handler(Protocol):
 
 
 class BadRequest(Exception):
-    """The peer sent something that is no request; `status` says what is wrong with it."""
+    """Error of a request that cannot be parsed; `status` is the HTTP status of the answer."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -108,7 +108,8 @@ class _Server:
             writer.close()
 
     def _make_room(self, writer: asyncio.StreamWriter) -> bool:
-        """Cut off the oldest connection that owes its request, so that whoever is idle keeps no probe out."""
+        """Abort the oldest connection that has not sent its request yet, so that idle connections do not keep probes
+        out. Returns False if that is `writer` itself."""
         oldest = next(iter(self._reading))
         if oldest is writer:
             return False

@@ -21,7 +21,7 @@ NOBODY = (
 
 
 class ExpectedIdentities(Protocol):
-    """What a process knows about the bookies it connects to, and what it does with their answers."""
+    """Known identities of bookies, and callbacks for the identities with which they answer."""
 
     def expected(self, bookie_id: BookieId) -> Expected | None:
         """The identity that the bookie must have; None where any bookie at that address will do."""
@@ -37,7 +37,7 @@ class ExpectedIdentities(Protocol):
 
 
 class FixedIdentities:
-    """Identities that are known from the start; bookies that are not named may be any. Answers change nothing."""
+    """Identities that are known from the start; a bookie without one may be any bookie. Answers change nothing."""
 
     def __init__(self, expected: Mapping[BookieId, Expected | None]) -> None:
         self._expected = expected
@@ -46,10 +46,10 @@ class FixedIdentities:
         return self._expected.get(bookie_id)
 
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
-        """Nothing depends on it."""
+        """Do nothing: no later answer depends on it."""
 
     def on_wrong_bookie(self, bookie_id: BookieId) -> None:
-        """The connection is refused, which is all that there is to do."""
+        """Do nothing: the connection is refused by its caller."""
 
 
 class Introductions:
@@ -59,7 +59,7 @@ class Introductions:
         self._identities = identities
 
     def incarnation(self, bookie_id: BookieId) -> str:
-        """The incarnation that is expected now; "" where any will do."""
+        """Return the incarnation that is expected now; "" if any is accepted."""
         expected = self._identities.expected(bookie_id)
         return "" if expected is None else expected.introduction.incarnation
 
@@ -79,7 +79,8 @@ class Introductions:
             self._identities.on_identity(bookie_id, connection.identity)
 
     def mismatch(self, connection: Connection) -> BuckramError | None:
-        """Return the error that says why this connection must not be used, by what is known now; None if it may be."""
+        """Return the error because of which this connection must not be used, by present knowledge; None if it may be
+        used."""
         said, bookie_id = connection.introduction, connection.bookie_id
         expected = self._identities.expected(bookie_id)
         if expected is None or said is None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _TRIES = 20
-"""To find a port that is free at all addresses of a host."""
+"""Attempts to find a port that is free at all addresses of a host."""
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 

@@ -1,4 +1,4 @@
-"""What a client says to be known: a token, or a user and a password (SASL DIGEST-MD5, also for Apache's bookies)."""
+"""Logins of a client: a token, or a user and a password (SASL DIGEST-MD5, also for Apache's bookies)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class SaslLogin:
 
 
 def login_of(auth: AuthConfig, token: str, environment: Mapping[str, str]) -> Callable[[], Login] | None:
-    """How to log in, by a token that is given, the settings or the environment; None: not at all. ConfigError."""
+    """Return the way to log in, from the given token, the settings or the environment; None for no login. Raises
+    ConfigError."""
     given = bool(token)
     if not token and auth.token_file:
         token = read_secret(auth.token_file)

@@ -34,14 +34,14 @@ class LoginRefused(ConnectionError):
 
 
 class Login(Protocol):
-    """One handshake: `first` is what is sent first, `answer` what follows on the bookie's words; None: nothing."""
+    """One login handshake: `first` is the first message, `answer` replies to the bookie's messages; None: no reply."""
 
     plugin: str
 
     def first(self) -> bytes: ...
     def answer(self, payload: bytes) -> bytes | None: ...
     def refused(self) -> str:
-        """Why that may be, for the one who gave the credentials."""
+        """Return the likely reason of a refusal, for the user who gave the credentials."""
         ...
 
 
@@ -135,7 +135,8 @@ class _Preface(asyncio.Protocol):
         await self.secured
 
     def hand_over(self, inner: Inner) -> None:
-        """From here on the connection is the protocol's."""
+        """Hand the connection over to the inner protocol. Raises the error that ended it, or ConnectionError for
+        surplus data."""
         if self._ended is not None:
             raise self._ended
         if self._packets:
@@ -212,7 +213,8 @@ def secured(network: Network, tls: TlsConfig, login: Callable[[], Login] | None 
 
 
 def tls_of_environment(environment: Mapping[str, str]) -> TlsConfig:
-    """What BUCKRAM_TLS_* say; BUCKRAM_CA alone turns TLS on, for bookies that are trusted by that file. ConfigError."""
+    """Return the TLS settings from BUCKRAM_TLS_*; BUCKRAM_CA alone turns TLS on, with that file as authority. Raises
+    ConfigError."""
     found: TlsConfig = load("tls", environment=environment)[0]
     ca = environment.get(CA_VARIABLE, "")
     if not ca or found.ca:

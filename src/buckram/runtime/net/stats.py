@@ -173,5 +173,5 @@ class PrometheusStats:
 
 
 def _values(labels: dict[str, str]) -> tuple[str, ...]:
-    """In the order of the names."""
+    """Return the label values in the order of their names."""
     return tuple(labels[name] for name in sorted(labels))

@@ -95,12 +95,12 @@ class TlsLink(asyncio.Transport, asyncio.Protocol):
 
     @property
     def heard(self) -> bool:
-        """Of a server's end: whether the peer has sent anything."""
+        """Return whether the peer has sent anything; for the server's end."""
         return not self._first
 
     @property
     def begun(self) -> bool:
-        """Whether the handshake has begun."""
+        """Return whether the handshake has begun."""
         return self._tls is not None
 
     @property

@@ -30,7 +30,8 @@ class TlsFiles:
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """As the files are now. Where they are no good any more, as they were when they were."""
+        """Return the context of the current files. While they cannot be used, the one in use stays, and an error is
+        logged."""
         state = self._look()
         if state != self._state:
             try:

@@ -1,7 +1,7 @@
-"""An append that is followed: what is known of it and of its steps to bookies, in one value.
+"""A traced append: one value for it and its steps to bookies.
 
-Of what is traced nearly everything is this, so nothing is made of it where it happens but a few numbers; the bytes are
-made by the thread that sends them (`runtime/telemetry/otlp.py`). Not here: other spans, and which appends are followed
+Nearly all spans are of this kind, so the append itself only records a few numbers; the bytes are made by the sending
+thread (`runtime/telemetry/otlp.py`). Not here: other spans, and which appends are traced
 (`runtime/telemetry/spans.py`).
 """
 
@@ -67,7 +67,7 @@ class OtelAppend:
 
     @property
     def spans(self) -> int:
-        """How many spans it is."""
+        """Return the number of spans: the append's own and one for each bookie."""
         return 1 + len(self.bookies)
 
     def step_id(self, place: int) -> bytes:

@@ -32,7 +32,7 @@ class NotPosted(Exception):
 
 
 class Post:
-    """Where spans go. ConfigError for variables that cannot be carried out."""
+    """HTTP connection to the collector. Raises ConfigError for variables of the environment that cannot be applied."""
 
     def __init__(self, url: str, timeout_s: float, environment: Mapping[str, str]) -> None:
         self._url, self._timeout_s = url, timeout_s

@@ -66,7 +66,7 @@ class Telemetry:
         self._sender = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
     def start(self, refresh: Refresh | None = None, *, metrics: bool = True) -> None:
-        """Send traces and, unless nobody needs them, metrics from now on."""
+        """Start to send traces and, unless `metrics` is false, metrics."""
         self._refresh = refresh
         self._spans.start()
         if metrics:
@@ -77,7 +77,7 @@ class Telemetry:
         self._spans.send_soon()
 
     async def close(self) -> None:
-        """Send what is left, for CLOSE_S at most, and nothing any more. Idempotent."""
+        """Send the remaining data, for CLOSE_S at most, then nothing more. Idempotent."""
         if self._stop.is_set():
             return
         self._stop.set()

@@ -14,7 +14,7 @@ _ROOM = re.compile(r"[A-Za-z_][\w.]{0,99}")
 
 
 class Levels(NamedTuple):
-    """`base` counts for every logger that has no row in `rooms`; both are numbers of LEVELS."""
+    """Log levels of a process: `base` applies to every logger without a row in `rooms`. Both hold numbers of LEVELS."""
 
     base: int
     rooms: dict[str, int]

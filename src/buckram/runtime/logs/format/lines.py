@@ -18,11 +18,12 @@ _SECRETS = (
     (re.compile(r"\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*"), "***"),
     (re.compile(r"\b(password|passwd|secret|token)(\s*[=:]\s*)(?!\*\*\*)[^\s,;)]+", re.IGNORECASE), r"\1\2***"),
 )
-"""Passwords in URIs, logins of HTTP, tokens, and what is called a password."""
+"""Patterns of secrets and their replacements: passwords in URIs, HTTP logins, tokens, and values named as a
+password."""
 
 
 class Line(NamedTuple):
-    """What one line says. `wall_s` is seconds since 1970; `fields` come after the message in JSON."""
+    """Contents of one log line. `wall_s` is seconds since 1970; `fields` come after the message in JSON."""
 
     wall_s: float
     level: str
