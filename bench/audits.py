@@ -1,4 +1,4 @@
-"""How long an audit of very many ledgers takes: their records are written into the store directly, without entries.
+"""Duration of an audit of very many ledgers: their records are written into the store directly, without entries.
 
 One in a thousand names the fourth bookie, which is gone when autorecovery starts. `seconds` is from the start of that
 process, which is elected auditor first, to the moment when all of these are marked.

@@ -62,7 +62,7 @@ def better(figure: str) -> int:
 
 
 def summary(measured: Sequence[Figures]) -> dict[str, Known]:
-    """What several measurements of one case say about each figure."""
+    """Return the median and the noise of each figure over several measurements of one case."""
     found = {}
     for figure in measured[0]:
         values = [m[figure] for m in measured if isinstance(m.get(figure), (int, float))]

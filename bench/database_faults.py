@@ -18,7 +18,7 @@ from buckram import Client, Database, DatabaseBusy, DatabaseLimits, NotLeader, T
 Figures = dict[str, Any]
 WRITERS = 63
 SHORT_S = 1.0
-"""What writers wait at most in the second half, which is less than the idle one has."""
+"""Longest wait of writers in the second half, seconds: shorter than the idle transaction may hold the database."""
 LEADERS = 3
 _SENDERS = 8
 _POLL_S = 0.005
@@ -29,7 +29,7 @@ _POLL_S = 0.005
 
 @dataclass
 class _Waits:
-    """What became of each call: how long it took until it was done, or until it was told that the database is busy."""
+    """Outcomes of the calls: seconds until each was done, or until it failed because the database is busy."""
 
     done: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
@@ -145,7 +145,7 @@ async def _send(sender: Any, name: str) -> None:
 
 
 async def _session_over(client: Client, name: str) -> float:
-    """When nobody has the lease of the log any more that the killed leader had."""
+    """Return the time at which the killed leader's lease of the log has ended."""
     ns = client.namespace()
     killed = (await ns.info(name)).writer
     while True:

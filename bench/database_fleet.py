@@ -18,7 +18,7 @@ from buckram import Client
 Figures = dict[str, Any]
 DATABASES = int(os.environ.get("BENCH_DATABASES", "10000"))
 USED = int(os.environ.get("BENCH_DATABASES_USED", "1000"))
-"""So many of them have rows and were asked for before they sleep."""
+"""Number of databases that have rows and were used before they sleep."""
 FIRST_QUERIES = 100
 _SPACE = "tenants"
 _AT_ONCE = 16

@@ -1,4 +1,4 @@
-"""What databases do: transactions of one client and of 64, a follower's reads and lag, one of a gigabyte. 3/3/2.
+"""Performance of databases: transactions of one client and of 64, a follower's reads and lag, one of a gigabyte. 3/3/2.
 
 Not here: beside rqlite and over HTTP (rqlite.py), a writer that idles and a leader that is killed (database_faults.py),
 many that sleep (database_fleet.py).
@@ -78,7 +78,8 @@ async def _reading(db: Database, follower: Database) -> Figures:
 
 
 async def _lagging(db: Database, follower: Database) -> Figures:
-    """From the acknowledgement of a transaction to a follower's answer that has it, at PACED_PER_S."""
+    """Measure the time from the acknowledgement of a transaction to a follower's answer that includes it, at
+    PACED_PER_S."""
     lags: list[float] = []
 
     async def write(due: float) -> None:

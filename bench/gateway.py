@@ -129,7 +129,7 @@ class _Tail(asyncio.Protocol):
 
 
 async def tails(port: int, pid: int, seconds: float) -> dict[str, Any]:
-    """What 1,000 tails of one stream at 100 records a second cost the gateway."""
+    """Measure the gateway's cost of 1,000 tails of one stream at 100 records a second."""
     loop = asyncio.get_running_loop()
     sender = Sender(port, "tailed", "application/octet-stream", _VALUE)
     await sender.send()

@@ -34,7 +34,8 @@ class Bench:
     bookies: list[BookieProcess]
     environment: Mapping[str, str] | None = None
     machines_before: int = 0
-    """Between machines: so many have the bookies of other clusters that run at the same time."""
+    """Number of machines taken by bookies of other clusters that run at the same time, if bookies have machines of
+    their own."""
 
     @property
     def pids(self) -> list[int]:

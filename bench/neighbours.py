@@ -31,7 +31,7 @@ SECONDS = os.environ.get("BENCH_NEIGHBOURS_SECONDS", "10")
 ROUNDS = int(os.environ.get("BENCH_NEIGHBOURS_ROUNDS", "3"))
 COLD_S = os.environ.get("BENCH_NEIGHBOURS_COLD_S", "10")
 SOCKETS = {"BUCKRAM_CLIENT_LOCAL_READ_BYTES": "0"}
-"""Reads go through the bookies: a client that reads their files disturbs nobody."""
+"""Environment that makes reads go through the bookies: a client that reads their files disturbs no neighbour."""
 
 
 def neighbours() -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _greedy(bench: Bench, cold: int) -> Iterator[dict[str, Any]]:
 
 
 async def _count(uri: str, *, wanted: bool) -> None:
-    """Whether bookies count and take turns; they see it within seconds."""
+    """Turn the bookies' counting and turn-taking on or off, and wait until they have noticed."""
     store = await open_store(uri)
     try:
         if wanted:

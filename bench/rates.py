@@ -16,7 +16,7 @@ Call = Callable[[int], Coroutine[Any, Any, object]]
 
 @dataclass(frozen=True)
 class Rate:
-    """What was measured. CPU is in microseconds for each call, of this process and of the servers."""
+    """Measured rate of calls. CPU is in microseconds for each call, of this process and of the servers."""
 
     per_s: float
     p50_ms: float
@@ -36,7 +36,7 @@ class Rate:
 
 
 async def rate(clients: int, seconds: float, call: Call, servers: Sequence[int] = ()) -> Rate:
-    """Have so many clients call for so long; `servers` are the processes that do the work for them."""
+    """Have `clients` clients call for `seconds` seconds; `servers` are the processes that do the work for them."""
     took = list[float]()
     spent = sum(map(cpu_seconds, servers))
     began, cpu = time.perf_counter(), time.process_time()

@@ -33,7 +33,7 @@ Figures = dict[str, Any]
 VERSION = "v8.36.0"
 MODULE = f"github.com/rqlite/rqlite/v8@{VERSION}"
 SUM = "h1:J3Q6aZhZjsTQZm3qTfrcxiPfAAm3Ze2BYKoroodtnXE="
-"""Of the module that was measured, as `go mod download -json` says it."""
+"""Checksum of the measured module, from `go mod download -json`."""
 NODES = 3
 BUILD_S, READY_S = 1800.0, 60.0
 

@@ -1,4 +1,4 @@
-"""What an add costs a bookie as it grows: ledgers it has seen, connections it serves, gigabytes it stores.
+"""Cost of an add for a bookie as it grows: ledgers it has seen, connections it serves, gigabytes it stores.
 
 Each measures one bookie at a few sizes; figures end in the size they belong to (bookie_cpu_us_at_1000).
 """
@@ -53,7 +53,7 @@ def _load(bench: Bench, figures: Figures, size: float) -> None:
 
 
 def _settle(pid: int) -> float:
-    """Until the bookie has done with what it was given before; how long that took."""
+    """Wait until the bookie has finished its earlier work, up to SETTLED_S seconds; return the seconds waited."""
     began, before = time.monotonic(), cpu_seconds(pid)
     while time.monotonic() - began < SETTLED_S:
         time.sleep(1.0)
@@ -104,7 +104,8 @@ def connections() -> Figures:
 
 
 class _Spread:
-    """RATE adds a second, in groups of ten, by turns over so many connections, each with a ledger of its own."""
+    """Load of RATE adds a second, in groups of ten, by turns over `count` connections, each with a ledger of its
+    own."""
 
     def __init__(self, host: str, port: int, count: int) -> None:
         self._host, self._port, self._count = host, port, count
@@ -113,7 +114,8 @@ class _Spread:
         self._idle = asyncio.Event()
 
     async def run(self, pid: int) -> tuple[int, float]:
-        """How many were acknowledged in SECONDS after every ledger was seen, and the CPU seconds of the bookie."""
+        """Return the number of acknowledged adds in SECONDS after every ledger was seen, and the bookie's CPU
+        seconds."""
         links = [await asyncio.open_connection(self._host, self._port) for _ in range(self._count)]
         takers = [asyncio.ensure_future(self._take(reader)) for reader, _ in links]
         writers = [writer for _, writer in links]
@@ -136,7 +138,7 @@ class _Spread:
                 self._idle.set()
 
     async def _send(self, writers: Sequence[asyncio.StreamWriter], seconds: float) -> None:
-        """For so long, and until all is acknowledged."""
+        """Send adds for `seconds` seconds, and wait until all are acknowledged."""
         digest, key, body = Digest(DigestType.CRC32C, b""), master_key(b""), [b"x" * 1024] * BATCH
         began, start = time.monotonic(), self._sent
         while (now := time.monotonic() - began) < seconds:

@@ -1,5 +1,5 @@
-"""What security costs: metadata through a bookie beside the store itself, adds and connections through TLS beside clear
-text, and adds where bookies ask who it is and hold to grants and quotas that are not reached."""
+"""Cost of security: metadata through a bookie compared with the store itself, adds and connections through TLS compared
+with clear text, and adds where bookies require logins and check grants, and quotas that are not reached."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PACED, STEADY = 1000, 30_000
 CONNECTS = 200
 ROUNDS = 4
 KNOWN_S = 4.0
-"""After so long bookies know grants and quotas."""
+"""Seconds after which bookies know new grants and quotas."""
 ASKING = {"BUCKRAM_AUTH_LOGINS": "token", "BUCKRAM_AUTH_AUTHORISATION": "on"}
 
 
 def metadata_service() -> dict[str, Any]:
     """Microseconds an operation, directly and through the bookie, by the clock and of CPU (of the client and the bookie
     together), and how many times the direct ones that is. Pairs, one after the other, so that both have the same
-    machine. Between machines the store is ZooKeeper: nobody opens another machine's SQLite file."""
+    machine. Between machines the store is ZooKeeper, because another machine's SQLite file cannot be opened."""
     with cluster(bookies=1, metadata="zookeeper" if apart() else "sqlite") as bench:
         ready, pid = bench.bookies[0].ready, bench.bookies[0].pid
         assert ready is not None
@@ -164,7 +164,7 @@ Side = tuple[Bench, Mapping[str, str]]
 
 
 def compared(base_name: str, base: Side, other_name: str, other: Side) -> dict[str, Any]:
-    """What adds cost on two clusters, in turns, so that both have the same machine."""
+    """Compare the cost of adds on two clusters, in turns, so that both have the same machine."""
     sides = {base_name: base, other_name: other}
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     with Watch(None, [*base[0].pids, *other[0].pids]) as watch:

@@ -86,7 +86,7 @@ def served(bench: Bench, *words: str) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def connections(port: int, count: int) -> Iterator[list[Connection]]:
-    """So many connections to one server."""
+    """Open `count` connections to one server; they are closed at the end of the block."""
     made = [Connection(port) for _ in range(count)]
     try:
         yield made

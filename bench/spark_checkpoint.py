@@ -1,4 +1,4 @@
-"""What the checkpoint of a micro-batch costs: on a gateway, with each of Spark's file managers, and in a directory.
+"""Cost of a micro-batch's checkpoint: on a gateway, with each of Spark's file managers, and in a directory.
 
 Run as a program, because a JVM stays in its process: `python -m bench.spark_checkpoint URI FOLDER PORT`.
 """

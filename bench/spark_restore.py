@@ -1,8 +1,8 @@
-"""How quickly the state of a query is there again after a restart: from a gateway, and from a directory.
+"""Time to restore the state of a query after a restart: from a gateway, and from a directory.
 
 A query drops duplicates of records of 1 KB of noise, so its state is as large as its input, and no file of it is much
-smaller. It is started again three times, with a few new records: what its first batch takes longer than a later one is
-the reading of state. `state_file_mb` is what is read. Run as a program, because a JVM stays in its process:
+smaller. It is started again three times, with a few new records: the first batch's extra time over a later one is the
+reading of state. `state_file_mb` is the size of that state. Run as a program, because a JVM stays in its process:
 `python -m bench.spark_restore URI FOLDER PORT`.
 """
 

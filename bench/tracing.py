@@ -1,4 +1,4 @@
-"""What OpenTelemetry costs: adds where one append in a hundred is traced, beside adds where nothing is."""
+"""Cost of OpenTelemetry: adds where one append in a hundred is traced, beside adds without tracing."""
 
 from __future__ import annotations
 

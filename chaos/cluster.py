@@ -36,13 +36,13 @@ ACTORS = (
     ("d2", REPLICA),
     ("d3", REPLICA),
 )
-"""Each with its role. In this order they are told to end, so replicas have everything that customers did."""
+"""Actors with their roles. They are stopped in this order, so replicas have everything that customers did."""
 DELAY_S = 3
-"""A bookie counts as lost after so long."""
+"""Seconds after which an absent bookie counts as lost."""
 RACKS = 2
 """Few, so that most ensembles have two members in one of them."""
 SERVERS = 3
-"""So many processes of ZooKeeper or etcd hold the metadata."""
+"""Number of ZooKeeper or etcd processes that hold the metadata."""
 _PORT = 3181
 _INIT_S = 300.0
 _SETTINGS = {
@@ -63,7 +63,7 @@ class Cluster:
             (folder / part).mkdir(parents=True, exist_ok=True)
         self.uri = ""
         self.servers: list[Child] = []
-        """Of the metadata; none where they are a file."""
+        """Metadata servers; empty if the metadata are in a file."""
         self.bookies: list[Child] = []
         self.actors: list[Child] = []
         self.healers: list[Child] = []
@@ -90,7 +90,7 @@ class Cluster:
             child.start()
 
     def replicas(self) -> list[Child]:
-        """Those that hold the database."""
+        """Return the actors that hold the database."""
         names = {name for name, role in ACTORS if role == REPLICA}
         return [child for child in self.actors if child.name in names]
 
@@ -132,7 +132,7 @@ class Cluster:
         return child
 
     def lose_bookie(self, child: Child) -> None:
-        """It never comes back, nor does its data."""
+        """Lose a bookie for good, with its data."""
         child.kill()
         self.bookies.remove(child)
         self.lost.append(child.name)

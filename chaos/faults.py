@@ -27,7 +27,8 @@ class Active:
 
 
 class Faults:
-    """Begins and ends faults; one thread's. `counts` says how often each began, `lasting` what is under way."""
+    """Begins and ends faults; one thread's. `counts` has the number of times that each began, `lasting` those under
+    way."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -35,7 +36,7 @@ class Faults:
         self.lasting: list[Active] = []
 
     def begin(self, happening: Happening, now: float) -> str:
-        """Begin a fault; returns whom it concerns, or "" where there is nobody for it."""
+        """Begin a fault. Returns the name of the process that it concerns, or "" if there is none for it."""
         rng = random.Random(happening.whom)
         begun = _BEGIN[happening.fault](self._cluster, rng)
         if begun is None:
@@ -52,7 +53,7 @@ class Faults:
         self._restart()
 
     def end_all(self) -> None:
-        """Everybody runs again, with a whole network, disk and clock."""
+        """End all faults: all processes run again, with a whole network, disk and clock."""
         for active in self.lasting:
             active.end()
         self.lasting.clear()
@@ -148,7 +149,7 @@ def _links(make: Callable[[int, int], list[Link]]) -> Begin:
 def _spoil(
     cluster: Cluster, these: Sequence[Child], those: Sequence[Child], make: Callable[[int, int], list[Link]]
 ) -> Begun:
-    """Everything between these and those."""
+    """Begin a fault of all links between two groups of processes; returns its name and the call that ends it."""
     links = [link for one in these for other in those for link in make(one.machine, other.machine)]
     cluster.net.add(*links)
     sides = (" ".join(child.name for child in side) for side in (these, those))
@@ -216,4 +217,4 @@ _BEGIN: dict[str, Begin] = {
     "slow link": _links(lambda a, b: [Link(a, b, 0.0, 50_000), Link(b, a, 0.0, 20_000)]),
 }
 _KEEP_DOWN = {fault for fault in _BEGIN if fault.startswith("kill ")}
-"""While one of these lasts nobody is started again."""
+"""Faults during which no process is restarted."""

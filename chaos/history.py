@@ -1,6 +1,7 @@
-"""What actors saw, as lines of JSON in a file for each process: written as it happens, read by the verdict.
+"""Histories: what actors saw, as lines of JSON in a file for each process. They are written at once and read by the
+verdict.
 
-A line that a kill cut off is no event. Times are the machine's monotonic clock, which all its processes share.
+A line that a kill cut off is skipped. Times are the machine's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations

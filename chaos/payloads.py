@@ -1,4 +1,4 @@
-"""What actors write: each payload follows from where it stands, so that every read can be checked by itself."""
+"""Payloads of actors: each follows from its position, so that every read can be checked by itself."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Run:
         return Look("; ".join(wrong), {one.ledger for one in found.queue} | set(naming), checked)
 
     def _look(self, found: Copies, ledgers: Sequence[LedgerId] | None) -> None:
-        """At all copies of these ledgers, or of every one."""
+        """Check all copies of these ledgers, or of every one for None."""
 
         async def look(client: Client) -> None:
             these = [ledger async for ledger in client.list()] if ledgers is None else ledgers

@@ -27,7 +27,7 @@ FILL_LEDGERS = 10
 COLD_BYTES = 20 * 10**9
 """Over all bookies."""
 RESTART_BYTES = 20 * 10**9
-"""On one bookie."""
+"""Bytes stored on the bookie that is restarted."""
 STARTS = 5
 IDLE_S = 10.0
 MILLION = 1_000_000
@@ -76,7 +76,8 @@ def fill(session: Session, run: Run) -> Figures:
 
 
 def cold(session: Session, run: Run) -> Figures:
-    """Single entries at random places of what was filled in, with nothing of it in the page cache."""
+    """Measure reads of single entries at random places of the filled ledgers, with nothing of them in the page
+    cache."""
     side = session.side(run.bookies)
     key = run.key.replace("cold:", "fill:")
     if key not in session.filled:

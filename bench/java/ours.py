@@ -98,7 +98,7 @@ async def _write(client: Client, request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _fill(client: Client, request: dict[str, Any]) -> dict[str, Any]:
-    """So many entries over all, however long it takes."""
+    """Write a given number of entries over all ledgers, without a time limit."""
     body = random.Random(7).randbytes(request.get("size", 1024))
     shape = "/".join(str(request.get(*part)) for part in (("e", 3), ("qw", 3), ("qa", 2)))
     writers = [await client.create(ensemble=shape) for _ in range(request.get("ledgers", 1))]

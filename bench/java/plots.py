@@ -1,4 +1,4 @@
-"""Plots of what was measured, as PNG files. Reads measurements; measures nothing."""
+"""Plots of measurements as PNG files. Reads measurements; measures nothing."""
 
 from __future__ import annotations
 

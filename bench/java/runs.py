@@ -46,7 +46,7 @@ class Run:
 
 
 RATES = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000)
-"""Of the plot of latency over throughput."""
+"""Rates in entries per second for the plot of latency over throughput."""
 LOADS: dict[str, dict[str, Any]] = {
     "one": {"load": "write"},
     "small": {"load": "write", "size": 100},
@@ -116,7 +116,7 @@ class Session:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def beside(self, side: Side) -> list[int]:
-        """Processes that belong to the comparison, but not to what is measured now."""
+        """Return the processes that belong to the comparison, but not to the current measurement."""
         idle = [pid for other in self._sides.values() if other is not side for pid in other.pids]
         return [*idle, *self._helpers()]
 
@@ -138,7 +138,7 @@ class Session:
         return figures
 
     def request(self, run: Run) -> dict[str, Any]:
-        """What every load of this run is asked for."""
+        """Return the fields common to all requests of this run."""
         return {
             "uri": self.side(run.bookies).uri, "protocol": 3 if run.client == "apache-3" else 2,
             "seconds": self.seconds, "outstanding": OUTSTANDING[run.client],
@@ -167,7 +167,8 @@ class Session:
         return figures
 
     def discard(self, run: Run, ledgers: list[int]) -> None:
-        """These are not needed any more; brings the cluster back to where the next measurement can begin."""
+        """Delete ledgers that are not needed any more, and bring the cluster back to a state where the next measurement
+        can begin."""
         side = self.side(run.bookies)
         if side.name == "apache":
             drop = {**self.request(run), "load": "drop", "ledgers": ledgers}
@@ -177,7 +178,7 @@ class Session:
         side.tidy()
 
     def cooled(self, bookies: str) -> None:
-        """These bookies were started anew: nothing of them is compiled."""
+        """Note that these bookies were restarted, so their code is not compiled yet."""
         self._warmed = {known for known in self._warmed if bookies not in known}
 
     def warm_up(self, client: str, bookies: str) -> None:

@@ -53,7 +53,7 @@ def initialise(uri: str) -> None:
 
 
 def answers(port: int, host: str = LOOPBACK) -> bool:
-    """Whether a bookie answers a v2 read of a ledger that nobody made."""
+    """Return whether a bookie answers a v2 read of a ledger that does not exist."""
     body = struct.pack(">I20sqq", (2 << 24) | (2 << 16), b"", 1 << 40, 0)
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5) as connection:
         connection.sendall(struct.pack(">I", len(body)) + body)
@@ -120,7 +120,7 @@ class ApacheBookie:
         self._answer("done")
 
     def stop(self) -> None:
-        """In order: it is not registered any more."""
+        """Stop it in order, so that it deregisters."""
         self.tell("stop")
         self.done()
         self.kill()
@@ -251,7 +251,7 @@ Side = ApacheSide | OurSide
 
 
 def settle(folder: Path, deadline_s: float = 15.0) -> None:
-    """Until the device writes next to nothing any more."""
+    """Wait until the device writes almost nothing any more, up to the deadline."""
     from bench.machine import disk_written
 
     os.sync()

@@ -39,7 +39,7 @@ SLOW = (
     "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 600000) "
     "SELECT count(*), (SELECT sum(balance) FROM account) FROM n"
 )
-"""It takes some tenths of a second, and reads the state of when it began."""
+"""Query that takes some tenths of a second, and reads the state at its beginning."""
 LOOK = (
     "SELECT (SELECT sum(balance) FROM account), (SELECT count(*) FROM done),"
     " (SELECT json_group_array(json_array(key, value) ORDER BY id) FROM list"
@@ -91,7 +91,8 @@ def statements(operation: Operation) -> list[tuple[str, list[Any]]]:
 
 
 def looks(operations: Sequence[Operation], results: Sequence[Sequence[Sequence[Any]]]) -> list[dict[str, Any]]:
-    """What each look of a transaction saw, of the rows of all statements; none if a repetition was answered without."""
+    """Return what each look of a transaction saw in the rows of all statements; empty if a repetition returned no
+    rows."""
     rows = [found[0] for found in results if found]
     wanted = [operation[1:] for operation in operations if operation[0] == "look"]
     if len(rows) != len(wanted):

@@ -1,7 +1,8 @@
-"""Actors that use the bank: they ask replicas over the network, and keep at it until they know what became of it.
+"""Actors that use the bank: they send transactions to replicas over the network, and retry until they know the outcome.
 
-A batch is repeated under its token until it is known, by a later process of this name, too. A transaction of several
-calls is executed once; where its commit is unknown its outcome is asked for, and where no answer came nobody knows.
+A batch is repeated under its token until its outcome is known, if need be by a later process of this name. A
+transaction of several calls is executed once; if its commit is unknown, its outcome is queried, and without an answer
+it stays unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WORKERS = 3
 _PAUSE_S = 0.4
 """The longest pause of one worker, so that two cores have time for the rest."""
 _KNOWN_S = 60.0
-"""For so long one asks what became of a transaction."""
+"""Maximum seconds spent on finding out the outcome of a transaction."""
 _ROLLED_BACK = {"SqlError", "DatabaseBusy", "NotLeader", "TransactionExpired", "TransactionTooLarge"}
 
 
@@ -53,10 +54,10 @@ class Customer:
         self._leader = ""
         """The replica that led when it was asked last."""
         self._offset = 0
-        """Below it is everything that was committed for this process."""
+        """Offset below which all commits of this process lie."""
 
     def take_up(self) -> list[dict[str, Any]]:
-        """The batches of an earlier process of this name of which nobody knows."""
+        """Return the batches of an earlier process of this name whose outcomes are unknown."""
         left: dict[str, dict[str, Any]] = {}
         for event in read_own(self._stage.history):
             if event["event"] == "transaction":
@@ -135,7 +136,7 @@ class Customer:
                 self._end(name, "ok" if outcome == "committed" else "aborted", operations)
 
     async def _outcome(self, name: str, token: str) -> str:
-        """What became of a transaction; "pending" if nobody could say."""
+        """Return the outcome of a transaction; "pending" if no replica could tell."""
         limit = time.monotonic() + _KNOWN_S
         while not self._stage.stop.is_set() and time.monotonic() < limit:
             answer = await self.ask_leader({"do": "outcome", "token": token})

@@ -19,10 +19,11 @@ SHAPES = ("3/3/2", "3/2/2", "4/3/2", "3/3/3")
 _ENTRIES = (1, 30, 300, 1500)
 _IN_FLIGHT = 4
 _PAUSE_S = 0.1
-"""Between batches, so that two cores have time for the faults, and the verdict for every copy."""
+"""Seconds between batches, which leave two cores time for the faults, and the verdict for every copy."""
 PLAIN, EXPLICIT, DEFERRED, PLACED = "plain", "explicit ids", "deferred sync", "placed"
 _KINDS = (PLAIN,) * 3 + (EXPLICIT, DEFERRED) + (PLACED,) * 5
-"""Many placed ones, so that one of them is being written when the bookies of one rack are left."""
+"""Kinds of ledgers to draw from. Half are placed ones, so that one of them is being written when only the bookies of
+one rack are left."""
 PLACEMENT = "rack:2 enforce"
 
 

@@ -25,7 +25,7 @@ from chaos.actors.bank import ANSWER_BYTES, DATABASE, Answer
 from chaos.actors.stage import Stage
 
 SETTINGS = MachineSettings(snapshot_commands=300, digest_commands=50)
-"""So that minutes have many snapshots, and much of the log goes."""
+"""Small intervals, so that a run of minutes takes many snapshots and drops much of the log."""
 _LOOK_S = 0.1
 _CAUGHT_UP_S = 120.0
 

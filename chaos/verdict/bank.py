@@ -32,14 +32,14 @@ class DatabaseEnd:
     lists: dict[str, list[str]] = field(default_factory=dict)
     balances: dict[int, int] = field(default_factory=dict)
     digest: str = ""
-    """Of a copy of all pages."""
+    """Digest of a copy of all pages."""
     faults: list[str] = field(default_factory=list)
-    """What was found when all that is kept was read and compared."""
+    """Faults found when all retained data were read and compared."""
 
 
 @dataclass
 class Told:
-    """A transaction, as far as its customer was told."""
+    """A transaction as its customer knows it."""
 
     begun: Event
     ended: Event | None = None
@@ -117,7 +117,7 @@ def _judge_sums(told: Sequence[Told], end: DatabaseEnd, report: Report) -> None:
 
 
 def _judge_freshness(told: Sequence[Told], report: Report) -> None:
-    """By the number of transactions that a look saw: at least those that it must see."""
+    """Check by the number of transactions in each look that it saw at least those it had to see."""
     acked = [one for one in told if one.writes and one.outcome == "ok" and one.ended is not None]
     times = sorted(one.ended["at"] for one in acked if one.ended is not None)
     offsets = sorted(one.ended["offset"] for one in acked if one.ended is not None and one.ended["offset"] is not None)

@@ -21,14 +21,14 @@ _PIECE_BYTES = 64 << 20
 
 @dataclass
 class Copies:
-    """What one look at all copies found."""
+    """Result of one look at all copies."""
 
     good: int = 0
     """Copies that are as they must be."""
     missing: int = 0
     """Copies that are not there, or not good."""
     lacking: dict[LedgerId, list[str]] = field(default_factory=dict)
-    """For each ledger that lacks copies what is wrong, a sentence for each bookie and piece."""
+    """Faults of each ledger that lacks copies, a sentence for each bookie and fragment."""
     differing: list[str] = field(default_factory=list)
     """Copies of an entry that are good by their digests and not what the writer appended (S7)."""
     open: list[LedgerId] = field(default_factory=list)

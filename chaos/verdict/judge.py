@@ -16,15 +16,15 @@ from chaos.verdict.streams import judge_streams
 
 @dataclass
 class End:
-    """What there is at the end. `first`: the copies as they were when the last ledger had been recovered; `last`: what
-    is still wrong with them after `seconds` of healing."""
+    """State of the cluster at the end. `first`: the copies when the last ledger had been recovered; `last`: those still
+    lacking after `seconds` of healing."""
 
     state: State
     first: Copies
     last: Copies = field(default_factory=Copies)
     seconds: float = 0.0
     differing: list[str] = field(default_factory=list)
-    """Copies that are not what was written, of both looks."""
+    """Copies that differ from the written data, of both looks."""
 
 
 def judge(events: Sequence[Event], end: End, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""What the cluster holds, read through the public client. It is judged elsewhere; copies are read in `copies`."""
+"""Contents of the cluster, read through the public client. They are judged elsewhere; copies are read in `copies`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LedgerState:
     total: int = 0
     """Bytes of all its payloads."""
     entries: int = 0
-    """So many were read from its beginning to its end."""
+    """Number of entries that were read from its beginning to its end."""
 
 
 @dataclass
@@ -66,12 +66,12 @@ class State:
     database: DatabaseEnd | None = None
 
     def count(self) -> int:
-        """How much of the cluster is in it."""
+        """Return the number of ledgers, streams and databases that were read."""
         return len(self.ledgers) + len(self.streams) + (self.database is not None)
 
 
 async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview, list[LedgerId]]:
-    """What autorecovery says, and the ledgers whose metadata name a bookie that is gone for good."""
+    """Return the overview of autorecovery, and the ledgers whose metadata name a lost bookie."""
     found = await overview(client.services.store)
     naming = list[LedgerId]()
 

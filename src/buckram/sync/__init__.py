@@ -243,7 +243,7 @@ class Client(NotAsync):
 
 
 def _given(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
-    """What is made on the loop without waiting."""
+    """Wrap a call that makes an object on the loop without waiting as a coroutine function."""
 
     async def main() -> T:
         return make()
@@ -252,7 +252,7 @@ def _given(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
 
 
 def _close_all() -> None:
-    """At the end of the interpreter: writers are closed, then connections end in order."""
+    """Close all clients at the end of the interpreter: first their writers, then their connections in order."""
     leftover.close_all()  # while their clients are there
     for client in list(_clients):
         try:

@@ -71,7 +71,7 @@ class Handover(Generic[T]):
             raise rejected
 
     def _drain(self) -> None:
-        """On the loop: what came since the last time, in order."""
+        """Append the records queued since the last call, in order. Runs on the loop."""
         with self._lock:
             queue, self._queue = self._queue, []
         for size, payload, extras, future in queue:

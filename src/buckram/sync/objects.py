@@ -25,7 +25,7 @@ class Objects(NotAsync):
 
     @property
     def ended(self) -> bool:
-        """Whether it was closed, or its replica of the index stopped: open the objects again."""
+        """True if it was closed, or its replica of the index stopped: open the objects again."""
         return self._objects.ended
 
     def put(
@@ -87,7 +87,7 @@ class Objects(NotAsync):
         self._thread.run(lambda: self._objects.abort_upload(upload))
 
     def info(self, name: str) -> ObjectInfo:
-        """What is known of an object."""
+        """Return the metadata of an object."""
         return self._thread.run(lambda: self._objects.info(name))
 
     def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -115,7 +115,7 @@ class Objects(NotAsync):
         return self._thread.run(lambda: self._objects.mkdirs(path))
 
     def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:
-        """What is known of an object or a directory."""
+        """Return the metadata of an object or a directory."""
         return self._thread.run(lambda: self._objects.status(path))
 
     def entries(

@@ -80,7 +80,7 @@ class Reader(NotAsync):
         return each(self._thread, step, source)
 
     def entries(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Entry]:
-        """Iterate over first..last (default: up to what is confirmed now), reading ahead."""
+        """Iterate over first..last (default: up to the last confirmed entry), reading ahead."""
         for chunk in self.chunks(first, last):
             yield from chunk
 

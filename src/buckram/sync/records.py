@@ -33,7 +33,7 @@ class StreamWriter(NotAsync):
         self.stream = writer.stream
         """NAMESPACE/STREAM."""
         self.name = writer.name
-        """What others are told of this writer."""
+        """Name of this writer that others see."""
         self.epoch = writer.epoch
         """Each writer of the stream has a higher one than those before."""
         self.policy = writer.policy
@@ -52,7 +52,7 @@ class StreamWriter(NotAsync):
 
     @property
     def next_offset(self) -> int:
-        """What the next record gets; right after opening: how far a new leader must read first."""
+        """Offset of the next record; right after opening: how far a new leader must read first."""
         return self._writer.next_offset
 
     @property
@@ -77,7 +77,7 @@ class StreamWriter(NotAsync):
 
     @property
     def lost_reason(self) -> str:
-        """Why `lost` is set; empty if it is not."""
+        """Reason why `lost` is set; empty if it is not."""
         return self._writer.lost_reason
 
     @property
@@ -87,12 +87,12 @@ class StreamWriter(NotAsync):
 
     @property
     def degraded_reason(self) -> str:
-        """Why records get fewer copies than they should, or have to wait; empty if they do not."""
+        """Reason why records get fewer copies than they should, or have to wait; empty if they do not."""
         return self._writer.degraded_reason
 
     @property
     def roll_trouble(self) -> str:
-        """Why a roll that is due was put off; empty if none is."""
+        """Reason why a roll that is due was put off; empty if none is."""
         return self._writer.roll_trouble
 
     def append(

@@ -63,7 +63,7 @@ class Namespaces(NotCopied):
         self._thread.run(lambda: self._spaces.delete(name))
 
     def quotas(self, name: str) -> Quotas:
-        """What the namespace may have and do."""
+        """Return the quotas of the namespace."""
         return self._thread.run(lambda: self._spaces.quotas(name))
 
     def set_quotas(self, name: str, **quotas: int | None) -> Quotas:
@@ -89,7 +89,7 @@ class Namespace(NotCopied):
         return self._thread.run(lambda: self._namespace.create(stream, properties=properties, **policy))
 
     def exists(self, stream: str) -> bool:
-        """Whether there is a stream of this name."""
+        """Return whether there is a stream of this name."""
         return self._thread.run(lambda: self._namespace.exists(stream))
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> builtins.list[str]:
@@ -103,7 +103,7 @@ class Namespace(NotCopied):
         return self._thread.run(lambda: self._namespace.fork_stream(source, name, offset=offset, time=time, **policy))
 
     def info(self, stream: str) -> StreamInfo:
-        """What is known of a stream now. NoSuchStream."""
+        """Return the current state of a stream. Raises NoSuchStream."""
         return self._thread.run(lambda: self._namespace.info(stream))
 
     def delete(self, stream: str, *, force: bool = False, purpose: str = "records") -> None:
@@ -126,7 +126,7 @@ class Namespace(NotCopied):
         return self._thread.run(lambda: self._namespace.set_schema(stream, schema))
 
     def schema(self, stream: str) -> RecordCodec | None:
-        """What encodes and decodes records by the stream's schema of now; None if it has none."""
+        """Return the codec of the stream's current schema; None if it has none."""
         return self._thread.run(lambda: self._namespace.schema(stream))
 
     def segments(self, stream: str) -> Iterator[Segment]:

@@ -139,7 +139,8 @@ def refuse_green_threads() -> None:
 
 
 def each(thread: LoopThread, step: Callable[[], Awaitable[T | None]], source: AsyncIterator[Any]) -> Iterator[T]:
-    """What `step` gives until None. The source is closed by the loop, also when the iterator is just dropped."""
+    """Yield what `step` returns until None. The source is closed on the loop, also when the iterator is just
+    dropped."""
     try:
         while (item := thread.run(step)) is not None:
             yield item
