@@ -27,7 +27,7 @@ NO_PAGES = ("404.html",)
 
 @dataclass
 class Page(HTMLParser):
-    """What one page loads, links to, and can be linked at."""
+    """Resources, links and anchors of one page."""
 
     loads: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> list[str]:
-    """What is wrong with a built site, one sentence each."""
+    """Return the faults of a built site, one sentence each."""
     pages = {path.relative_to(site).as_posix(): _read(path) for path in sorted(site.rglob("*.html"))}
     found = [] if pages else [f"{site} has no pages"]
     for name, page in pages.items():
@@ -96,7 +96,7 @@ def _is_outer(target: str) -> bool:
 
 
 def _dead(site: Path, name: str, target: str, pages: dict[str, Page]) -> str:
-    """Why a link within the site leads nowhere; empty if it leads somewhere."""
+    """Return why a link within the site leads nowhere; empty if it leads somewhere."""
     if target.startswith("data:"):
         return ""
     parts = urllib.parse.urlsplit(target)

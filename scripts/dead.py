@@ -32,7 +32,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(slots=True)
 class Facts:
-    """What one file defines, as [name or Class.name, line], and the names that it uses."""
+    """Definitions of one file, as [name or Class.name, line], and the names that it uses."""
 
     defined: list[list[Any]] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)

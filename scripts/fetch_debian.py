@@ -31,7 +31,7 @@ SECONDS = 300
 
 
 class Wanted(NamedTuple):
-    """The programs of one package; `without` says what is skipped where they cannot be had."""
+    """The programs of one package; `without` names what is skipped if they are missing."""
 
     package: str
     programs: tuple[str, ...]

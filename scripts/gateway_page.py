@@ -22,7 +22,7 @@ from buckram.serve.gateway.session_pages import SessionPages
 from buckram.serve.gateway.stream_pages import StreamPages
 
 _NO: Any = None
-"""What a part only needs when it is asked for something."""
+"""Placeholder for arguments that a part needs only when it answers a request."""
 
 
 def parts() -> Sequence[Part]:

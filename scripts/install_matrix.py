@@ -42,7 +42,7 @@ BY_HAND: tuple[tuple[tuple[str, ...], int, str], ...] = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one environment. Sizes in MB: of the archives that pip fetched, and on disk."""
+    """Result of one environment. Sizes in MB: of the archives that pip fetched, and on disk."""
 
     name: str
     ok: bool
@@ -93,7 +93,7 @@ def make(place: Path, requirement: str, python: str = sys.executable, wheels: Pa
 
 
 def pip(place: Path, verb: str, *words: str, wheels: Path | None = None) -> str:
-    """What pip prints. It works on this environment, and is not in it."""
+    """Run pip on this environment from outside of it and return its output. Raises RuntimeError if it fails."""
     offline = ["--no-index", "--find-links", str(wheels)] if wheels is not None else []
     command = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), verb]
     command += ["--quiet", "--disable-pip-version-check", "--no-input", *offline, *words]
@@ -120,7 +120,7 @@ def _plain(name: str) -> str:
 
 
 def tried(place: Path, extra: str) -> list[str]:
-    """What is wrong in an environment that has this extra alone, one sentence each."""
+    """Return the faults of an environment that has this extra alone, one sentence each."""
     found: list[str] = []
     with tempfile.TemporaryDirectory() as empty:
         folder = Path(empty)
@@ -143,7 +143,8 @@ def tried(place: Path, extra: str) -> list[str]:
 
 
 def without_extra(place: Path, folder: Path, env: Mapping[str, str]) -> list[str]:
-    """Each extra that is missing is told with the line that installs it; a command that needs it says so, and is 2."""
+    """Return the faults of missing extras: `buckram version` has to list each with the line that installs it, and a
+    command that needs it has to name it and exit with code 2."""
     shown = run([str(place / "bin" / "buckram"), "version", "--json"], folder, env)
     missing = {one["extra"]: one["install"] for one in json.loads(shown.stdout)["missing_extras"]}
     found = [f"{extra}: {line}" for extra, line in missing.items() if line != f"pip install 'buckram[{extra}]'"]
@@ -162,7 +163,7 @@ def without_extra(place: Path, folder: Path, env: Mapping[str, str]) -> list[str
 
 
 def readme(place: Path, spark: bool) -> list[str]:
-    """What fails of the README's blocks, in their order, beside one cluster."""
+    """Return the failures of the README's blocks, run in their order beside one cluster."""
     with tempfile.TemporaryDirectory() as folder:
         page = ROOT / "README.md"
         done = run_pages([page], bin=place / "bin", folder=Path(folder), spark=spark, alone=True)

@@ -1,4 +1,4 @@
-"""What was tested is written down in `locks/`: this says what each file is for, and reads them.
+"""Files of `locks/`, which record the tested packages: the purpose of each file, and reading them.
 
 A file names every package that a target needs, the dependencies of dependencies among them, with its version and the
 SHA-256 of each of its archives, for every system and each Python of `PYTHONS`. It has no addresses, so any mirror of
@@ -17,7 +17,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "locks"
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
-"""The files were resolved for these; another one gets what the ranges of pyproject.toml bring, and is told so."""
+"""Python versions for which the files were resolved; another one gets the packages that the ranges of pyproject.toml
+allow, and a warning."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Lock:
     package: bool = True
     """With what the package itself needs, and the package is installed with it."""
     apart: bool = False
-    """For an environment of its own: its versions may differ from those of the other files."""
+    """True for a file that is installed into its own environment: its versions may differ from those of the other
+    files."""
 
 
 _SETUP = ("avro", "compression", "db", "fsspec", "history", "otel", "security", "serve", "sqlalchemy")

@@ -20,7 +20,7 @@ from scripts.locks import LOCKS, ROOT, Lock, entries, grouped, name_of, path_of,
 EXTRAS = tuple(extra for extra in LOCKS["all"].extras if extra not in ("connect", "jre", "spark"))
 """The others pin what they have, or need a Java."""
 TOOLS = ("hypothesis", "py-spy", "pytest", "pytest-asyncio", "pytest-xdist", "setuptools")
-"""Not the others of the group `dev`: they want newer versions of what the package has, too."""
+"""Packages of the group `dev` that are installed. The others require newer versions of Buckram's own dependencies."""
 TESTS = (
     "core",
     "client",

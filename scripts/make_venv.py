@@ -1,10 +1,10 @@
-"""Make a virtual environment with what was tested, also where the system's Python has no ensurepip.
+"""Make a virtual environment with the tested packages, also where the system's Python has no ensurepip.
 
 `python make_venv.py DIRECTORY --lock NAME...` installs what these files of `locks/` name (locks.py), pip itself first,
 and nothing whose SHA-256 is not in them; sources are built with the setuptools that is locked, too. Debian ships
 `ensurepip` apart (python3-venv); without it, pip is borrowed from the system or fetched as a wheel from the package
-index, so that no root is needed. What pip fetches and installs is shown. A Python for which nothing was resolved gets
-what the ranges of pyproject.toml bring, and says so.
+index, so that no root is needed. The output of pip is shown. A Python for which nothing was resolved gets the packages
+that the ranges of pyproject.toml allow, with a warning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIONS = ("--disable-pip-version-check", "--no-input")
 # Modules are compiled when they are first imported; most never are.
 LOCKED = ("--no-deps", "--require-hashes", "--no-build-isolation", "--no-compile")
 STORED = "[bdist_wheel]\ncompression = stored\n"
-"""For wheels that are built here and unpacked at once: PySpark's would be compressed for half a minute."""
+"""Settings for wheels that are built here and unpacked at once: compressing PySpark's would take half a minute."""
 SAID_EVERY_S = 5.0
 
 
@@ -125,7 +125,7 @@ def pip_install(python: Path, arguments: Sequence[str], environment: dict[str, s
 
 
 def pip_version(python: Path) -> tuple[int, ...]:
-    """Of the pip in its environment, (0,) if it cannot be told."""
+    """Return the version of the pip in its environment, (0,) if it is unknown."""
     done = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, text=True, check=False)
     found = re.match(r"pip (\d+)\.(\d+)", done.stdout)
     return tuple(map(int, found.groups())) if found else (0,)

@@ -19,7 +19,7 @@ WHO = {
     "spark": "A Spark driver",
     "runtime/telemetry": "Whoever sends traces",
 }
-"""Who has the metrics that a package makes; the parts of these packages run in one process each."""
+"""Process whose metrics a package makes; the parts of these packages run in one process each."""
 
 
 class Metric(NamedTuple):

@@ -1,4 +1,5 @@
-"""Which tests are about a module: those in the mirrored place or in its row of tests/modules.toml, and which are quick.
+"""Search for the tests about a module, in the mirrored place or in its row of tests/modules.toml, and for the quick
+ones.
 
 `src/buckram/core/ledgers/quorum.py` is tested in `tests/core/ledgers/test_quorum.py`. A module that is tested through
 another one, or through a command, has a row that names the test file to look into.
@@ -14,7 +15,7 @@ from pathlib import Path
 
 TABLE = Path("tests/modules.toml")
 ENTRANCES = {"__init__.py", "__main__.py"}
-"""They import, and do nothing else that a test could find wrong."""
+"""Modules that only import: they do nothing that a test could find wrong."""
 LONG = {"slow", "spark", "soak", "share"}
 """Marks of tests that `make check` leaves out, at least in some runs."""
 SOURCE, TESTS = "src/buckram/", "tests/"
@@ -43,7 +44,7 @@ class Table:
     covered: Mapping[str, str] = field(default_factory=dict)
     """The test file of each, or of each folder."""
     untested: Mapping[str, str] = field(default_factory=dict)
-    """Why each has none."""
+    """Reason why each has no tests."""
 
 
 def read_table(path: Path = TABLE) -> Table:
@@ -65,7 +66,7 @@ def nearest(path: str, table: Table, tests: Collection[str]) -> list[str]:
 
 
 def has_quick_tests(tree: ast.Module) -> bool:
-    """Whether a test file has tests that run each time, without a mark of LONG."""
+    """Return whether a test file has tests that run each time, without a mark of LONG."""
     marked: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.Assign) and _is_long(node.value, marked):
@@ -91,7 +92,7 @@ def _any_quick(body: list[ast.stmt], marked: set[str]) -> bool:
 
 
 def _is_long(node: ast.expr, marked: set[str]) -> bool:
-    """Whether an expression names `pytest.mark.slow` or another of LONG, or a variable that has one."""
+    """Return whether an expression names `pytest.mark.slow` or another of LONG, or a variable that has one."""
     return any(
         (isinstance(one, ast.Attribute) and one.attr in LONG and ast.unparse(one.value) == "pytest.mark")
         or (isinstance(one, ast.Name) and one.id in marked)

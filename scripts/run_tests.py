@@ -28,14 +28,14 @@ from scripts.pytest_timing import ALWAYS, DEADLINE, OUTCOMES, VARIABLE
 from scripts.timings import TIMES, file_seconds, over_budget, read_budgets, read_times, slowest
 
 HEAVY = ("spark", "bench", "interop", "mutants")
-"""What --light leaves out: folders that need Spark, or a JDK, or plant bugs in what needs one."""
+"""Folders that --light leaves out: they need Spark, or a JDK, or plant bugs in code that needs one."""
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected)")
 ENDINGS = ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "deselected")
 """Deselected is what this run leaves to `make soak`."""
 FILE_LINE = re.compile(r"^tests/\S+ .*\[ *(\d+)%\]$")
 LANES = 5
 UNKNOWN_S = 5.0
-"""What a test file is taken to need before it was run here."""
+"""Assumed seconds of a test file that has not run here yet."""
 GROUP = re.compile(r"""mark\.share\([^,()]+,\s*["']([^"']+)["']""")
 """Tests of several files of which a run has a share (tests/support/soak.py)."""
 NO_TESTS = 5
@@ -44,7 +44,7 @@ NO_TESTS = 5
 
 @dataclass
 class Suite:
-    """What is left to run, what runs, and how far it is; used by all lanes under its lock."""
+    """Progress of a run: parts that are left, that run and that have ended; used by all lanes under its lock."""
 
     left: list[Part]
     costs: Costs
@@ -52,9 +52,9 @@ class Suite:
     began: float = field(default_factory=time.monotonic)
     lock: threading.Condition = field(default_factory=threading.Condition)
     shares: dict[Part, float] = field(default_factory=dict)
-    """Of each part that has begun, how far it is."""
+    """Completed share of each part that has begun."""
     cpu: dict[str, float] = field(default_factory=dict)
-    """By folder; of whole ones and of parts that have ended."""
+    """CPU seconds by folder, of whole folders and of parts that have ended."""
     ended: set[Part] = field(default_factory=set)
     sums: Counter[str] = field(default_factory=Counter)
     failed: dict[Part, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which share of the long tests a run has: a number that changes with each commit, or that BUCKRAM_SHARE names.
+"""Share of the long tests that a run has: a number that changes with each commit, or that BUCKRAM_SHARE names.
 
 The tests themselves are chosen in tests/support/soak.py.
 """
@@ -13,7 +13,8 @@ VARIABLE = "BUCKRAM_SHARE"
 ALL = "all"
 """The value with which nothing is left out."""
 NUMBERS = 5040
-"""It is divisible by one to ten, so that one of three tests, or of ten, is each as likely as the others."""
+"""Number of shares. It is divisible by one to ten, so that one of three tests, or of ten, is each as likely as the
+others."""
 
 
 def share_of_this_run(root: Path = Path(__file__).parents[1]) -> int | None:

@@ -1,6 +1,6 @@
-"""What mkdocs is told of these pages (mkdocs.yml): the navigation, and links to files that are no pages.
+"""Hooks of mkdocs (mkdocs.yml): the navigation, and links to files that are not pages.
 
-Not here: building the site and looking at what came out (`build_site.py`).
+Not here: building the site and checking the result (`build_site.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def with_wide_items(markdown: str) -> str:
 
 
 def source_url() -> str:
-    """Where the files of the project are shown; empty while they have no public address."""
+    """Return the URL at which the project's files are shown; empty while they have no public address."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
     return str(urls.get("Source", "")).rstrip("/")
 

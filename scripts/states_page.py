@@ -12,7 +12,7 @@ from buckram.core.health.table import TABLE
 
 BY_HAND = "<!-- by hand from here to the next heading -->\n"
 LASTING = {Severity.ERROR: "2m", Severity.WARNING: "10m"}
-"""How long a state has to last before its alert fires, where the table says nothing else."""
+"""Time that a state has to last before its alert fires, unless the table names another one."""
 LEVELS = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
 """Severities as Prometheus' people call them."""
 
