@@ -77,7 +77,8 @@ class ApacheAccess:
 
     @classmethod
     def of(cls, directory: str) -> ApacheAccess:
-        """ConfigError where Apache's software has no way into the cluster, or needs none of this."""
+        """Open the access of a cluster's directory. Raises ConfigError if Apache's software cannot enter the cluster,
+        or needs no such files."""
         need_extra("buckram apache-client")
         root = Path(directory).absolute()
         place = ClusterDirectory.read(root)
@@ -115,8 +116,8 @@ class ApacheAccess:
         return SecurityStore(await open_store(self.metadata))
 
     async def issue(self, name: str, lasts_s: float) -> dict[str, Any]:
-        """Make the files, and let whoever has them in. InvalidArgument for a name that is in use; ChildFailed where
-        `up` does not start ZooKeeper again."""
+        """Make the files, and admit clients that use them. Raises InvalidArgument for a name that is in use, and
+        ChildFailed if `up` does not start ZooKeeper again."""
         from buckram.runtime.net.authority import Authority, write_private
 
         user, folder = PREFIX + _checked(name), self.folder(name)
@@ -166,7 +167,8 @@ class ApacheAccess:
         return sorted(ours, key=lambda one: float(one["issued_s"]))
 
     async def withdraw(self, name: str) -> list[str]:
-        """Take certificate, login and grant back; the serial numbers. InvalidArgument where there is nothing."""
+        """Take certificate, login and grant back; return the serial numbers. Raises InvalidArgument if there is nothing
+        to take back."""
         user = PREFIX + _checked(name)
         security = await self._opened()
         try:

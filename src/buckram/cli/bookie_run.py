@@ -189,7 +189,7 @@ async def _check_start(directory: Path, config: BookieConfig, store: StoreConfig
 
 
 async def _prepare(uri: str, directory: Path, config: BookieConfig, store_config: StoreConfig) -> None:
-    """The embedded store is made where it is missing; a shared one is only ever made on purpose (`cluster init`)."""
+    """Make an embedded store if it is missing; a shared one is made only by `cluster init`."""
     if not uri.startswith("sqlite:"):
         return
     from buckram.bookie.lost_metadata import refuse_lost

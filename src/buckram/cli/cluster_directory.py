@@ -56,7 +56,7 @@ class ClusterDirectory:
 
     @classmethod
     def read(cls, root: Path) -> ClusterDirectory:
-        """An empty one where there is none yet; CorruptStore when it is not what this version writes."""
+        """Read the description; empty if there is none yet. Raises CorruptStore if this version did not write it."""
         path = root / DESCRIPTION
         try:
             found = json.loads(path.read_bytes())
@@ -83,7 +83,7 @@ class ClusterDirectory:
         return self.bookies > 0
 
     def check_is_ours(self) -> None:
-        """ConfigError for a directory without a cluster that holds somebody else's files."""
+        """Raise ConfigError for a directory without a cluster that holds foreign files."""
         foreign = [] if self.made else sorted(one.name for one in self.root.iterdir() if not _OURS.fullmatch(one.name))
         if foreign:
             more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -107,7 +107,7 @@ class ClusterDirectory:
         draft.replace(self.root / DESCRIPTION)
 
     def bookie(self, number: int) -> Path:
-        """The directory of a bookie, which it keeps whatever disks are named later."""
+        """Return the directory of a bookie, which it keeps whatever disks are named later."""
         return self.places.get(number, self.root / f"bookie-{number}")
 
     def bookie_directories(self) -> list[Path]:
@@ -118,12 +118,12 @@ class ClusterDirectory:
         return list(dict.fromkeys(there))
 
     def place(self, count: int) -> None:
-        """Give each bookie that is new, up to number `count`, its directory: on one disk after the other."""
+        """Give each new bookie, up to number `count`, its directory: on one disk after the other."""
         for number in range(self.bookies + 1, count + 1) if self.disks else ():
             self.places.setdefault(number, self.disks[(number - 1) % len(self.disks)] / f"bookie-{number}")
 
     def missing_disk(self, number: int) -> Path | None:
-        """The disk of a bookie if it is not there: not mounted, or no directory."""
+        """Return the disk of a bookie if it is not there: not mounted, or no directory."""
         place = self.places.get(number)
         return None if place is None or place.parent.is_dir() else place.parent
 
@@ -133,7 +133,7 @@ class ClusterDirectory:
         return number in self.ports and not (path.is_dir() and any(path.iterdir()))
 
     def free_port(self, number: int) -> int:
-        """The port that the bookie had, 0 when it had none or another program has it now."""
+        """Return the port that the bookie had, 0 when it had none or another program has it now."""
         port = self.ports.get(number, 0)
         return port if port and _is_free(port) else 0
 

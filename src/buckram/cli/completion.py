@@ -39,7 +39,7 @@ def namespaces(context: click.Context, _: click.Parameter, begun: str) -> list[s
 
 
 def bookies(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Those that are down, too."""
+    """Return the bookies, including those that are down."""
 
     async def found(client: Client) -> list[str]:
         store = client.services.store

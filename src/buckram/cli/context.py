@@ -1,8 +1,9 @@
-"""Contexts: clusters that have a name on this machine, each with what its clients say and trust. One file has them.
+"""Contexts: named clusters of this machine, each with the credentials and authorities of its clients. One file has
+them.
 
-They count for the command line alone; `connect()` does not look at them. Which one counts: `--context`, else
-BUCKRAM_CONTEXT, else the current one; the last two only where neither `--metadata` nor BUCKRAM_METADATA names one.
-A context is a whole: with `--context` no variable of the environment says where the cluster is, who this is or who is
+They apply to the command line only; `connect()` does not read them. The one in use is: `--context`, else
+BUCKRAM_CONTEXT, else the current one; the last two only where neither `--metadata` nor BUCKRAM_METADATA names one. A
+context is a whole: with `--context` no variable of the environment says where the cluster is, who this is or who is
 trusted, so that the token of one cluster is never shown to another.
 """
 
@@ -42,7 +43,7 @@ _RIVALS = {
     "certificate": ("BUCKRAM_TLS_KEY",),
     "key": ("BUCKRAM_TLS_CERTIFICATE",),
 }
-"""Variables that say the same in another way."""
+"""Variables that set the same value in another way."""
 SAID = {*FIELDS.values(), *(name for rivals in _RIVALS.values() for name in rivals), "BUCKRAM_AUTH_SASL_PASSWORD_FILE"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -60,7 +61,7 @@ class Chosen:
     _before: dict[str, str] | None = field(default=None, repr=False)
 
     def apply(self, name: str, values: Mapping[str, str], *, whole: bool) -> None:
-        """Let the environment say what the context says. `whole`: and nothing else of a cluster."""
+        """Set the environment variables of the context. `whole`: remove all other variables of a cluster."""
         if self._before is None:
             self._before = dict(os.environ)
         if whole:
@@ -73,7 +74,7 @@ class Chosen:
         self.name = name
 
     def restore(self) -> None:
-        """The environment as it was before."""
+        """Restore the earlier environment."""
         if self._before is not None:
             os.environ.clear()
             os.environ.update(self._before)
@@ -81,7 +82,7 @@ class Chosen:
 
 
 def context_in_use() -> str | None:
-    """The name of the context that chose the cluster of the command that is running."""
+    """Return the name of the context that chose the cluster of the command that is running."""
     context = click.get_current_context(silent=True)
     chosen = context.find_object(Chosen) if context is not None else None
     return chosen.name if chosen is not None else None
@@ -106,7 +107,8 @@ def _asked(context: click.Context, _: click.Parameter, name: str | None) -> None
 
 
 def cluster_of_context(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """The callback of `--metadata`: the URI by option, environment or context; None: look beside `buckram up`."""
+    """Return the URI by option, environment or context; None: look beside `buckram up`. It is the callback of
+    `--metadata`."""
     from click.core import ParameterSource
 
     chosen = context.find_object(Chosen) or Chosen()
@@ -147,7 +149,7 @@ def _remark_another_here(name: str, uri: str) -> None:
 
 
 def check_name(name: str) -> str:
-    """The name. InvalidArgument."""
+    """Return the name if it is valid. Raises InvalidArgument."""
     if _NAME.fullmatch(name) is None:
         from buckram.errors import InvalidArgument
 

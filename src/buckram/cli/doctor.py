@@ -87,7 +87,7 @@ async def _examine(uri: str, fix: bool) -> Examined:
 
 
 async def _client_of(store: TreeStore, stack: AsyncExitStack) -> Client | BuckramError:
-    """A client for what only clients see and mend; the error where none may use the cluster now."""
+    """Return a client, for checks and fixes that need one, or the error for which no client can be opened now."""
     from buckram.cluster import connect
     from buckram.errors import BuckramError
 

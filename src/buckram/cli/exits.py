@@ -99,7 +99,7 @@ def _usage(problem: click.ClickException) -> Fault:
 
 
 def exit_code_of(error: BaseException) -> Exit:
-    """The exit code for an error that ends a command."""
+    """Return the exit code for an error that ends a command."""
     if isinstance(error, click.ClickException):
         return Exit(error.exit_code)
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
@@ -128,7 +128,7 @@ def exit_code_of(error: BaseException) -> Exit:
 
 
 def _extra_of(error: BaseException) -> str | None:
-    """The extra that brings the package whose absence this error is about."""
+    """Return the extra that brings the package whose absence this error is about."""
     if not isinstance(error, ModuleNotFoundError):
         return None
     from buckram.extras import extra_of
@@ -158,7 +158,8 @@ def _http_status(error: BaseException) -> int | None:
 
 @functools.cache
 def _by_code() -> dict[Exit, tuple[type[BaseException], ...]]:
-    """The first one that has the error counts. Imported when an error is there, as they are many."""
+    """Return the error classes of each exit code; the first code that lists an error's class applies. They are imported
+    only when an error has occurred, because they are many."""
     from buckram import errors
     from buckram.errors.groups import ABSENT, CONFLICTS
 
@@ -202,7 +203,7 @@ def _is_about_a_cluster(error: BaseException) -> bool:
 
 
 def line_of(error: BaseException) -> str:
-    """One line that a person can act on."""
+    """Return one line that a person can act on."""
     code = exit_code_of(error)
     message = str(error)
     if code is Exit.INTERRUPTED:

@@ -81,7 +81,7 @@ Work = Callable[["Client", int], Awaitable[Outcome]]
 
 
 def _which(ledgers: tuple[int, ...], everything: bool) -> Sequence[int] | None:
-    """The ledgers, each once; None: all of them. InvalidArgument."""
+    """Return the ledgers, each once; None: all of them. Raises InvalidArgument."""
     if everything == bool(ledgers):
         raise InvalidArgument("name the ledgers, or say --all" if not ledgers else "--all: name no ledgers beside it")
     return None if everything else list(dict.fromkeys(ledgers))
@@ -166,7 +166,8 @@ def _failed(ledger: int, error: BuckramError) -> Outcome:
 
 
 def _end(sums: Sums, as_json: bool, alone: bool, extra: dict[str, Any], more: str = "") -> None:
-    """`extra` and `more` are what the last line says beside the ledgers and their states."""
+    """Print the last line with the sums and exit with the code. `extra` and `more` are additional contents of that
+    line."""
     if not alone and as_json:
         shown = {"ledgers": sums.ledgers, "healthy": not sums.problems and not sums.stopped, "states": sums.states}
         emit(shown | extra | {"stopped": sums.stopped or None, "problems": [one.as_json() for one in sums.problems]})
@@ -267,9 +268,9 @@ def repair(
 ) -> None:
     """Copy missing or bad entries from good replicas. Where a bookie is gone, they go onto another one.
 
-    Every copy is read. Says what it did; a ledger that cannot be repaired stops no other. With --json a line for each
-    ledger, and for more than one a last line with the sums. The exit code is the highest that any ledger has: 1 when
-    something is left to repair.
+    Every copy is read. It reports what it did; a ledger that cannot be repaired does not stop the others. With --json a
+    line for each ledger, and for more than one a last line with the sums. The exit code is the highest that any ledger
+    has: 1 when something is left to repair.
 
     \b
     Examples:

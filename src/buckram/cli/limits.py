@@ -18,7 +18,7 @@ _BYTES = ("bytes", "bytes_per_s")
 
 
 def limit_option(*kinds: type) -> Callable[[F], F]:
-    """The option for the fields of these dataclasses."""
+    """Return the option for the fields of these dataclasses."""
     names = sorted(field.name for kind in kinds for field in fields(kind))
 
     def complete(_context: click.Context, _: click.Parameter, begun: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Load generators behind `buckram bench`: writes at full speed or paced, reads in sequence or at random.
 
-They use the public client as a program would. Paced latency counts from the moment an entry was due, so a generator
-or a cluster that falls behind shows it. Figures only; starting clusters and printing are elsewhere.
+They use the public client as a program would. Paced latency counts from the moment an entry was due, so it includes any
+lag of the generator or the cluster. Figures only; starting clusters and printing are elsewhere.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Tally:
         return dict(zip(("p50_ms", "p99_ms", "p999_ms"), self.quantiles((0.5, 0.99, 0.999)), strict=True))
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:
-        """Milliseconds for each of these ascending shares, each wait weighted by its entries: the smallest latency
-        that at least that share of the entries did not exceed. Zeros when there was none."""
+        """Return milliseconds for each of these ascending shares, each wait weighted by its entries: the smallest
+        latency that at least that share of the entries did not exceed. Zeros when there was none."""
         ordered = sorted(self.waits)
         total = sum(n for _, n in ordered)
         found: list[float] = []
@@ -98,7 +98,7 @@ async def write(
 ) -> dict[str, Any]:
     """Run a write load after a short warm-up; the figures of `buckram bench write`. Ledgers are closed at the end.
 
-    `measured(tally)` is entered for the time that counts, with what will hold every wait of it.
+    `measured(tally)` is entered for the measured period, with the tally of its waits.
     """
     # The writer knows the limit to the byte; what cannot be a frame is not even made.
     if load.size > (limit := client.services.net.max_frame_bytes):
@@ -137,7 +137,8 @@ async def write(
 async def _full_speed(
     writers: list[Writer], payloads: list[bytes], load: WriteLoad, tally: Tally, seconds: float
 ) -> None:
-    """A few chains a ledger, each always waiting for one batch: per entry nothing but a place in a list."""
+    """Write with a few chains per ledger, each waiting for one batch at a time, so that an entry costs only a place in
+    a list."""
     chains = 4 if len(writers) == 1 else 2
     batch = max(1, load.outstanding // (len(writers) * chains))
     entries = [payloads[n % len(payloads)] for n in range(batch)]
@@ -246,7 +247,7 @@ def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) 
 
 
 def _timerfd() -> int | None:
-    """A Linux timer as a file descriptor; None elsewhere."""
+    """Return a Linux timer as a file descriptor; None elsewhere."""
     try:
         descriptor: int = _libc().timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     except (AttributeError, OSError):
@@ -266,7 +267,8 @@ def _libc() -> ctypes.CDLL:
 
 
 async def read_sequential(reader: Reader, batch: int) -> dict[str, Any]:
-    """All readable entries, `batch` a call, two calls at a time; latency is that of a call."""
+    """Read all readable entries, `batch` per call, two calls at a time; return the figures. Latency is that of a
+    call."""
     last = await reader.read_last_confirmed()
     tally, size, began, cpu = Tally(), 0, time.perf_counter(), cpu_seconds()
     starts = iter(range(0, last + 1, batch))

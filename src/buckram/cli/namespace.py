@@ -98,7 +98,7 @@ def create(
 @metadata_option
 @json_option
 def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
-    """All namespaces in which one may read something, in order.
+    """List all namespaces in which you may read something, in order.
 
     \b
     Example:
@@ -152,7 +152,7 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 def set_policy(
     name: str, settings: tuple[str, ...], limits: tuple[str, ...], force: bool, uri: str | None, as_json: bool
 ) -> None:
-    """Change settings of a namespace. Writers that are open see them when they are opened again; quotas hold at once.
+    """Change settings of a namespace. Open writers see them when they are opened again; quotas apply at once.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Tells systemd that a service is ready, where it asks for that (`Type=notify`)."""
+"""Notification of systemd that a service is ready, for units with `Type=notify`."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ def split(full: str) -> tuple[str, str]:
 
 @asynccontextmanager
 async def objects_of(client: Client, namespace: str, name: str) -> AsyncIterator[Objects]:
-    """The objects of a namespace. Where there is none, the first part of a name with slashes may have been taken for
-    it: NoSuchNamespace says so."""
+    """Yield the objects of a namespace. If it does not exist, the first part of a name with slashes may have been taken
+    for a namespace: NoSuchNamespace then says so."""
     try:
         async with client.objects(namespace) as objects:
             yield objects
@@ -310,7 +310,7 @@ object_.add_command(abort)
 
 @contextmanager
 def _input(file: str) -> Iterator[tuple[BinaryIO | FileIO, int | None]]:
-    """The file that is put, and its size where that is known."""
+    """Yield the file to put, and its size if that is known."""
     if file == "-":
         # Without a buffer: its lock would be held by the thread that reads when the command ends early.
         with open(0, "rb", buffering=0, closefd=False) as data:

@@ -114,14 +114,15 @@ def custom_metadata(pairs: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def cluster_uri(given: str | None) -> str:
-    """The URI in force; ConfigError that says how to start or name a cluster when there is none."""
+    """Return the URI in force; raises ConfigError, which tells how to start or name a cluster, if there is none."""
     return given or default_uri(os.environ, Path.cwd(), how="give --metadata URI")
 
 
 def connected(
     uri: str | None, *, wire_protocol: int | None = None, service: str = ""
 ) -> AbstractAsyncContextManager[Client]:
-    """The client of one command, configured by the environment. `service`: its name in telemetry, if it serves."""
+    """Return the client of one command, configured by the environment. `service`: its name in telemetry, if it
+    serves."""
     from dataclasses import replace
 
     from buckram.cluster import connect
@@ -137,7 +138,7 @@ def connected(
 
 @asynccontextmanager
 async def _explained(opening: AbstractAsyncContextManager[Client]) -> AsyncIterator[Client]:
-    """A client whose commands say of a stream that does not exist that its namespace does not."""
+    """Yield a client; a NoSuchStream in the block becomes NoSuchNamespace if the namespace does not exist either."""
     async with opening as client:
         try:
             yield client
@@ -154,7 +155,8 @@ async def _explained(opening: AbstractAsyncContextManager[Client]) -> AsyncItera
 
 @asynccontextmanager
 async def metadata_of(uri: str | None) -> AsyncIterator[TreeStore]:
-    """The cluster's metadata store alone, for what needs no bookie: a client costs half a second of imports."""
+    """Yield the cluster's metadata store alone, for commands that need no bookie: a client costs half a second of
+    imports."""
     from buckram.metadata.uri import open_store
 
     store = await open_store(cluster_uri(uri))
@@ -199,7 +201,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 
 def watch_async(main: Coroutine[Any, Any, None]) -> None:
-    """As `run_async`, for what goes on until Ctrl-C, which is its normal end."""
+    """Run like `run_async`, for commands that go on until Ctrl-C, which is their normal end."""
     try:
         run_async(_until_cancelled(main))
     except KeyboardInterrupt:
@@ -209,7 +211,8 @@ def watch_async(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def _until_cancelled(main: Coroutine[Any, Any, None]) -> None:
-    """Run it. A cancellation that gets lost, because what it interrupted ended in the same moment, comes again."""
+    """Run a coroutine. A cancellation that gets lost, because the interrupted step ended at the same moment, is
+    repeated."""
     import asyncio
 
     task = asyncio.ensure_future(main)
@@ -223,7 +226,8 @@ async def _until_cancelled(main: Coroutine[Any, Any, None]) -> None:
 
 
 def oidc_issuer() -> Issuer | None:
-    """The issuer whose tokens a gateway or a server of databases takes beside the cluster's own. ConfigError."""
+    """Return the issuer whose tokens a gateway or a server of databases accepts besides the cluster's own. Raises
+    ConfigError."""
     from buckram.config import load
     from buckram.core.security.oidc import issuer_of
 

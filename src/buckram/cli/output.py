@@ -18,7 +18,7 @@ from buckram.types import LedgerMetadata
 
 
 def emit(value: Mapping[str, Any]) -> None:
-    """One JSON line, at once, which no terminal obeys."""
+    """Print one JSON line at once, without control characters."""
     print(json.dumps(value, default=_plain).replace("\x7f", "\\u007f"), flush=True)
 
 
@@ -188,7 +188,7 @@ class Advance(Protocol):
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None, *, show: bool = True, rest: bool = False) -> Iterator[Advance]:
-    """A bar on standard error, only at a terminal; the value is called with how much more is done.
+    """Yield a bar on standard error, only at a terminal; the value is called with how much more is done.
 
     `rest`: and with the total, which may grow, and what stands behind the bar.
     """

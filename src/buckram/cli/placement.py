@@ -133,7 +133,7 @@ def check(fix: bool, password: str, uri: str | None, as_json: bool) -> None:
 
 
 Row = tuple["Misplaced", "RepairReport | str | None", bool]
-"""A ledger, what a repair of it said, and whether it breaks its placement still."""
+"""Ledger, result of its repair, and whether it still breaks its placement."""
 
 
 @dataclass(slots=True)
@@ -255,7 +255,7 @@ def topology() -> None:
 @metadata_option
 @json_option
 def show(uri: str | None, as_json: bool) -> None:
-    """Location and labels of each bookie, and who says so.
+    """Show location and labels of each bookie, and their source.
 
     \b
     Example:
@@ -340,7 +340,7 @@ async def _load(uri: str | None, file: str, lines: Sequence[str]) -> tuple[Topol
 
 
 async def _known(client: Client) -> list[str]:
-    """Every bookie that has a cookie or is registered."""
+    """Return every bookie that has a cookie or is registered."""
     there = client.services.bookies.bookies
     return sorted(dict.fromkeys((*await client.services.store.known_bookies(), *there.writable, *there.readonly)))
 

@@ -27,11 +27,11 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class ProfileFailed(BuckramError):
-    """py-spy could not look into a process; says what it said."""
+    """py-spy could not profile a process; the message has its output."""
 
 
 def sampler() -> str:
-    """The py-spy to use; ConfigError where there is none."""
+    """Return the path of py-spy; raises ConfigError if it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     if found is None:

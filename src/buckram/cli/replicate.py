@@ -438,7 +438,7 @@ def reconcile(
 async def _reconciled(
     namespace: str, uri: str | None, other: str, found: Sequence[Difference] | None, rate: str | None
 ) -> tuple[list[Difference], KeptObjects | None]:
-    """The differences; if `found` is given they are reconciled, provided that they are still the same."""
+    """Return the differences; if `found` is given they are reconciled, provided that they are still the same."""
     from buckram.replication.reconciling import differences, differing_objects
     from buckram.replication.reconciling import reconcile as reconciled
     from buckram.replication.sides import read_link, side_of

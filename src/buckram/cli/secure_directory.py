@@ -77,7 +77,7 @@ class SecureDirectory:
         return True
 
     def bookie_settings(self) -> dict[str, str]:
-        """The environment of the bookies."""
+        """Return the environment variables of the bookies."""
         return {
             "BUCKRAM_TLS_MODE": "required",
             "BUCKRAM_TLS_CA": str(self.ca),
@@ -95,5 +95,5 @@ class SecureDirectory:
         return TlsConfig("required", str(self.ca), str(self.path / "gateway.pem"), str(self.path / "gateway.key"))
 
     def admin_settings(self) -> dict[str, str]:
-        """The environment of what looks after the cluster."""
+        """Return the environment variables of the services that maintain the cluster."""
         return {"BUCKRAM_CA": str(self.ca), "BUCKRAM_TOKEN": self.admin_token}

@@ -41,7 +41,8 @@ Cancelled = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class SecureStore:
-    """`kind` is zookeeper or etcd. Its files are among those of `guard`, and for their owner only."""
+    """Secured metadata store. `kind` is zookeeper or etcd. Its files are among those of `guard`, readable by their
+    owner only."""
 
     guard: SecureDirectory
     kind: str
@@ -133,7 +134,7 @@ class SecureStore:
         return found
 
     def change_login(self, user: str, password: str | None) -> None:
-        """Give a user a password, or take the login away. It counts when ZooKeeper has been started again."""
+        """Give a user a password, or take the login away. It takes effect when ZooKeeper has been restarted."""
         from buckram.runtime.net.authority import write_private
 
         with (self.guard.path / "zookeeper.lock").open("a") as held:

@@ -31,7 +31,7 @@ class Reach:
     tokens: bool
     tls: TlsConfig | None
     ca: str
-    """The file of those who certify other servers; empty: whom this system trusts."""
+    """File of the authorities of other servers; empty: the system's authorities."""
     hosts: Sequence[str]
     pages: Sequence[str]
 
@@ -57,7 +57,7 @@ class Reach:
 
 
 def serving_options(command: F) -> F:
-    """The options that `Reach` is made of."""
+    """Add the options from which `Reach` is made."""
     for option in (
         click.option("--allow-origin", "pages", multiple=True, metavar="URL", help="Origin of pages that may use it."),
         click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name by which clients reach it."),
@@ -93,7 +93,7 @@ def stoppable(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def stop_event() -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set."""
+    """Return an event that SIGINT and SIGTERM set."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

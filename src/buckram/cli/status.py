@@ -59,7 +59,8 @@ def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
 
 
 async def _watch(gatherer: Gatherer, pause: float, as_json: bool) -> None:
-    """Look for ever. While the metadata store is away that is said, and it goes on when it is back."""
+    """Show the health again and again. While the metadata store is away, that is reported, and it goes on
+    afterwards."""
     while True:
         found = await gatherer.look()
         if not as_json:
@@ -110,7 +111,7 @@ def _show_healing(healing: Overview) -> None:
 
 
 def _show_bookies(bookies: tuple[BookieState, ...]) -> None:
-    """All of a small cluster; of a large one those that are not well, and the fullest."""
+    """Print all bookies of a small cluster; of a large one those with problems, and the fullest."""
     shown = sorted(bookies, key=lambda one: (one.state == "writable", one.free_bytes or 0))[:MOST_LEDGERS]
     rows = [(one.id, one.state, _gb(one.free_bytes), _gb(one.total_bytes)) for one in bookies if one in shown]
     table(("BOOKIE", "STATE", "FREE GB", "OF GB"), rows)

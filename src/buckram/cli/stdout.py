@@ -53,7 +53,7 @@ class Screen(io.TextIOWrapper):
 
 
 class Obeyed:
-    """A Screen for those who know what they write, such as a progress bar."""
+    """A Screen that passes control characters, for trusted writers such as a progress bar."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -83,7 +83,7 @@ class Payload:
 
 
 def visible(text: str) -> str:
-    """The text with escapes, such as \\x1b, in the place of control characters."""
+    """Return the text with escapes, such as \\x1b, in the place of control characters."""
     return _OBEYED.sub(_escape, text)
 
 
@@ -98,13 +98,13 @@ def clear_screen() -> None:
 
 
 def obeyed(stream: IO[str]) -> IO[str]:
-    """The stream without escapes."""
+    """Return the stream that writes control characters unescaped."""
     return Obeyed(stream) if isinstance(stream, Screen) else stream  # type: ignore[return-value]
 
 
 def open_standard_files() -> None:
-    """A process that was started with one of them closed gets /dev/null there: else the first file or socket that it
-    opens has that number, and libuv aborts when it closes one below 3. sys.stdout stays None. First of all calls."""
+    """Open /dev/null in the place of standard files that are closed: else the first file or socket that the process
+    opens gets that number, and libuv aborts when it closes one below 3. sys.stdout stays None. First of all calls."""
     number = 0
     while number <= 2:
         number = os.open(os.devnull, os.O_RDWR)
@@ -132,7 +132,7 @@ def name_output() -> None:
 
 
 def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Bytes that came as bytes go as bytes, such as those of a name on the command line; the rest is escaped."""
+    """Write undecodable input bytes, such as those of a name on the command line, unchanged; escape the rest."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     part = error.object[error.start : error.end]

@@ -31,7 +31,7 @@ def cursor() -> None:
 @metadata_option
 @json_option
 def list_cursors(name: str, uri: str | None, as_json: bool) -> None:
-    """The cursors of a stream, each with its lag in records.
+    """List the cursors of a stream, each with its lag in records.
 
     \b
     Example:

@@ -89,7 +89,8 @@ def offload(
 
 
 async def _check_policy_place(client: Client, namespace: str, location: str) -> None:
-    """InvalidArgument where others set policies, and the operator has not listed the place that this one names."""
+    """Raise InvalidArgument if others may set policies, and the operator has not listed the place that this one
+    names."""
     from buckram.metadata.security import SecurityStore
 
     places = janitor_places()[1]

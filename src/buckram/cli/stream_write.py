@@ -141,7 +141,7 @@ class _Copy:
                 await writer.abandon()
 
     async def _refuse_new_name_with_blanks(self, client: Client) -> None:
-        """A typing error must not make a stream whose name has to be quoted from then on."""
+        """Refuse to create a stream with blanks in its name, which may be a typing error."""
         if not self._choice.create or not has_blanks(self._name):
             return
         try:
@@ -247,6 +247,6 @@ class _Copy:
 
 
 async def _when_lost(writer: StreamWriter, source: Lines) -> None:
-    """A writer that was taken over ends at once, not with its next line."""
+    """End the input at once when the writer is lost, not with its next line."""
     await writer.lost.wait()
     source.stop()

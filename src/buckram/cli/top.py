@@ -128,7 +128,7 @@ async def _stream(client: Client, namespace: str, name: str) -> Stream | None:
 
 
 def _rates(before: Look, now: Look) -> dict[str, Any]:
-    """The screen as `--json` prints it. A bookie that was restarted meanwhile counts from its start."""
+    """Return the rates in the form that `--json` prints. Rates of a bookie restarted meanwhile count from its start."""
     seconds = max(now.at_s - before.at_s, 1e-3)
 
     def rate(had: int, has: int) -> float:

@@ -1,4 +1,4 @@
-"""`buckram usage`: what each namespace stores, does and may do."""
+"""`buckram usage`: what each namespace stores and transfers, and its quotas."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ def version(as_json: bool) -> None:
 
 
 def version_line() -> str:
-    """The version and the compiled module, as `--version` prints them."""
+    """Return the version and the compiled module, as `--version` prints them."""
     return f"buckram, version {installed()}, compiled: {'yes' if compiled() else 'no'}"
 
 
 def installed() -> str:
-    """The version of this installation."""
+    """Return the version of this installation."""
     from importlib.metadata import version as version_of
 
     return version_of("buckram")

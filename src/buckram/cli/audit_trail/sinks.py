@@ -78,7 +78,7 @@ class SyslogSink:
 
 
 def open_sink(setting: str) -> Sink | None:
-    """Return what [bookie] audit_sink names; None for "". ConfigError."""
+    """Return the sink that [bookie] audit_sink names; None for "". Raises ConfigError."""
     kind, colon, path = setting.partition(":")
     if not setting:
         return None

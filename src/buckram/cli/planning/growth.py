@@ -12,7 +12,7 @@ DAY_S = 86_400.0
 MOST_POINTS = 150
 """Maximum samples of which all pairs give slopes; more samples are thinned out evenly."""
 LEAST_S = 3600.0
-"""A shorter history says nothing about days."""
+"""Minimum length of a history in seconds: a shorter one says nothing about days."""
 
 
 class Trend(NamedTuple):

@@ -1,4 +1,4 @@
-"""Samples of the space of all bookies: what one is as a record of the usage history, and sums of racks over time."""
+"""Samples of the space of all bookies: their form as records of the usage history, and sums of racks over time."""
 
 from __future__ import annotations
 

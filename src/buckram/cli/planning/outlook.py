@@ -1,4 +1,5 @@
-"""When racks are full, as things go or after a change. Pure arithmetic; what it takes for granted it says."""
+"""Forecast of the time when racks are full, unchanged or after a change. Pure arithmetic; assumptions are part of the
+result."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class Outlook:
 
 
 def outlook(samples: Sequence[Sample], reserved_bytes: int, change: Change | None = None) -> Outlook:
-    """`reserved_bytes`: free space of one bookie below which it is read-only. InvalidArgument for an empty history."""
+    """Forecast when racks are full. `reserved_bytes`: free space of one bookie below which it is read-only. Raises
+    InvalidArgument for an empty history."""
     points = by_rack(samples)
     if not points:
         raise InvalidArgument("the usage history is empty: let `buckram plan record --every 10m` run for a day or two")
@@ -140,7 +142,7 @@ def _apply(now: dict[str, _Now], change: Change) -> None:
 
 
 def _fill(now: Mapping[str, _Now], reserved: int, rate_of: Callable[[_Now], float]) -> dict[str, float | None]:
-    """Days until each rack is full. When one is, what it took goes to the others, by their numbers of bookies."""
+    """Return days until each rack is full. The load of a full one goes to the others, by their numbers of bookies."""
     left = {rack: float(one.usable(reserved) - one.used) for rack, one in now.items()}
     rates = {rack: rate_of(one) for rack, one in now.items()}
     found: dict[str, float | None] = dict.fromkeys(now)

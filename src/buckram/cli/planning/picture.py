@@ -15,7 +15,8 @@ MOST_DAYS = 730.0
 
 
 def svg(found: Outlook) -> str:
-    """Full is 100 %: each rack by what it can take. Solid lines are the history, dashed ones the median from now on."""
+    """Draw the use of each rack in percent of its capacity. Solid lines are the history, dashed ones the median from
+    now on."""
     past = found.span_s / DAY_S
     ahead = min(MOST_DAYS, max((one.days for one in found.racks if one.days is not None), default=30.0) * 1.1 + 1)
     scale = _Scale(past, ahead)

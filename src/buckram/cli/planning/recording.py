@@ -23,7 +23,7 @@ MOST_SAMPLES = 100_000
 
 
 async def sample(client: Client) -> Sample:
-    """The space of every bookie that answers, now. MetadataError."""
+    """Return the present space of every bookie that answers. Raises MetadataError."""
     await client.services.clocks.ensure()
     found = await client.services.store.bookies()
     known = await spaces(client, sorted({*found.writable, *found.readonly}))

@@ -16,9 +16,9 @@ MOST_BOOKIES = 100_000
 class Load:
     """Load that the cluster has to take.
 
-    `bytes_per_s` and `retention_s`: written payload, and how long it is kept. `lost`: how many bookies (or racks, where
-    `racks` is not 0) may be gone while everything still goes on. `bookie_bytes_per_s`: what one bookie takes; `fill`:
-    how full a disk may get; `copy_bytes_per_s`: what one bookie copies while it makes lost copies again.
+    `bytes_per_s` and `retention_s`: written payload, and how long it is kept. `lost`: how many bookies (or racks, if
+    `racks` is not 0) may fail without an interruption. `bookie_bytes_per_s`: what one bookie takes; `fill`: how full a
+    disk may get; `copy_bytes_per_s`: what one bookie copies while it makes lost copies again.
     """
 
     bytes_per_s: float
@@ -43,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One reason for bookies, and how many it asks for, with those that may be lost."""
+    """One requirement on the number of bookies, and that number, including those that may be lost."""
 
     what: str
     bookies: int
@@ -68,7 +68,7 @@ class Sizing:
 
 
 def sizing(load: Load) -> Sizing:
-    """InvalidArgument where more bookies would be needed than there can be."""
+    """Return the number of bookies for a load. Raises InvalidArgument if more are needed than there can be."""
     quorum = load.quorum
     stored = load.bytes_per_s * load.retention_s * quorum.write_quorum
     for_space = math.ceil(stored / (load.fill * load.bookie_bytes))
