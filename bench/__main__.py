@@ -109,7 +109,7 @@ def _measured(name: str, version: str, folder: Path, *, again: bool, repeat: int
 
 
 def _middle(measured: list[Figures]) -> Figures:
-    """The median of each figure that is a number, of others the last value."""
+    """Return the median of each numeric figure, and the last value of others."""
     if len(measured) == 1:
         return measured[0]
     found = dict(measured[-1])

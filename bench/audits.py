@@ -104,7 +104,7 @@ async def _until_gone(bench: Bench, bookie: str) -> None:
 
 
 async def _until_marked(uri: str) -> None:
-    """The auditor wakes the workers when it has marked everything."""
+    """Wait until everything is marked: the auditor then wakes the workers."""
     limit = time.monotonic() + _WITHIN_S
     async with looking(uri) as store:
         while not await _said_so(store):

@@ -103,7 +103,7 @@ def machine_kind(cpuinfo: str | None = None, cores: int | None = None) -> str:
 
 
 def load(kind: str, folder: Path = FOLDER) -> dict[str, dict[str, Known]]:
-    """The baseline for a kind of machine by case; empty where there is none."""
+    """Return the baseline for a kind of machine by case; empty where there is none."""
     path = folder / f"{kind}.json"
     if not path.exists():
         return {}

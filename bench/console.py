@@ -27,7 +27,8 @@ _BATCH = 500
 
 
 async def fetch(port: int, path: str, host: str = "127.0.0.1") -> float:
-    """Milliseconds of one GET on a connection of its own, to its last byte. RuntimeError for any status but 200."""
+    """Return milliseconds of one GET on a connection of its own, to its last byte. Raises RuntimeError for any status
+    but 200."""
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -59,7 +60,7 @@ async def fill(uri: str, count: int) -> None:
 
 
 async def overview(port: int) -> list[float]:
-    """Milliseconds of everything that the page asks for, for each look."""
+    """Return the milliseconds of all requests of the page, for each look."""
     found: list[float] = []
     for _ in range(LOOKS):
         began = time.perf_counter()
@@ -122,7 +123,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def measure(seconds: float) -> dict[str, Any]:
-    """All figures of both."""
+    """Return the figures of the overview and of the scrape."""
     with cluster(environment={"BUCKRAM_BOOKIE_HTTP": "127.0.0.1:0"}) as bench:
         figures = asyncio.run(scraped(bench, seconds))
         asyncio.run(fill(bench.uri, LEDGERS))

@@ -28,7 +28,7 @@ _CHUNK_MB = 8
 
 
 def text() -> str:
-    """A hundred bytes that do not repeat."""
+    """Return a hundred bytes that do not repeat."""
     return "".join(random.choices(string.ascii_letters + string.digits, k=100))
 
 
@@ -65,7 +65,7 @@ async def _count(db: Database) -> int:
 
 
 async def _reading(db: Database, follower: Database) -> Figures:
-    """Rows by key of a follower, by 64 tasks of one process; no bookie is asked."""
+    """Measure reads of rows by key from a follower, by 64 tasks of one process; no bookie is involved."""
     last = await _count(db)
     await follower.query("SELECT 1", consistency="stale", after=db.applied)
 
@@ -100,7 +100,7 @@ async def _lagging(db: Database, follower: Database) -> Figures:
 
 
 async def _large(bench: Bench, client: Client) -> Figures:
-    """A database of LARGE_MB: how fast it is written, and how long a follower takes that has nothing."""
+    """Measure the writing of a database of LARGE_MB, and the time until an empty follower has it."""
     async with client.namespace().database("large") as db:
         await db.lead()
         await db.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, data BLOB)")

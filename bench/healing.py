@@ -96,7 +96,8 @@ class Healed:
 
 @contextlib.contextmanager
 def healer(uri: str, **settings: object) -> Iterator[Healer]:
-    """One worker process with an auditor; `settings` are those of [healing]. No delay, no rate limit where not said."""
+    """Yield one worker process with an auditor; `settings` are those of [healing]. The defaults are no delay and no
+    rate limit."""
     given = {"lost_bookie_delay_s": 0, "copy_bytes_per_s": 0, **settings}
     environment = {**os.environ, **{f"BUCKRAM_HEALING_{name.upper()}": str(value) for name, value in given.items()}}
     command = [sys.executable, "-m", "buckram", "autorecovery", "run", "--metadata", uri, "--json"]
@@ -177,7 +178,7 @@ async def any_mark(tree: Underreplication) -> bool:
 
 
 async def check_copies(store: MetadataStore, ledgers: list[int], dead: BookieId) -> None:
-    """RuntimeError if one of a sample of ledgers still names the bookie."""
+    """Raise RuntimeError if one of a sample of ledgers still names the bookie."""
     for ledger in random.sample(ledgers, min(200, len(ledgers))):
         if dead in members_of((await store.read_ledger(ledger)).metadata):
             raise RuntimeError(f"ledger {ledger} still names {dead} although no mark is left")

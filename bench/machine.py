@@ -75,8 +75,8 @@ def machine_cpu_seconds() -> float:
 class Watch:
     """Counters over a stretch of time: `with Watch(folder, pids) as watch`, then the fields.
 
-    `own_cpu` is that of `pids`; `foreign_share` is what all processes but those and this one's ended children took,
-    as a share of the machine, so that a figure taken beside other work shows it. Without a folder no disk is looked at.
+    `own_cpu` is that of `pids`; `foreign_share` is what all processes but those and this one's ended children took, as
+    a share of the machine, which reveals other work on the machine. Without a folder no disk is measured.
     """
 
     folder: Path | None

@@ -67,7 +67,7 @@ def bookie_place(number: int) -> Place:
 
 
 def here() -> str:
-    """The address under which other machines reach this process."""
+    """Return the address under which other machines reach this process."""
     return LOOPBACK if _current is None else wire.address(CLIENT)
 
 
@@ -82,7 +82,7 @@ def _place(machine: int) -> Place:
 
 @contextlib.contextmanager
 def zookeeper(folder: Path) -> Iterator[str]:
-    """A ZooKeeper server on its machine; its address."""
+    """Yield a ZooKeeper server on its machine; its address."""
     place = _place(ZOOKEEPER)
     command = [*place.launcher, sys.executable, "-m", "buckram", "zookeeper", "run", "--data", str(folder)]
     command += ["--host", place.host, "--port", "0", "--json"]

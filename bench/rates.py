@@ -25,7 +25,7 @@ class Rate:
     servers_us: float
 
     def figures(self, what: str, suffix: str = "") -> dict[str, Any]:
-        """As figures of calls that are named `what`, such as tx."""
+        """Return the figures of calls named `what`, such as tx."""
         return {
             f"{what}_per_s{suffix}": round(self.per_s),
             f"{what}_p50_ms{suffix}": round(self.p50_ms, 3),
@@ -57,7 +57,7 @@ async def rate(clients: int, seconds: float, call: Call, servers: Sequence[int] 
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed."""
+    """Return the value that this share of all does not exceed."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 

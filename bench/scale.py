@@ -29,12 +29,12 @@ RATE = 20_000
 BATCH = 10
 SETTLED_S = 60.0
 FIRST_MADE = 1 << 40
-"""Ledgers of adds that no client made; far from those that metadata numbers."""
+"""First id of ledgers that no client created; far from those that metadata assign."""
 
 
 def _load(bench: Bench, figures: Figures, size: float) -> None:
-    """RATE adds a second on 100 ledgers, and what they cost at this size, once nothing is left to do from before. At a
-    rate, because at full speed the cost follows the size of groups, and that the speed of the moment."""
+    """Measure the cost of RATE adds a second on 100 ledgers at this size, when earlier work is finished. The rate is
+    fixed, because at full speed the cost follows the size of groups, and that the speed of the moment."""
     pid, at = bench.pids[0], f"at_{size:g}" if size < 1e5 else f"at_{size:.0f}"
     figures[f"settled_s_{at}"] = round(_settle(pid), 1)
     busy, own, cpu = machine_busy(), os.times(), cpu_seconds(pid)
@@ -178,6 +178,6 @@ def deletion() -> Figures:
 
 
 def _flatness(figures: Figures) -> Figures:
-    """The dearest add through that at the smallest size."""
+    """Return the highest cost of an add divided by that at the smallest size."""
     costs: Sequence[float] = [value for name, value in figures.items() if name.startswith("bookie_cpu_us_at_")]
     return {"dearest_to_first": round(max(costs) / costs[0], 3)}

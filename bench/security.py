@@ -35,8 +35,8 @@ ASKING = {"BUCKRAM_AUTH_LOGINS": "token", "BUCKRAM_AUTH_AUTHORISATION": "on"}
 
 
 def metadata_service() -> dict[str, Any]:
-    """Microseconds an operation, directly and through the bookie, by the clock and of CPU (of the client and the bookie
-    together), and how many times the direct ones that is. Pairs, one after the other, so that both have the same
+    """Return microseconds an operation, directly and through the bookie, by the clock and of CPU (of the client and the
+    bookie together), and how many times the direct ones that is. Pairs, one after the other, so that both have the same
     machine. Between machines the store is ZooKeeper, because another machine's SQLite file cannot be opened."""
     with cluster(bookies=1, metadata="zookeeper" if apart() else "sqlite") as bench:
         ready, pid = bench.bookies[0].ready, bench.bookies[0].pid
@@ -81,7 +81,7 @@ async def _load(uri: str, pid: int) -> dict[str, tuple[float, float]]:
 async def _timed(
     count: int, operation: Callable[[int], Awaitable[object]], pid: int, each: int = 1
 ) -> tuple[float, float]:
-    """Microseconds of each operation: by the clock, and of CPU of this process and the bookie."""
+    """Return microseconds of each operation: by the clock, and of CPU of this process and the bookie."""
     began, spent = time.perf_counter(), time.process_time() + cpu_seconds(pid)
     for number in range(count):
         await operation(number)
@@ -115,7 +115,7 @@ def _certified(folder: Path) -> dict[str, str]:
 
 
 def _through(bench: Bench, known: Mapping[str, str]) -> dict[str, Any]:
-    """One writer at full speed and a paced one, and the time to connect. `known`: settings of the client."""
+    """Measure one writer at full speed and a paced one, and the time to connect. `known`: settings of the client."""
     environment = {**os.environ, **known}
     load = ("bench", "write", "--ledgers", 1, "--size", 1024, "--ensemble", "3/3/2", "--seconds", SECONDS)
     before = sum(map(cpu_seconds, bench.pids))
@@ -182,8 +182,8 @@ def compared(base_name: str, base: Side, other_name: str, other: Side) -> dict[s
 
 
 def _cost(bench: Bench, known: Mapping[str, str]) -> dict[str, float]:
-    """A write load of one ledger, what an add of it cost, and the time to connect. It is paced, because what an add
-    costs depends on how many others are in its batch."""
+    """Measure a write load of one ledger: the cost of an add, and the time to connect. It is paced, because the cost of
+    an add depends on the size of its batch."""
     before = sum(map(cpu_seconds, bench.pids))
     load = ("--ledgers", 1, "--size", 1024, "--ensemble", "3/3/2", "--rate", STEADY, "--seconds", float(SECONDS) / 3)
     written = bench.run("bench", "write", *load, environment={**_environment(), **known})
@@ -193,7 +193,8 @@ def _cost(bench: Bench, known: Mapping[str, str]) -> dict[str, float]:
 
 
 async def _grant(uri: str) -> str:
-    """A token that may use namespace `default`, and quotas of it that nothing reaches; bookies know both afterwards."""
+    """Return a token that may use namespace `default`, and set quotas of it that are not reached; bookies know both
+    afterwards."""
     store = await open_store(uri)
     try:
         security, now = SecurityStore(store), time.time()

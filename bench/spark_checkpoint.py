@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def micro_batch_ms(spark: SparkSession, uri: str, checkpoint: str) -> float:
-    """The median of a batch of 100 records that are counted in two partitions, once the JVM is warm."""
+    """Return the median of a batch of 100 records that are counted in two partitions, once the JVM is warm."""
     frame = spark.readStream.format("buckram").options(
         metadata=uri, startingOffsets="earliest", maxOffsetsPerTrigger=RECORDS
     )

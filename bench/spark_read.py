@@ -129,7 +129,7 @@ def load(spark: SparkSession, uri: str, size: int, **options: str) -> DataFrame:
 
 
 def cpu(pids: Sequence[int]) -> float:
-    """CPU seconds so far of these bookies and of all that Spark started: the JVM and its Python workers."""
+    """Return CPU seconds so far of these bookies and of all that Spark started: the JVM and its Python workers."""
     parents, family = {}, {os.getpid()}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

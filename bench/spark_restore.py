@@ -77,7 +77,7 @@ def write(client: sync.Client, records: int) -> None:
 
 
 def batches_ms(spark: SparkSession, uri: str, checkpoint: str, most: int | None = None) -> list[float]:
-    """The time of each batch of a run that ends when there is nothing left, with `most` records in each."""
+    """Return the time of each batch of a run that ends when there is nothing left, with `most` records in each."""
     source = spark.readStream.format("buckram").options(metadata=uri, startingOffsets="earliest")
     if most is not None:
         source = source.option("maxOffsetsPerTrigger", most)

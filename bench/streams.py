@@ -147,7 +147,7 @@ def _percentiles(name: str, seconds: list[float]) -> Figures:
 
 
 async def many_streams(client: Client) -> Figures:
-    """All of them are written at once by this process, ten records at a time each."""
+    """Write all streams at once from this process, ten records at a time each."""
     ns = client.namespace()
     began = time.perf_counter()
     writers = []

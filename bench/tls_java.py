@@ -30,7 +30,7 @@ FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"
 
 
 def measure() -> dict[str, Any]:
-    """Adds a second of each and what they cost, medians of some turns, and how many times Apache's ours are."""
+    """Return adds a second of each and their cost, medians of some turns, and the ratio of ours to Apache's."""
     folder = Path(tempfile.mkdtemp(prefix="case-", dir=data_root()))
     authority = Authority(folder / "authority")
     ca, server = (

@@ -51,7 +51,7 @@ _SETTINGS = {
     "BUCKRAM_HEALING_COPIES_CHECK_INTERVAL_S": "5",
     "BUCKRAM_HEALING_BOOKIE_CHECK_INTERVAL_S": "60",
 }
-"""Healing does in seconds what it does in minutes or days elsewhere."""
+"""Settings with which healing acts in seconds, instead of minutes or days."""
 
 
 class Cluster:
@@ -95,7 +95,7 @@ class Cluster:
         return [child for child in self.actors if child.name in names]
 
     def leader(self) -> Child:
-        """The replica that has led last, as far as histories say; the first one before that."""
+        """Return the replica that led last by the histories; the first one if none did."""
         led = {child.name: 0.0 for child in self.replicas()}
         for name in led:
             for event in read_own(self._history(name)):
@@ -111,7 +111,7 @@ class Cluster:
             child.kill()
 
     def add_bookie(self, rack: str = "", *, wait: bool = True) -> Child:
-        """One more, empty, under a new id; in the rack that is the next one's turn, or in this one."""
+        """Add an empty bookie under a new id, in the given rack or in the next one by turns; return it."""
         self._made += 1
         name = f"b{self._made}"
         machine = FIRST_BOOKIE + self._made
@@ -139,7 +139,8 @@ class Cluster:
         shutil.rmtree(self.folder / "data" / child.name)
 
     def why_not_let_in(self, lost: Child) -> str:
-        """Start a bookie that lost its data with an empty directory; what it said when it ended, "" if it serves."""
+        """Start a bookie that lost its data with an empty directory; return its last output when it ended, "" if it
+        serves."""
         log = self.folder / "logs" / f"{lost.name}-empty.log"
         empty = replace(lost, log=log, environment={**lost.environment, "BUCKRAM_DISK": ""}, said={})
         try:
@@ -169,7 +170,7 @@ class Cluster:
     # -- inside
 
     def command(self, *words: str, within_s: float = 60.0) -> str:
-        """Run `buckram WORDS` here and return what it prints. ProcessFailed when it fails, or takes longer."""
+        """Run `buckram WORDS` here and return what it prints. Raises ProcessFailed when it fails, or takes longer."""
         try:
             done = subprocess.run(
                 [PYTHON, "-m", "buckram", *words],
@@ -246,7 +247,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(plan: Plan, net: Network, folder: Path) -> Iterator[Cluster]:
-    """A cluster with its actors at work; everything is killed at the end."""
+    """Yield a cluster with its actors at work; everything is killed at the end."""
     cluster = Cluster(plan, net, folder)
     try:
         cluster.start()

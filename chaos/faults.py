@@ -27,8 +27,8 @@ class Active:
 
 
 class Faults:
-    """Begins and ends faults; one thread's. `counts` has the number of times that each began, `lasting` those under
-    way."""
+    """Begins and ends faults; used by one thread. `counts` has the number of times that each began, `lasting` those
+    under way."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -63,9 +63,10 @@ class Faults:
         self._restart()
 
     def _restart(self) -> None:
-        """Start what died of a fault, such as a bookie whose sync failed. One that cannot start yet is tried again.
+        """Restart processes that died of a fault, such as a bookie whose sync failed. One that cannot start yet is
+        tried again.
 
-        Nothing waits for it here: what it needs may be paused or cut off, which ends only if this thread goes on.
+        It does not wait for them: what they need may be paused or cut off, which ends only if this thread goes on.
         """
         down = {active.happening.fault for active in self.lasting}
         for child in reversed(self._cluster.everybody()):
@@ -78,7 +79,7 @@ Begin = Callable[[Cluster, random.Random], Begun | None]
 
 
 def _nothing() -> None:
-    """The end of a fault that ends by itself, when what it stopped is started again."""
+    """Do nothing: this fault ends by itself when the stopped processes are restarted."""
 
 
 def _kill(children: Sequence[Child]) -> Begun:
@@ -133,7 +134,7 @@ def _long(cluster: Cluster) -> list[Child]:
 
 
 def _links(make: Callable[[int, int], list[Link]]) -> Begin:
-    """A fault of the network between a process and all others, or one other."""
+    """Return a fault of the network between a process and all others, or one other."""
 
     def begin(cluster: Cluster, rng: random.Random) -> Begun:
         everybody = cluster.everybody()
@@ -165,7 +166,7 @@ def _cut_off(cluster: Cluster, one: Child) -> Begun:
 
 
 def _split(cluster: Cluster, rng: random.Random) -> Begun:
-    """Two halves that do not reach each other."""
+    """Split the machines into two halves that do not reach each other."""
     everybody = cluster.everybody()
     rng.shuffle(everybody)
     middle = len(everybody) // 2

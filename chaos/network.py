@@ -36,10 +36,10 @@ class Machines(Protocol):
         """Return the environment variables of the machine's processes."""
 
     def listens(self, machine: int) -> str:
-        """The address that its servers bind."""
+        """Return the address that its servers bind."""
 
     def reached(self, machine: int, *ports: int) -> str:
-        """The address where others reach these ports of it."""
+        """Return the address where others reach these ports of it."""
 
     def set_links(self, links: list[Link]) -> None:
         """Replace all faults of the network by these."""

@@ -81,7 +81,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(seed: int, metadata: str, minutes: float, *, round_s: float = ROUND_S) -> Plan:
-    """The plan of this seed: as many rounds as there may be time for."""
+    """Return the plan of this seed: as many rounds as there may be time for."""
     rng = random.Random(f"chaos {seed}")
     weights = dict(FAULTS)
     if metadata == "sqlite":

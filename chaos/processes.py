@@ -51,7 +51,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it serves. ProcessFailed when it does not become ready."""
+        """Start it and wait until it serves. Raises ProcessFailed when it does not become ready."""
         self.spawn()
         self.wait_ready()
 

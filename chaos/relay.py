@@ -45,7 +45,7 @@ LISTEN_BACKLOG = 512
 
 
 class NoRelays(RuntimeError):
-    """Relays cannot work here; says why."""
+    """Relays cannot work here; the message says why."""
 
 
 class Relays:
@@ -142,7 +142,8 @@ class Owners:
         """By process id: when it began, which tells it from a later one of the same id, and its machine."""
 
     def machine_of(self, host: str, port: int) -> int:
-        """The machine whose process has a socket of this local address; 0 if none has it, or one of no machine."""
+        """Return the machine whose process has a socket of this local address; 0 if none has it, or one of no
+        machine."""
         if not (inode := self._inode_of(host, port)):
             return 0
         if not (found := self._among_known(inode)):
@@ -187,7 +188,7 @@ class Owners:
                         self._machines[pid] = (self._began(pid), int(one[len(self._mark) :]))
 
     def _began(self, pid: str) -> str:
-        """The start time of a process; empty when it has ended."""
+        """Return the start time of a process; empty when it has ended."""
         try:
             return (self._proc / pid / "stat").read_text().rpartition(")")[2].split()[19]
         except (OSError, IndexError):
@@ -254,7 +255,7 @@ class Relay:
     async def _connection(
         self, machine: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection to a server of `machine`, from beginning to end."""
+        """Serve one connection to a server of `machine`, from beginning to end."""
         source = self._owners.machine_of(*writer.get_extra_info("peername")[:2])
         try:
             await self._while_cut(source, machine)  # as the first packet of a connection is
@@ -277,7 +278,7 @@ class Relay:
             await asyncio.gather(*work, return_exceptions=True)
 
     async def _take(self, way: Way) -> None:
-        """Take what comes, until its end. OSError when the connection breaks, or is broken here."""
+        """Take what comes, until its end. Raises OSError when the connection breaks, or is broken here."""
         loop, piece = asyncio.get_running_loop(), b"-"
         while piece:
             piece = await way.reader.read(PIECE)

@@ -37,7 +37,7 @@ def zookeeper(data: Path, number: int, hosts: list[str], listen: str) -> list[st
 
 
 def etcd(data: Path, number: int, hosts: list[str], listen: str) -> list[str]:
-    """The same for etcd."""
+    """Return the command line of an etcd server."""
     members = ",".join(f"etcd-{n}=http://{join(host, PEER_PORT)}" for n, host in enumerate(hosts, 1))
     reached = hosts[number - 1]
     options = (

@@ -191,7 +191,7 @@ class Carrier:
             self._deliver()
 
     def _listen(self) -> bool:
-        """Take what standard input says; False at its end."""
+        """Read standard input and obey its newest whole line; return False at its end."""
         more = os.read(0, 65536)
         *lines, self._said = (self._said + more).split(b"\n")
         if lines:

@@ -1,7 +1,7 @@
 """Builds the documentation site: `python scripts/build_site.py [DIRECTORY]`; exit code 1 with a line for each fault.
 
-mkdocs is strict about links of pages. What came out is looked at once more: every link within the site has a target
-with that anchor, nothing is loaded from elsewhere, and no markup is shown as text. Default directory: build/site.
+mkdocs is strict about links of pages. The result is checked once more: every link within the site has a target with
+that anchor, nothing is loaded from elsewhere, and no markup is shown as text. Default directory: build/site.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-"""Elements that make a browser load something, and the attribute that says what."""
+"""Elements that make a browser load a file, and the attribute that names it."""
 NOT_LOADED = {"canonical", "next", "prev", "alternate"}
 """Relations of a `link` element that are only read."""
 STYLE_URL = re.compile(r"(?:@import\s+|url\()\s*['\"]?(https?:|//)")

@@ -57,12 +57,12 @@ def main() -> int:
 
 
 def failed_of(row: Iterable[str]) -> list[str]:
-    """Run these steps one after the other; gives those that failed."""
+    """Run these steps one after the other; return those that failed."""
     return [name for name in row if (SPARK or name != "pages") and not passed(name, STEPS[name])]
 
 
 def tested(seconds: float) -> bool:
-    """Run the quick tests of what changed, and say what they leave out."""
+    """Run the quick tests of the changes, and report what they leave out."""
     changes = changed()
     choice = chosen(changes, read_tests(), read_table(), file_seconds(), seconds)
     good = True
@@ -95,7 +95,7 @@ def about_spark(line: str) -> bool:
 
 
 def git(*arguments: str) -> list[str]:
-    """Lines of what git says; none where it fails."""
+    """Return the lines that git prints; empty if it fails."""
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
 

@@ -46,7 +46,7 @@ class Choice:
 
 
 def read_tests(folder: Path = Path("tests")) -> dict[str, TestFile]:
-    """Every test file below a folder, by its path."""
+    """Return every test file below a folder, by its path."""
     found: dict[str, TestFile] = {}
     for path in sorted(folder.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
@@ -58,13 +58,13 @@ def read_tests(folder: Path = Path("tests")) -> dict[str, TestFile]:
 
 
 def module_of(path: str) -> str:
-    """The dotted name under which tests import this file."""
+    """Return the dotted name under which tests import this file."""
     name = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
     return name.replace("/", ".")
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Modules that a file names in its imports; `from a import b` is both a and a.b."""
+    """Return modules that a file names in its imports; `from a import b` is both a and a.b."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -102,7 +102,7 @@ def nearest_chosen(changes: Collection[str], tests: Mapping[str, TestFile], tabl
 
 
 def _add_nearest(choice: Choice, change: str, tests: Mapping[str, TestFile], table: Table) -> None:
-    """Add the tests that are about one changed file, or the line that says how to test it."""
+    """Add the tests that are about one changed file, or the line with the command that tests it."""
     near = nearest(change, table, tests)
     if not near and change.startswith(SOURCE) and Path(change).name in ENTRANCES:
         # What only imports is tested by whatever imports it: the quickest to read does.
@@ -129,7 +129,7 @@ def command(names: Iterable[str]) -> str:
 
 
 def _folder_of(module: str) -> str:
-    """The nearest folder of tests that mirrors the one that a module is in."""
+    """Return the nearest folder of tests that mirrors the one that a module is in."""
     folder = Path("tests", module).parent
     while not folder.is_dir() and folder != Path("tests"):
         folder = folder.parent

@@ -26,7 +26,7 @@ _NO: Any = None
 
 
 def parts() -> Sequence[Part]:
-    """Every group of operations, in the order of the page."""
+    """Return every group of operations, in the order of the page."""
     limits, jobs = GatewayLimits(), JobPages()
     return (
         RecordPages(_NO, _NO, _NO, _NO, limits),
@@ -45,7 +45,7 @@ def parts() -> Sequence[Part]:
 
 
 def page(note: str) -> str:
-    """The page's text."""
+    """Return the page's text."""
     lines = [
         "# HTTP of a gateway\n",
         note,

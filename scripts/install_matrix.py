@@ -37,7 +37,7 @@ BY_HAND: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("misspelt",), 2, "No such command"),
     (("version",), 0, "buckram, version"),
 )
-"""Arguments of the command in a process of its own, its exit code, and what it prints."""
+"""Arguments of the command in a process of its own, the expected exit code, and a text of its output."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ def project() -> dict[str, dict[str, list[str]]]:
 
 
 def clean_sources(target: Path) -> Path:
-    """A copy of what the checkout has under version control, with its changes: what a clone has, and no leftovers.
+    """Return a copy of what the checkout has under version control, with its changes: what a clone has, and no
+    leftovers.
 
     Where there is no version control, as in a source distribution, all but what builds and runs leave behind.
     """
@@ -77,7 +78,7 @@ def clean_sources(target: Path) -> Path:
 
 
 def build(kind: str, sources: Path, folder: Path, env: Mapping[str, str] | None = None) -> Path:
-    """A "wheel" or an "sdist" of these sources, with the setuptools that is installed here."""
+    """Return a "wheel" or an "sdist" of these sources, with the setuptools that is installed here."""
     code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
     words = [sys.executable, "-c", code, str(folder)]
     done = subprocess.run(words, cwd=sources, env={**os.environ, **(env or {})}, capture_output=True, text=True)
@@ -87,7 +88,7 @@ def build(kind: str, sources: Path, folder: Path, env: Mapping[str, str] | None 
 
 
 def make(place: Path, requirement: str, python: str = sys.executable, wheels: Path | None = None) -> None:
-    """An empty environment with this installed by pip; from the folder of wheels alone where one is given."""
+    """Make an empty environment with this installed by pip; from the folder of wheels only, if one is given."""
     subprocess.run([python, "-m", "venv", "--without-pip", str(place)], check=True, timeout=COMMAND_S)
     pip(place, "install", requirement, wheels=wheels)
 
@@ -104,12 +105,12 @@ def pip(place: Path, verb: str, *words: str, wheels: Path | None = None) -> str:
 
 
 def installed(place: Path) -> set[str]:
-    """The packages of an environment, each with its version."""
+    """Return the packages of an environment, each with its version."""
     return {_plain(path.stem) for path in place.glob("lib/python*/site-packages/*.dist-info")}
 
 
 def would_install(place: Path, requirement: str, wheels: Path) -> set[str]:
-    """The packages that pip would put into this environment for this, if it were empty."""
+    """Return the packages that pip would install for this into an empty environment."""
     words = ("--dry-run", "--ignore-installed", "--report", "-", requirement)
     report = json.loads(pip(place, "install", *words, wheels=wheels))
     return {_plain(f"{one['metadata']['name']}-{one['metadata']['version']}") for one in report["install"]}
@@ -180,7 +181,7 @@ def run(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> subproces
 
 
 def python_of(version: str) -> str | None:
-    """A Python of this version that runs; a name on the PATH may lead nowhere."""
+    """Return a Python of this version that runs; a name on the PATH may lead nowhere."""
     homes = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
     for path in [str(home) for home in homes] + [shutil.which(f"python{version}") or ""]:
         with_version = re.compile(rf"Python {re.escape(version)}\.")

@@ -60,7 +60,7 @@ def parts_of(folders: Iterable[str], budgets: Mapping[str, Budget]) -> list[Part
 
 
 def next_part(left: Iterable[Part], running: Iterable[Part], costs: Costs, cores: int = CORES) -> Part | None:
-    """The longest part that fits beside those that run; None if each has to wait."""
+    """Return the longest part that fits beside those that run; None if each has to wait."""
     running = list(running)
     load, memory = sum(costs.load(part) for part in running), sum(costs.of(part).memory for part in running)
 
@@ -71,7 +71,7 @@ def next_part(left: Iterable[Part], running: Iterable[Part], costs: Costs, cores
 
 
 def planned_seconds(parts: Iterable[Part], lanes: int, costs: Costs, cores: int = CORES) -> float:
-    """By the clock, if every part needs what its budget says and the cores are shared fairly."""
+    """Return the elapsed seconds of a run if every part needs its budget and the cores are shared fairly."""
     left, needed, now = list(parts), dict[Part, float](), 0.0
     while left or needed:
         while len(needed) < lanes and (part := next_part(left, needed, costs, cores)) is not None:

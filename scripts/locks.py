@@ -64,7 +64,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def requirements(lock: Lock, tables: Mapping[str, Any] | None = None) -> list[str]:
-    """The ranges that a file must hold to, as pyproject.toml has them."""
+    """Return the ranges that a file must hold to, as pyproject.toml has them."""
     tables = pyproject() if tables is None else tables
     project = tables["project"]
     found: list[str] = list(project["dependencies"]) if lock.package else []
@@ -76,7 +76,7 @@ def requirements(lock: Lock, tables: Mapping[str, Any] | None = None) -> list[st
 
 
 def grouped(groups: Mapping[str, Any], name: str) -> list[str]:
-    """The requirements of a group, those of groups that it includes among them."""
+    """Return the requirements of a group, those of groups that it includes among them."""
     found: list[str] = []
     for one in _table(groups, name, "dependency group"):
         found += grouped(groups, one["include-group"]) if isinstance(one, dict) else [one]
@@ -104,7 +104,7 @@ def entries(text: str) -> dict[str, list[str]]:
 
 
 def name_of(requirement: str) -> str:
-    """The package that a requirement or an entry names, as indexes compare names."""
+    """Return the package that a requirement or an entry names, as indexes compare names."""
     found = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert found is not None, requirement
     return re.sub(r"[-_.]+", "-", found[0]).lower()
@@ -124,7 +124,7 @@ def _written(packages: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def pinned(name: str, package: str) -> tuple[str, list[str]]:
-    """The version of a package that a file has, and the SHA-256 of its archives."""
+    """Return the version of a package that a file has, and the SHA-256 of its archives."""
     for entry, hashes in entries(path_of(name).read_text()).items():
         if name_of(entry) == package:
             return entry.partition(";")[0].partition("==")[2].strip(), hashes

@@ -93,13 +93,13 @@ def untested(version: tuple[int, int]) -> str:
 
 
 SHOWN = ("Building wheels", "Installing ", "Successfully built", "ERROR", "WARNING", "error", "    ")
-"""Beginnings of pip's lines that say what takes time or went wrong."""
+"""Beginnings of pip's lines that are shown: they report slow steps and errors."""
 FETCHED = re.compile(r"Downloading (?:\S*/)?(?P<file>[^/\s]+) \((?P<size>[\d.]+ [kM]?B)\)")
 PROGRESS = re.compile(r"Progress (?P<done>\d+) of (?P<whole>\d+)")
 
 
 def pip_install(python: Path, arguments: Sequence[str], environment: dict[str, str]) -> int:
-    """pip install, with what it does shown line by line, and how far a large archive is."""
+    """Run pip install, showing its steps line by line and the progress of a large archive."""
     known = pip_version(python)
     # Lines that a program can read, from 24.1 on.
     bar = "raw" if known >= (24, 1) else "off"
@@ -132,7 +132,7 @@ def pip_version(python: Path) -> tuple[int, ...]:
 
 
 def make(target: Path) -> None:
-    """An environment with some pip; the tested one replaces it."""
+    """Make an environment with any pip; the tested one replaces it."""
     print(f"making {target} with {sys.executable}", flush=True)
     if pip_version(Path(sys.executable)) >= (22, 3):  # it knows --python
         subprocess.check_call([sys.executable, "-m", "venv", "--clear", "--without-pip", str(target)])
@@ -155,7 +155,7 @@ def build_tools() -> list[str]:
 
 
 def fetch_pip(folder: Path) -> Path:
-    """The pip wheel that is locked, from the index that PIP_INDEX_URL names."""
+    """Fetch the locked wheel of pip from the index that PIP_INDEX_URL names."""
     version, hashes = pinned("build", "pip")
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/pip/"
     with urllib.request.urlopen(index, timeout=60) as answer:

@@ -24,7 +24,8 @@ BESIDE = ("chaos/", "simulator/")
 
 
 def row_of(module: str, rows: Collection[str]) -> str | None:
-    """The row for a module: its own, else that of the nearest folder (`simulator/`) above it; None without any."""
+    """Return the row for a module: its own, else that of the nearest folder (`simulator/`) above it; None without
+    any."""
     if module in rows:
         return module
     folders = [row for row in rows if row.endswith("/") and module.startswith(row)]
@@ -32,7 +33,7 @@ def row_of(module: str, rows: Collection[str]) -> str | None:
 
 
 def mirrored(module: str) -> str:
-    """The test file in the mirrored place. Both are paths without `.py`, below src/buckram and below tests."""
+    """Return the test file in the mirrored place. Both are paths without `.py`, below src/buckram and below tests."""
     folder, _, name = module.rpartition("/")
     return f"{folder}/test_{name}".lstrip("/")
 
@@ -48,7 +49,7 @@ class Table:
 
 
 def read_table(path: Path = TABLE) -> Table:
-    """No rows where there is no file."""
+    """Read the table; empty if there is no file."""
     found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return Table(found.get("covered", {}), found.get("untested", {}))
 

@@ -39,7 +39,7 @@ NAMES: dict[str, str] = {
     "buckram.spark.Java": CORE,
     "buckram.spark.find_java": CORE,
 }
-"""Names that need another extra than their module says."""
+"""Names that need another extra than their module."""
 
 BROUGHT_BY: dict[str, frozenset[str]] = {
     "fsspec": frozenset({"fsspec", "history"}),

@@ -63,7 +63,7 @@ class Suite:
     stopped: bool = False
 
     def take(self) -> Part | None:
-        """The longest part that fits beside those that run, once there is one; None when nothing is left."""
+        """Wait for a part that fits beside those that run, and return the longest; None when nothing is left."""
         with self.lock:
             while self.left and not self.stopped:
                 part = next_part(self.left, self.running, self.costs)
@@ -90,7 +90,7 @@ class Suite:
         return [sys.executable, "-m", "pytest", "-p", "scripts.pytest_timing", *files, *marks]
 
     def run(self, part: Part) -> None:
-        """One part to its end."""
+        """Run one part to its end."""
         times = times_of(part)
         times.unlink(missing_ok=True)
         # With CI set a test fails where there is no Java; without it is skipped.
@@ -190,7 +190,7 @@ def times_of(part: Part) -> Path:
 
 
 def files_of(parts: Iterable[Part]) -> dict[Part, list[str]]:
-    """The test files of each part that is no whole folder."""
+    """Return the test files of each part that is not a whole folder."""
     found: dict[Part, list[str]] = {}
     known = file_seconds()
     for part in parts:

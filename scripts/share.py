@@ -18,7 +18,7 @@ others."""
 
 
 def share_of_this_run(root: Path = Path(__file__).parents[1]) -> int | None:
-    """The number of the share, or None for all tests. Raises ValueError for a value that is neither."""
+    """Return the number of the share, or None for all tests. Raises ValueError for a value that is neither."""
     given = os.environ.get(VARIABLE, "")
     if given == ALL:
         return None
@@ -35,7 +35,7 @@ def share_of_this_run(root: Path = Path(__file__).parents[1]) -> int | None:
 
 
 def told(share: int | None) -> str:
-    """A line that says how to run the same tests again."""
+    """Return a line that says how to run the same tests again."""
     if share is None:
         return "every test runs"
     return f"share {share} of the long tests runs ({VARIABLE}={share} runs it again), make soak runs all of them"

@@ -53,7 +53,7 @@ UNKNOWN = Budget(120, 60)
 
 
 def read_times(path: Path) -> list[Timing]:
-    """The rows of a file that the plugin wrote; none where there is no file. A line cut short is left out."""
+    """Return the rows of a file that the plugin wrote; none where there is no file. A line cut short is left out."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:

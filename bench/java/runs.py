@@ -61,7 +61,8 @@ ALONE = ("start", "idle", "million", "restart")
 """Cases with a bookie of their own and without a client of Apache's."""
 SEQUENTIAL_ENTRIES = 500_000
 WARM_S, WARM_AGAIN_S = {"sequential": 25.0}, {"sequential": 8.0}
-"""Load before a slice counts, the first time and later, where 10 s and 4 s are not enough for compiled code."""
+"""Seconds of load before a slice is measured, the first time and later, where 10 s and 4 s are not enough for compiled
+code."""
 OUR_WARM_S = {"sequential": 4.0}
 """Ours, instead of 2 s: files are read past the page cache in the first pass and fill it in the second."""
 OUTSTANDING = {"apache-2": 2500, "apache-3": 2500, "ours": 4000}
@@ -121,7 +122,7 @@ class Session:
         return [*idle, *self._helpers()]
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """One measurement; when strangers were too loud, a second one if there is time to wait for quiet."""
+        """Measure once; if other processes used too much CPU, measure again if there is time to wait for quiet."""
         if run.case not in ALONE:
             self.warm_up(run.client, run.bookies)
         self.wait_quiet()
@@ -145,7 +146,7 @@ class Session:
         }  # fmt: skip
 
     def slice(self, run: Run) -> dict[str, Any]:
-        """A load for a stretch of time."""
+        """Run a load for some seconds; return its figures."""
         side = self.side(run.bookies)
         loader = self.loaders[run.client]
         known = (run.client, run.bookies, run.case)
@@ -182,7 +183,7 @@ class Session:
         self._warmed = {known for known in self._warmed if bookies not in known}
 
     def warm_up(self, client: str, bookies: str) -> None:
-        """Half a minute of load before anything counts where code is compiled while it runs: for each client, and for
+        """Run half a minute of load before measurements of just-in-time compiled code: for each client, and for
         Apache's bookies."""
         needs = [(name,) for name in (client, bookies) if name.startswith("apache") and (name,) not in self._warmed]
         if not needs:

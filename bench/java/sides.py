@@ -28,7 +28,7 @@ from buckram.launch.zookeeper_server.server import free_port
 
 START_DEADLINE_S = 60.0
 OURS = 10
-"""Machines of our bookies begin here; those of Apache's at 0."""
+"""First machine of our bookies; Apache's begin at 0."""
 # The best settings that we found (docs/reference/performance.md): adds on the I/O threads, a journal that waits 1 ms
 # for company, pre-written journal files, an entry log written past the page cache, pools for two cores. Syncs as by
 # default.

@@ -52,14 +52,14 @@ Answer: TypeAlias = dict[str, Any]
 
 
 def drawn_look(rng: random.Random) -> Operation:
-    """A look at the lists of now, and at one of those before."""
+    """Draw a look at current lists, and at an earlier one."""
     now = int(time.monotonic() // _GENERATION_S)
     keys = [f"{number}.{now}" for number in range(_KEYS)]
     return ["look", *keys, f"{rng.randrange(_KEYS)}.{now - 1}"]
 
 
 def drawn(rng: random.Random, name: str, look: bool) -> list[Operation]:
-    """The operations of a transaction that writes; `look`: it looks first."""
+    """Draw the operations of a transaction that writes; `look`: it looks first."""
     found: list[Operation] = [drawn_look(rng)] if look else []
     for number in range(rng.choice((0, 1, 1, 2, 3))):
         key = f"{rng.randrange(_KEYS)}.{int(time.monotonic() // _GENERATION_S)}"
@@ -72,7 +72,7 @@ def drawn(rng: random.Random, name: str, look: bool) -> list[Operation]:
 
 
 def statements(operation: Operation) -> list[tuple[str, list[Any]]]:
-    """An operation as SQL. Only a look gives rows, and it gives one."""
+    """Return the SQL statements of an operation. Only a look returns rows, and it returns one."""
     match operation:
         case ["look", *keys]:
             return [(LOOK, [json.dumps(keys)])]
@@ -107,8 +107,8 @@ def looks(operations: Sequence[Operation], results: Sequence[Sequence[Sequence[A
 
 
 async def ask(address: str, request: dict[str, Any], within_s: float) -> Answer:
-    """Ask a replica. What it answers has `error`, the name of what it raised, and `text` and `token` of that; or
-    `results`, the rows of each statement, and `applied`. Whoever does not answer in time is UNREACHABLE."""
+    """Ask a replica. The answer has `error`, the name of the raised error, with its `text` and `token`; or `results`,
+    the rows of each statement, and `applied`. Without an answer in time the result is UNREACHABLE."""
     host, port = host_port(address, f"replica {address!r}")
     try:
         async with asyncio.timeout(within_s):

@@ -52,7 +52,7 @@ class Customer:
         self._stage, self._rng, self._record = stage, stage.rng, stage.recorder.record
         self._serial = 0
         self._leader = ""
-        """The replica that led when it was asked last."""
+        """Replica that led at the last request."""
         self._offset = 0
         """Offset below which all commits of this process lie."""
 
@@ -69,7 +69,7 @@ class Customer:
         return list(left.values())
 
     async def work(self) -> None:
-        """One transaction after the other."""
+        """Execute one transaction after the other."""
         while not self._stage.stop.is_set():
             name = f"{self._stage.name}.{self._serial}"
             self._serial += 1
@@ -99,7 +99,7 @@ class Customer:
         self._record("transaction-ended", name=name, outcome=outcome, looks=seen, offset=offset)
 
     async def repeat(self, name: str, operations: list[Operation]) -> None:
-        """Ask for a batch under its token until it is known what became of it, or this process ends."""
+        """Repeat a batch under its token until its outcome is known, or this process ends."""
         request = {"do": "batch", "token": name, "statements": [one for op in operations for one in statements(op)]}
         limit = time.monotonic() + _KNOWN_S
         while not self._stage.stop.is_set() and time.monotonic() < limit:
@@ -175,7 +175,8 @@ class Customer:
     # -- asking -------------------------------------------------------------------------------------------
 
     async def ask_leader(self, request: dict[str, Any]) -> Answer:
-        """Ask the replica that led last, or another one; after an error of it another one is asked next."""
+        """Send a request to the replica that led last, or another one; after an error the next request goes to another
+        one."""
         address = self._leader or self._rng.choice(self._stage.replicas)
         answer = await ask(address, request, self._rng.choice((2.0, 6.0, 6.0)))
         error = answer.get("error")

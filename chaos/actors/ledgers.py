@@ -132,7 +132,7 @@ async def _refuses(writer: Writer, entry: int) -> bool:
 
 
 async def _append_and_force(stage: Stage, writer: Writer, entries: int) -> None:
-    """Append under deferred sync. Only what a force made durable counts as acknowledged."""
+    """Append under deferred sync. Only entries made durable by a force are recorded as acknowledged."""
     ledger, forced = writer.ledger_id, -1
     for first in range(0, entries, 40):
         last = min(first + 40, entries) - 1
@@ -150,7 +150,7 @@ async def _append_and_force(stage: Stage, writer: Writer, entries: int) -> None:
 
 
 async def _choose(stage: Stage, client: Client) -> LedgerId | None:
-    """One of the newest ledgers of actors."""
+    """Choose one of the newest ledgers of actors; None if there is none."""
     newest = [ledger async for ledger in client.list()][-12:]
     stage.rng.shuffle(newest)
     for ledger in newest:
@@ -174,8 +174,8 @@ async def read_ledgers(stage: Stage) -> None:
 
 
 async def _tail(stage: Stage, client: Client, ledger: LedgerId) -> None:
-    """Up to five seconds of it. `lac` is what the reader called readable at the end, `fell` whether that ever sank,
-    `beyond` whether an entry came before it was called readable."""
+    """Tail a ledger for up to five seconds. `lac` is the reader's last readable entry at the end, `fell` whether it
+    ever decreased, `beyond` whether an entry came that was not readable yet."""
     following, ended, wrong, fell, beyond, confirmed = 0, False, "", False, False, -1
     try:
         async with client.open(ledger) as reader:

@@ -84,7 +84,7 @@ async def _tell_end(stage: Stage, database: Database) -> None:
 
 
 async def digest_of_copy(backup: Callable[[Path], Awaitable[Any]], path: Path) -> str:
-    """The digest of a copy of all pages."""
+    """Return the digest of a copy of all pages."""
     await backup(path)
     return await asyncio.to_thread(lambda: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest())
 

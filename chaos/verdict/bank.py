@@ -20,12 +20,12 @@ from simulator.engine.checkers.serializability import Append, Outcome, Read, Tra
 OLD = ("leader", "stale")
 """Reads that may see an old state."""
 _DIFFER = {"ReplicaStopped", "ReplicaDiverged", "DatabaseFailed", "StateLost", "InvariantViolation"}
-"""Errors after which a replica is not what the log says."""
+"""Errors after which a replica differs from the log."""
 
 
 @dataclass
 class DatabaseEnd:
-    """The database as it is at the end."""
+    """State of the database at the end."""
 
     done: list[tuple[str, int | None, int | None, int | None]] = field(default_factory=list)
     """Name, source, target and amount of each transaction that was committed."""
@@ -63,7 +63,7 @@ class Told:
 
 
 def judge_bank(events: Sequence[Event], found: DatabaseEnd | None, report: Report) -> None:
-    """A database that never came to be has no transactions that were acknowledged."""
+    """Judge the transactions on the database. If it was never made, none may have been acknowledged."""
     told = _told(events)
     end = found or DatabaseEnd()
     _judge_done(told, events, end, report)
@@ -152,7 +152,7 @@ def _judge_order(told: Sequence[Told], end: DatabaseEnd, report: Report) -> None
 
 
 def _transaction(one: Told) -> Transaction:
-    """A transaction as the checker of histories knows them. A read that may be old has no time."""
+    """Return a transaction in the form of the checker of histories. A read that may be old has no time."""
     operations = list[Append | Read]()
     looks = iter(one.looks)
     for operation in one.begun["operations"]:

@@ -1,4 +1,4 @@
-"""Copies bookie by bookie: which of those that metadata place on a bookie are not there or not good, or differ."""
+"""Copies bookie by bookie: those that metadata place on a bookie and that are missing, damaged, or differ."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def _unequal(reports: Iterable[PieceReport]) -> list[tuple[Piece, int]]:
 
 
 async def _compare(auditor: ReplicaAuditor, piece: Piece, block: int, metadata: LedgerMetadata) -> list[str]:
-    """Each entry that this bookie holds of the block with another payload than its writer appended, in a sentence."""
+    """Return a sentence for each entry of the block that this bookie holds with another payload than its writer
+    appended."""
     begin, end, found = block * piece.block, (block + 1) * piece.block - 1, list[str]()
     for first, last in piece.ranges:
         for entry in range(max(first, begin), min(last, end) + 1):

@@ -1,4 +1,4 @@
-"""The database as it is at the end, read by a replica of the verdict's own. It is judged in `verdict/bank.py`."""
+"""State of the database at the end, read by a replica of the verdict's own. It is judged in `verdict/bank.py`."""
 
 from __future__ import annotations
 

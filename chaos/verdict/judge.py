@@ -1,4 +1,4 @@
-"""All rules: what the actors were told, compared with what there is at the end. Pure."""
+"""Judgement by all rules: the actors' histories are compared with the state at the end. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class End:
 
 
 def judge(events: Sequence[Event], end: End, report: Report) -> None:
-    """Compare what the actors were told with what there is at the end."""
+    """Compare the actors' histories with the state at the end."""
     judge_ledgers(events, end.state, report)
     judge_streams(events, end.state, report)
     judge_bank(events, end.state.database, report)

@@ -49,7 +49,7 @@ class StreamState:
     """Base and end of each segment, and whether it is sealed."""
 
     def digest(self, first: int, stop: int) -> str:
-        """The digest that a reader records for a batch."""
+        """Return the digest that a reader records for a batch."""
         whole = hashlib.blake2b(digest_size=8)
         for value in self.values[first:stop]:
             whole.update(value)

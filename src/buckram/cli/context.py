@@ -61,7 +61,8 @@ class Chosen:
     _before: dict[str, str] | None = field(default=None, repr=False)
 
     def apply(self, name: str, values: Mapping[str, str], *, whole: bool) -> None:
-        """Set the environment variables of the context. `whole`: remove all other variables of a cluster."""
+        """Set the environment variables of the context, except those that are set already. `whole`: remove all of them
+        first, so that only the context applies."""
         if self._before is None:
             self._before = dict(os.environ)
         if whole:

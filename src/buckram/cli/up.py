@@ -286,8 +286,8 @@ def _start_server(
 
 
 def _choose_security(place: ClusterDirectory, secure: bool) -> None:
-    """Keep the security with which the directory was made: a secure cluster stays secure, and another one is not
-    changed unnoticed by its clients."""
+    """Keep the security with which the directory was made: a secure cluster stays secure, and --secure raises
+    ConfigError for another one."""
     if secure and place.made and not place.secure:
         raise ConfigError(
             f"--secure: {place.root} was made without it; docs/explanation/security.md says how to turn it on"

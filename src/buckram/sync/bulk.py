@@ -75,7 +75,7 @@ class Bulk(NotCopied):
         return self._bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer)
 
     def create_ledger(self, marks: Mapping[str, bytes] | None = None) -> BulkLedger:
-        """A ledger for records of this step. `marks`: what else its custom metadata says."""
+        """Return a ledger for records of this step. `marks`: further keys of its custom metadata."""
 
         async def create() -> BulkLedger:
             return BulkLedger(self._thread, await self._bulk.create_ledger(marks))
@@ -85,7 +85,7 @@ class Bulk(NotCopied):
     def publish(
         self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False, beside_writer: bool = False
     ) -> Transaction:
-        """Make the ledgers segments and record the transaction, in one step; the offsets they got.
+        """Make the ledgers segments and record the transaction, in one step; return it with their offsets.
 
         Nothing was published after OpenSegment (a writer has the stream: `seal_live` fences it, and `beside_writer`
         lets it put the ledgers between its own segments), StaleTransaction, CheckpointReset, UnknownQuery,

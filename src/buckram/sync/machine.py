@@ -50,7 +50,7 @@ class Machine(NotAsync, Generic[M]):
         return self._thread.run(lambda: self._machine.execute(command, token=token))
 
     def token(self) -> str:
-        """A new token, under which a command may be repeated."""
+        """Return a new token, under which a command may be repeated."""
         return self._thread.run(self._machine.token)
 
     def read(

@@ -97,7 +97,7 @@ class Objects(NotAsync):
     def read(
         self, name: str, *, start: int = 0, length: int | None = None, version: int | None = None
     ) -> Iterator[bytes]:
-        """Iterate over an object's bytes in pieces; `version`: ObjectChanged unless it has this one."""
+        """Iterate over an object's bytes in pieces; `version`: raises ObjectChanged unless it has this one."""
         self._thread.check()
         pieces = self._objects.read(name, start=start, length=length, version=version)
 
@@ -121,7 +121,7 @@ class Objects(NotAsync):
     def entries(
         self, path: str = "", *, after: ObjectInfo | DirectoryInfo | None = None, limit: int = 1000
     ) -> builtins.list[ObjectInfo | DirectoryInfo]:
-        """The objects and directories that are right in a directory; an empty list is the end."""
+        """Return the objects and directories directly in a directory; an empty list is the end."""
         return self._thread.run(lambda: self._objects.entries(path, after=after, limit=limit))
 
     def remove(self, path: str, *, recursive: bool = False) -> None:

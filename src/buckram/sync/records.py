@@ -39,7 +39,7 @@ class StreamWriter(NotAsync):
         self.policy = writer.policy
         """The stream's settings, as they were when it was opened."""
         self.lost = threading.Event()
-        """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
+        """Set when the lease is lost or the ledger fenced: another process is the writer now, or the stream is gone."""
         self._handover: Handover[int] = Handover(thread, scope, config, f"stream {writer.stream}", writer)
         thread.loop.call_soon_threadsafe(self._watch)
 
@@ -274,7 +274,7 @@ class StreamReader(NotAsync):
         return self._thread.run(self._reader.open)
 
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
-        """The next records; None at the end. TimeoutError after `timeout_s` loses nothing."""
+        """Return the next records; None at the end. TimeoutError after `timeout_s` loses nothing."""
         rest, self._rest, self._records = self._rest, None, iter(())
         if rest is not None and self._position is not None and self._position < rest.next_offset:
             batch: Batch | None = rest.between(self._position)
@@ -285,12 +285,12 @@ class StreamReader(NotAsync):
         return batch
 
     def batches(self) -> Iterator[Batch]:
-        """All batches."""
+        """Yield all batches."""
         while (batch := self.next_batch()) is not None:
             yield batch
 
     def arrow_batches(self) -> Iterator[pa.RecordBatch]:
-        """All batches as Arrow record batches."""
+        """Yield all batches as Arrow record batches."""
         from buckram.streams.shared.arrow_batches import to_arrow
 
         return map(to_arrow, self.batches())

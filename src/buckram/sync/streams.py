@@ -85,7 +85,7 @@ class Namespace(NotCopied):
     # -- streams ------------------------------------------------------------------------------------------
 
     def create(self, stream: str, *, properties: Mapping[str, str] | None = None, **policy: Any) -> StreamInfo:
-        """Make a stream. StreamExists."""
+        """Make a stream. Raises StreamExists."""
         return self._thread.run(lambda: self._namespace.create(stream, properties=properties, **policy))
 
     def exists(self, stream: str) -> bool:
@@ -130,7 +130,7 @@ class Namespace(NotCopied):
         return self._thread.run(lambda: self._namespace.schema(stream))
 
     def segments(self, stream: str) -> Iterator[Segment]:
-        """The segment list, oldest first."""
+        """Yield the segment list, oldest first."""
         self._thread.check()
         rows = self._namespace.segments(stream)
 
@@ -156,7 +156,8 @@ class Namespace(NotCopied):
         name: str = "",
         linger_ms: float = 50.0,
     ) -> StreamWriter:
-        """The stream's writer; arguments and errors as in the async one. `with ns.writer("orders") as w: ...`."""
+        """Return the stream's writer; arguments and errors as in the async one. `with ns.writer("orders") as w:
+        ...`."""
 
         async def start() -> tuple[_StreamWriter, TaskScope]:
             writer = await self._namespace.writer(
@@ -179,7 +180,7 @@ class Namespace(NotCopied):
         on_truncated: Truncated = "error",
         cursor: str | None = None,
     ) -> StreamReader:
-        """A reader: `for record in ns.read("orders")`; arguments and errors as in the async one."""
+        """Return a reader: `for record in ns.read("orders")`; arguments and errors as in the async one."""
 
         async def begin() -> StreamReader:
             return StreamReader(
@@ -200,7 +201,7 @@ class Namespace(NotCopied):
         return self._thread.run(begin)
 
     def get(self, stream: str, offset: Offset) -> Record:
-        """One record. OffsetOutOfRange, OffsetTruncated."""
+        """Return one record. Raises OffsetOutOfRange, OffsetTruncated."""
         return self._thread.run(lambda: self._namespace.get(stream, offset))
 
     def truncate(
@@ -292,7 +293,7 @@ class Namespace(NotCopied):
     # -- cursors ------------------------------------------------------------------------------------------
 
     def cursors(self, stream: str, *, after: str = "", limit: int = _PAGE) -> Sequence[CursorInfo]:
-        """The stream's cursors in order of their names, each with its lag."""
+        """Return the stream's cursors in order of their names, each with its lag."""
         return self._thread.run(lambda: self._namespace.cursors(stream, after=after, limit=limit))
 
     def move_cursor(self, stream: str, cursor: str, offset: Offset) -> None:
@@ -308,7 +309,7 @@ class Namespace(NotCopied):
     def bulk(
         self, stream: str, *, application: str, version: int, query: str = "", place: str = "", new_epoch: bool = False
     ) -> Bulk:
-        """A bulk step: ledgers that become segments in one compare-and-set, once per (application, version)."""
+        """Return a bulk step: ledgers that become segments in one compare-and-set, once per (application, version)."""
 
         async def begin() -> Bulk:
             return Bulk(

@@ -73,7 +73,7 @@ class EtcdSettings:
 
 
 def find_etcd() -> Path:
-    """The program; ConfigError that says what to do when there is none, or only an older one."""
+    """Return the path of etcd; raises ConfigError, which tells what to do, if there is none, or only an older one."""
     given = os.environ.get(VARIABLE)
     beside = Path(sys.executable).parent / "etcd"
     found = given or (str(beside) if beside.exists() else shutil.which("etcd"))
@@ -91,7 +91,7 @@ def find_etcd() -> Path:
 
 
 def etcd_command(program: Path, settings: EtcdSettings, data: Path, port: int, peer_port: int) -> list[str]:
-    """The whole command line of a server. Other members of a cluster reach it at the host that clients use."""
+    """Return the whole command line of a server. Other members of a cluster reach it at the host that clients use."""
     peer = f"{settings.scheme}://{join(loopback(settings.host) if settings.members else '127.0.0.1', peer_port)}"
     command = [str(program), f"--name={settings.name}", f"--data-dir={data}"]
     command += [f"--listen-client-urls={settings.scheme}://{join(settings.host, port)}"]
@@ -360,6 +360,6 @@ def _lock(path: Path) -> int:
 
 
 def known_port(path: Path) -> int:
-    """The port that the server of this directory had, 0 when there was none."""
+    """Return the port that the server of this directory had, 0 when there was none."""
     port = read_description(path / DESCRIPTION, FORMAT_VERSION).get("port", 0)
     return port if isinstance(port, int) else 0

@@ -28,7 +28,8 @@ class ServerDirectory:
     """Opened means locked; the lock is inherited by the server, so that it outlives a parent that is killed."""
 
     def __init__(self, path: Path, member: int) -> None:
-        """`member`: the server's number in its ensemble, 0 on its own. ForeignDirectory, ConfigError, OSError."""
+        """`member`: the server's number in its ensemble, 0 on its own. Raises ForeignDirectory, ConfigError,
+        OSError."""
         self.path = path.absolute()
         self.data = self.path / "data"
         self.config = self.path / "zoo.cfg"
@@ -96,7 +97,7 @@ def _lines(path: Path, begin: int) -> list[str]:
 
 
 def known_port(path: Path) -> int:
-    """The port that the server of this directory had, 0 when there was none."""
+    """Return the port that the server of this directory had, 0 when there was none."""
     port = read_description(path / DESCRIPTION, FORMAT_VERSION).get("port", 0)
     return port if isinstance(port, int) else 0
 
@@ -120,7 +121,7 @@ def _lock(path: Path) -> int:
 
 
 def read_description(path: Path, version: int) -> dict[str, object]:
-    """A JSON object of ours; empty when there is none, CorruptStore when it is not what this version writes."""
+    """Read a JSON object of ours; empty if there is none. Raises CorruptStore if this version did not write it."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:

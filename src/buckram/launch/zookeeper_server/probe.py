@@ -21,7 +21,7 @@ _LOGS = 2
 
 
 def begin_session(connection: socket.socket) -> bytes:
-    """Begin a session and end it; return its id, eight bytes. Empty if the server does not serve. OSError."""
+    """Begin a session and end it; return its id, eight bytes. Empty if the server does not serve. Raises OSError."""
     connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
     (length,) = struct.unpack(">i", _exactly(connection, 4))
     if not _RESPONSE.size <= length <= _LONGEST:

@@ -248,13 +248,13 @@ class ZooKeeperServer:
         self.wait_ready(deadline_s)
 
     def stop(self, deadline_s: float = STOP_SECONDS) -> None:
-        """Ask it to end, reap it, give the directory back; killed when it takes too long. Idempotent."""
+        """Ask the server to end, reap it and unlock its directory; it is killed after the deadline. Idempotent."""
         self.ask_to_stop()
         self._reap(deadline_s)
         self.close()
 
     def ask_to_stop(self) -> None:
-        """The first half of `stop`, which does not wait."""
+        """Send the signals that end the server, without waiting; the first step of `stop`."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
 
@@ -298,7 +298,7 @@ def client_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def check_port(host: str, port: int) -> None:
-    """PortInUse when another program listens there, ConfigError when the host is none of this machine's."""
+    """Raise PortInUse if another program listens there, ConfigError if the host is not this machine's."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family) as probe:

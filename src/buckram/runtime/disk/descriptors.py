@@ -33,7 +33,7 @@ class Shares:
 
 
 def raise_limit() -> int:
-    """Let this process open as many files as it is allowed to; return how many that is now."""
+    """Raise the soft limit of open files to the hard limit, as far as allowed; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -63,7 +63,7 @@ def shares(limit: int) -> Shares:
 
 
 def shares_of_bookie() -> Shares:
-    """Raise the limit and share what there is. ConfigError if that is too little for a bookie."""
+    """Raise the limit of open files and return its shares. Raises ConfigError if it is too low for a bookie."""
     limit = raise_limit()
     if limit < LEAST:
         raise ConfigError(

@@ -42,7 +42,7 @@ class DiskFaults(NamedTuple):
 
 
 class FaultyDisk(LocalDisk):
-    """A LocalDisk that fails as the file `faults` says; nothing fails as long as there is no such file."""
+    """A LocalDisk that fails as the file `faults` requests; nothing fails as long as there is no such file."""
 
     def __init__(self, path: str | Path, faults: str | Path, mode: str = "adaptive") -> None:
         self._faults_path = Path(faults)

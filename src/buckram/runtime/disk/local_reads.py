@@ -1,4 +1,4 @@
-"""Reads of a LocalDisk: what the page cache has at once, small ones while the device is fast, the rest in threads."""
+"""Reads of a LocalDisk: cached data immediately, small reads while the device is fast, the rest in threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AT_ONCE_S = 0.002
 _HINTED = 64
 """Maximum reads of one caller that are announced to the device at a time."""
 _WAITED_S = 0.00002
-"""A read that took less did not wait for the device and says nothing about its speed."""
+"""Minimum seconds of a read that measures the device's speed: a shorter one did not wait for the device."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
@@ -49,7 +49,7 @@ class LocalReads:
         self._round_due: asyncio.AbstractEventLoop | None = None
 
     def read(self, reads: Sequence[Read], done: OnRead) -> None:
-        """Read as `seams.Disk.read` says."""
+        """Read as `seams.Disk.read` specifies."""
         if self._mode == "inline":
             done(self._all(reads))
             return

@@ -1,7 +1,7 @@
 """Reads log files of other bookies on this machine that run as the same user (seams.LocalFiles).
 
-The content is not interpreted here. A file may be removed or overwritten during a read, so the data counts only after
-its digest is checked.
+The content is not interpreted here. A file may be removed or overwritten during a read, so the data may be used only
+after its digest is checked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REMEMBERED = 16384
 
 
 def identity_of(directory: str | Path) -> str:
-    """Return the `Disk.identity()` of a LocalDisk in this directory; OSError if there is none."""
+    """Return the `Disk.identity()` of a LocalDisk in this directory; raises OSError if there is none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -63,7 +63,7 @@ class NeighbourDirectory:
         return done
 
     def read_now(self, places: Sequence[FileRange]) -> list[FileData]:
-        """Read and block meanwhile. OSError."""
+        """Read and block meanwhile. Raises OSError."""
         files: dict[str, int] = {}
         began = time.perf_counter()
         try:

@@ -36,7 +36,7 @@ def removed_on_failure(
 
 
 def _missing(path: Path) -> list[Path]:
-    """The directories that are not there, from the innermost on."""
+    """Return the directories of the path that do not exist, innermost first."""
     found = []
     while not path.exists() and path != path.parent:
         found.append(path)
@@ -45,7 +45,7 @@ def _missing(path: Path) -> list[Path]:
 
 
 def _remove(made: list[Path], lock: str, whole: bool) -> None:
-    """Raises OSError for the first one that has to stay."""
+    """Remove the directories that were made, innermost first. Raises OSError for the first one that has to stay."""
     if made[0].is_dir():
         if lock and (made[0] / lock).exists():
             _remove_with_lock(made[0], lock, whole)
@@ -59,7 +59,8 @@ def _remove(made: list[Path], lock: str, whole: bool) -> None:
 
 
 def _remove_with_lock(directory: Path, lock: str, whole: bool) -> None:
-    """Raises BlockingIOError where another process holds the lock: the directory is its own by now."""
+    """Remove a directory while holding its lock. Raises BlockingIOError if another process holds it and thus owns the
+    directory."""
     descriptor = os.open(directory / lock, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

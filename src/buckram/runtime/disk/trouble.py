@@ -51,7 +51,7 @@ def harmless(error: BaseException) -> bool:
 
 
 def explained(error: OSError, operation: str, path: str | Path) -> OSError:
-    """The same error, of the same class, with a text that a person can act on."""
+    """Return an error of the same class, with a text that a person can act on."""
     number = error.errno or errno.EIO
     advice = _ADVICE.get(number, _SEE_LOG)
     return OSError(number, f"{path}: cannot {operation}: {os.strerror(number)}; {advice}")

@@ -8,7 +8,7 @@ import threading
 from typing import TextIO
 
 MOST_LINES = 1000
-"""Lines in memory; each has a length limit of its own (runtime/logs/format/lines.py)."""
+"""Maximum lines in memory; the length of each is limited, too (runtime/logs/format/lines.py)."""
 CLOSE_S = 2.0
 
 
@@ -25,7 +25,7 @@ class LineWriter:
         self._thread.start()
 
     def put(self, line: str) -> None:
-        """Without waiting, from any thread."""
+        """Queue a line without waiting, from any thread; drop it if the queue is full."""
         try:
             self._lines.put_nowait(line)
         except queue.Full:

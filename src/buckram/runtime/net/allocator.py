@@ -15,7 +15,7 @@ VARIABLE = "BUCKRAM_MALLOC"
 KEPT_BYTES = 64 << 20
 """Freed memory at the end of the heap that stays with the process."""
 MAPPED_BYTES = 32 << 20
-"""Blocks from this size on are mapped by themselves and given back at once; glibc allows no more."""
+"""Size in bytes from which blocks are mapped by themselves and given back when freed; glibc allows no larger value."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 

@@ -61,7 +61,7 @@ class PendingRequest:
 
 
 OnLost: TypeAlias = "Callable[[Connection], None]"
-"""Called once with a connection that can no longer be used; its `error` says why."""
+"""Callback with a connection that can no longer be used, called once; its `error` is the reason."""
 
 
 class Connection(asyncio.Protocol):
@@ -168,7 +168,8 @@ class Connection(asyncio.Protocol):
         return self._protocol.idle
 
     async def introduce(self, introduction: Introduction) -> None:
-        """Ask who answers here, before anything else. The caller sets a time-out. BookieUnavailable, ProtocolError."""
+        """Ask who answers here, before anything else. The caller sets a time-out. Raises BookieUnavailable,
+        ProtocolError."""
         self.introduction = introduction
         answer: asyncio.Future[Reply] = self._loop.create_future()
         self._write(self._protocol.introduce(introduction, answer, float("inf")))
@@ -235,7 +236,7 @@ class Connection(asyncio.Protocol):
         return pending + len(data)
 
     def precede(self, packet: bytes) -> bool:
-        """Send a packet of ours about an add that is sent next; False where the bookie would not know what it is."""
+        """Send a packet of Buckram's own about the next add; return False if the bookie would not understand it."""
         identity = self.identity
         if self.version != 2 or self.error is not None or identity is None or not identity.features & TRACES:
             return False
@@ -279,7 +280,7 @@ class Connection(asyncio.Protocol):
         self._deliver(overdue.acks, lambda ledger: error)
 
     async def wait_gone(self) -> None:
-        """Wait until the transport says that it is gone, a second at most."""
+        """Wait until the transport reports the end of the connection, a second at most."""
         if self._transport is None:
             return
         try:

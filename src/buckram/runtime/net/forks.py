@@ -13,7 +13,7 @@ _generation = 0
 
 
 def generation() -> int:
-    """A number that is another one in a child that was forked later."""
+    """Return a number that differs between a process and its forked children."""
     return _generation
 
 

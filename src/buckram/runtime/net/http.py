@@ -1,6 +1,6 @@
 """A small HTTP/1.1 server: one request on each connection, bounded in size, time and number.
 
-Not here: what is served (`bookie/status_pages.py`, `serve/admin/`).
+Not here: the served content (`bookie/status_pages.py`, `serve/admin/`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from buckram.types import BookieAddress
 log = logging.getLogger("buckram.http")
 LONGEST_HEAD, LONGEST_BODY = 8192, 64 * 1024
 REQUEST_S = 10.0
-"""A request that is not complete by then is given up."""
+"""Deadline in seconds for a complete request."""
 WRITE_S = 30.0
 """Seconds after which a peer that takes nothing of the answer is disconnected."""
 MOST_CONNECTIONS = 64
@@ -34,7 +34,7 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`method` is in capitals, HEAD counts as GET; of a parameter that stands there twice the last one counts."""
+    """Request of a peer. `method` is in capitals, HEAD is taken as GET; of repeated parameters the last one applies."""
 
     method: str
     path: str
@@ -145,7 +145,7 @@ class _Server:
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[Request, bool]:
-    """The request, and whether its answer has a body. BadRequest, IncompleteReadError."""
+    """Read a request; return it, and whether its answer has a body. Raises BadRequest, IncompleteReadError."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

@@ -1,4 +1,4 @@
-"""Making sure who answers: what a client's connections say before anything else, and what has to be answered.
+"""Identification of bookies: the first exchange of a client's connection, and the answer that it requires.
 
 Not here: which bookie to expect (`client/shared/identities.py`), connections (`runtime/net/pool.py`, which calls this
 module), and the bookie's answer (`bookie/service/dispatch.py`).
@@ -24,7 +24,7 @@ class ExpectedIdentities(Protocol):
     """Known identities of bookies, and callbacks for the identities with which they answer."""
 
     def expected(self, bookie_id: BookieId) -> Expected | None:
-        """The identity that the bookie must have; None where any bookie at that address will do."""
+        """Return the identity that the bookie must have; None if any bookie at that address is accepted."""
         ...
 
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
@@ -53,7 +53,7 @@ class FixedIdentities:
 
 
 class Introductions:
-    """Compares what each new connection's peer says of itself with the identity that `identities` expects."""
+    """Comparison of the identity that each new connection's peer claims with the one that `identities` expects."""
 
     def __init__(self, identities: ExpectedIdentities) -> None:
         self._identities = identities

@@ -1,7 +1,7 @@
-"""The keys of an issuer of OIDC, fetched again and again, and at once when a token names one that is not known.
+"""The keys of an OIDC issuer, fetched periodically, and at once when a token names an unknown one.
 
-A thread fetches, bounded in time and bytes, and never the loop. While the issuer is away, the keys that are known go
-on to count for a time. Not here: what tokens and documents say (`core/security/oidc.py`).
+A thread fetches, bounded in time and bytes, and never the loop. While the issuer is away, the known keys stay valid for
+a time. Not here: the contents of tokens and documents (`core/security/oidc.py`).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ FETCH_S = 5.0
 REFRESH_S = 60.0
 """Seconds between two fetches of the keys: an issuer publishes a new key some time before it signs with it."""
 AGAIN_S = 5.0
-"""A token with a key that is not known has them fetched at once, but not more often than this."""
+"""Minimum seconds between two fetches that tokens with unknown keys cause."""
 MOST_THREADS = 3
-"""An issuer that sends a byte now and then holds no more."""
+"""Maximum fetching threads: an issuer that answers byte by byte blocks no more than these."""
 _PIECE = 16 * 1024
 _log = logging.getLogger("buckram.security")
 Keys = Mapping[str, tuple[Any, str]]
 
 
 class IssuerKeys:
-    """`start` and `close`. `again_s`: as AGAIN_S."""
+    """Keys of one issuer, between `start` and `close`. `again_s` replaces AGAIN_S."""
 
     def __init__(self, issuer: Issuer, *, again_s: float = AGAIN_S, refresh_s: float = REFRESH_S) -> None:
         self.issuer = issuer

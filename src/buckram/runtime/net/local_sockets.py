@@ -35,7 +35,8 @@ def directory() -> Path:
 
 
 def name_of(host: str, port: int) -> str:
-    """The name of the local door of an address, as both sides write it. An address belongs to a network namespace."""
+    """Return the file name of the local socket of an address, the same for both sides. It includes the network
+    namespace, to which an address belongs."""
     try:
         namespace = os.stat("/proc/self/ns/net").st_ino
     except OSError:
@@ -70,7 +71,7 @@ def forget(door: socket.socket) -> None:
 
 
 def connected(host: str, port: int) -> socket.socket | None:
-    """A connection through the local door; None where there is none, it is not ours, or too many wait before it."""
+    """Return a connection through the local socket; None if there is none, it is not ours, or its backlog is full."""
     if not _is_ours():
         return None
     door = _new()

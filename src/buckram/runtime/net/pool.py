@@ -1,9 +1,9 @@
 """BookiePool: the only way a client reaches bookies. It decides which connection a request takes.
 
-Per bookie there is a connection for the wire that adds and reads use and, when that is v2, a v3 one for everything
-whose answer v2 lacks or could confuse: fencing reads, recovery adds, LACs, force, info, lists, long polls.
-Connections are made by the first request that needs them; a failed attempt fails what waited for it, and no more.
-Nothing is sent on one before its peer has said that it is the bookie that is meant.
+Per bookie there is a connection for the wire that adds and reads use and, when that is v2, a v3 one for all requests
+whose answers v2 lacks or could confuse: fencing reads, recovery adds, LACs, force, info, lists, long polls. Connections
+are made by the first request that needs them; a failed attempt fails what waited for it, and no more. Nothing is sent
+on one before its peer has said that it is the bookie that is meant.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Endpoint:
     def _examined(self, connection: Connection, address: BookieAddress | None) -> Connection | None:
         """Return the connection if it may stay, and None otherwise.
 
-        One to the bookie's earlier address may finish what it has, unless another bookie may be there by now.
+        One to the bookie's earlier address may finish its requests, unless another bookie may be there by now.
         """
         why = None if self._pool.introductions is None else self._pool.introductions.mismatch(connection)
         if address is None:

@@ -71,11 +71,11 @@ class _Family(Generic[M]):
         return self.children.setdefault(values, self._new()) if found is None else found
 
     def describe(self) -> Sequence[Metric]:
-        """The family without values, from which the registry learns its names."""
+        """Return the family without values, from which the registry learns its names."""
         raise NotImplementedError
 
     def collect(self) -> Iterator[Metric]:
-        """The family with the values of now."""
+        """Yield the family with its present values."""
         raise NotImplementedError
 
     def _new(self) -> M:

@@ -63,7 +63,7 @@ class _Preface(asyncio.Protocol):
             self.secured.set_result(None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The link is known already."""
+        """Do nothing: the link is known already."""
 
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:
@@ -102,7 +102,7 @@ class _Preface(asyncio.Protocol):
             self.secured.exception()  # seen, also where nobody waits
 
     async def exchange(self, request: Auth | StartTls) -> Reply:
-        """Send a v3 request and return its reply. ConnectionError."""
+        """Send a v3 request and return its reply. Raises ConnectionError."""
         self._txn += 1
         self.link.write(wire_v3.encode_request(request, self._txn))
         wanted = (OP_AUTH if isinstance(request, Auth) else OP_START_TLS, self._txn)
@@ -127,7 +127,7 @@ class _Preface(asyncio.Protocol):
             raise ConnectionError(f"the bookie's first answer: {error}") from None
 
     async def begin_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Every byte from here on is TLS. ConnectionError."""
+        """Start TLS: every later byte is encrypted. Raises ConnectionError."""
         if self._packets or self._chunks.pending_bytes:
             # Somebody on the way could have said it, to be taken for what the bookie says through TLS.
             raise ConnectionError("bytes in clear behind the bookie's answer to START_TLS")
@@ -205,7 +205,7 @@ async def log_in(exchange: Callable[[Auth], Awaitable[Reply]], login: Login, *, 
 
 
 def secured(network: Network, tls: TlsConfig, login: Callable[[], Login] | None = None) -> Network:
-    """The network with what the settings ask for; the same one where they ask for nothing. ConfigError."""
+    """Return the network with the TLS and login of the settings; the same one if they have none. Raises ConfigError."""
     if tls.mode == "off" and login is None:
         return network
     files = None if tls.mode == "off" else TlsFiles(tls, server_side=False)

@@ -57,7 +57,8 @@ class Use(Generic[T]):
 
 
 class Shelf(Generic[T]):
-    """`async with shelf.use(name) as item`. At most `most_open` are open, unless more are in use at once."""
+    """Shelf of items: `async with shelf.use(name) as item`. At most `most_open` are open, unless more are in use at
+    once."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Shelf(Generic[T]):
         most_open: int,
         holder: Callable[[str], str] = lambda name: "",
     ) -> None:
-        """`what`: what is kept here, for people. One that has ended by itself is opened anew at its next use.
+        """`what` names the kind of items for people. An item that has ended by itself is opened anew at its next use.
 
         `holder` returns the owner of a name. When too many are open, those of the owner with the most are closed.
         """
@@ -92,7 +93,7 @@ class Shelf(Generic[T]):
         return list(self._places)
 
     def opened(self) -> dict[str, T]:
-        """Those that are open, by name; not those that are being opened."""
+        """Return the open items by name, without those that are being opened."""
         found = ((name, place.item) for name, place in self._places.items())
         return {name: item for name, item in found if item is not None}
 
@@ -107,7 +108,8 @@ class Shelf(Generic[T]):
             use.give()
 
     async def take(self, name: str) -> Use[T]:
-        """The same for a time that is no block: it is in use until `give` of the value is called."""
+        """Take an item without a block: it stays in use until `give` of the returned value is called. Raises like
+        `use`."""
         use = await self._taken(name)
         if not self._has_ended(use.item):
             return use

@@ -23,7 +23,7 @@ SCRATCH_BYTES = 64 * 1024
 
 
 class Receiver(Protocol):
-    """An asyncio.Protocol that may say where its bytes belong: a large answer is then received without a copy."""
+    """An asyncio.Protocol that may offer a buffer for its bytes: a large answer is then received without a copy."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def connection_lost(self, exc: Exception | None) -> None: ...

@@ -19,9 +19,9 @@ _ID_MASK = (1 << 8 * ID_BYTES) - 1
 
 
 class OtelAppend:
-    """`number` is the id of its own span as an integer; those of its steps are the next ones. `parent`: the id of the
-    step around it, b"" for none; `is_remote`: that one is of another process. Times in nanoseconds UTC, 0 for what has
-    not ended; `ends` and `errors` of steps by the place of their bookie."""
+    """A traced append. `number` is the id of its own span as an integer; those of its steps are the next ones.
+    `parent`: the id of the step around it, b"" for none; `is_remote`: that one is of another process. Times in
+    nanoseconds UTC, 0 for what has not ended; `ends` and `errors` of steps by the place of their bookie."""
 
     __slots__ = (
         "_ended",
@@ -71,7 +71,7 @@ class OtelAppend:
         return 1 + len(self.bookies)
 
     def step_id(self, place: int) -> bytes:
-        """The id of the step to a bookie."""
+        """Return the id of the step to a bookie."""
         return (self.number + 1 + place & _ID_MASK).to_bytes(ID_BYTES, "big")
 
     def encoded(self) -> bytes:

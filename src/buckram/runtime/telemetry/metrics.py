@@ -61,7 +61,7 @@ def _metric(name: str, family: Family, data: Any) -> Metric:
 
 
 def _by_labels(family: Family) -> Iterable[tuple[tuple[tuple[str, str], ...], list[Sample]]]:
-    """The samples of a family of histograms, one histogram after another."""
+    """Return the samples of a family of histograms, one histogram after another."""
     found: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
     for sample in family.samples:
         labels = tuple(sorted((name, value) for name, value in sample.labels.items() if name != "le"))

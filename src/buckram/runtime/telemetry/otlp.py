@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from buckram.runtime.telemetry.spans import OtelSpan
 
 INTERNAL, SERVER, CLIENT = 1, 2, 3
-"""Kinds of spans: what a process does by itself, what another one asked it for, and what it asks another one for."""
+"""Kinds of spans: work of the process itself, a request from another process, and a request to another one."""
 MAX_TEXT = 4096
 """Longer values of attributes and errors are cut, characters."""
 _TIMES = struct.Struct("<BQBQ")
@@ -52,7 +52,7 @@ class Ended(Protocol):
         ...
 
     def encoded(self) -> bytes:
-        """All of them, by `span_bytes` or `append_bytes`."""
+        """Return all spans, encoded by `span_bytes` or `append_bytes`."""
         ...
 
 
@@ -63,7 +63,7 @@ def request_of(resource: bytes, ended: Iterable[Ended]) -> bytes:
 
 
 def append_bytes(append: OtelAppend) -> bytes:
-    """The spans of an append: its own, and one for each bookie."""
+    """Return the spans of an append: its own, and one for each bookie."""
     trace, own = append.trace, append.number.to_bytes(8, "big")
     digits, ended = varint(append.entry), max(append.ended_ns, append.began_ns)
     about = (append.ledger, append.entries, append.size, len(digits), append.error)
@@ -148,7 +148,7 @@ def _before_number(name: str, size: int) -> bytes:
 
 
 def _pair(name: str, value: str | int) -> bytes:
-    """A KeyValue with an AnyValue."""
+    """Return a KeyValue with an AnyValue."""
     any_value = int_field(3, value) if isinstance(value, int) else bytes_field(1, _utf8(value))
     return bytes_field(1, _utf8(name)) + bytes_field(2, any_value)
 

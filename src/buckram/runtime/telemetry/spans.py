@@ -34,14 +34,15 @@ _NEVER = 1 << 62
 
 
 def _getter() -> Callable[[], Context]:
-    """The quickest way to the present context: OpenTelemetry's own function costs as much as an append."""
+    """Return the quickest function that gets the present context: OpenTelemetry's own function costs as much as an
+    append."""
     kept = getattr(getattr(contexts, "_RUNTIME_CONTEXT", None), "_current_context", None)
     return kept.get if isinstance(kept, ContextVar) else contexts.get_current
 
 
 class OtelSpan:
-    """A step. `kind`: one of those of `runtime/telemetry/otlp.py`; `parent`: the id of the step around it, b"" for
-    none; `is_remote`: that one is of another process. Times in nanoseconds UTC."""
+    """Span of a step. `kind`: one of those of `runtime/telemetry/otlp.py`; `parent`: the id of the step around it, b""
+    for none; `is_remote`: that one is of another process. Times in nanoseconds UTC."""
 
     __slots__ = (
         "_ended",
@@ -127,7 +128,8 @@ class OtelTraces:
     """Sampling of traces: a share of those that begin here, and all parts of traces that are already sampled."""
 
     def __init__(self, ended: OnEnded, share: float, per_s: float, rng: random.Random) -> None:
-        """`share` of what begins here, and at most `per_s` in a second; ten times as many of what others began."""
+        """Sample a `share` of the traces that begin here, at most `per_s` in a second; ten times as many of those that
+        other processes began."""
         self._ended, self._rng = ended, rng
         self._begun, self._joined = _Rate(per_s), _Rate(10 * per_s)
         self._share = share

@@ -33,7 +33,7 @@ def places(template: str) -> tuple[tuple[str, int], ...]:
 
 
 def fields(template: str, values: object) -> dict[str, int | str]:
-    """The fields of one line: whole numbers stay numbers, everything else is text."""
+    """Return the fields of one line: whole numbers stay numbers, everything else is text."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | Mapping):
         return {}
     found: dict[str, int | str] = {}

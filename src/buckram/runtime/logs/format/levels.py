@@ -8,7 +8,7 @@ from typing import NamedTuple
 from buckram.errors import ConfigError
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-"""The numbers are those of Python's logging."""
+"""Numbers of the levels, as in Python's logging."""
 LONGEST = 400
 _ROOM = re.compile(r"[A-Za-z_][\w.]{0,99}")
 

@@ -49,7 +49,7 @@ class Repeats(Generic[K]):
         return False
 
     def ended(self, now: float) -> list[LeftOut[K]]:
-        """Forget windows that are over, and say what they left out. Call it before `passes`."""
+        """Remove windows that are over, and return the lines that they suppressed. Call it before `passes`."""
         found = []
         while self._windows:
             kind, window = next(iter(self._windows.items()))
