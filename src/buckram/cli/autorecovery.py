@@ -61,7 +61,7 @@ def run(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def status(uri: str | None, as_json: bool) -> None:
-    """Show which ledgers lack copies, who copies them, and why others wait. Exit code 1 while there are any.
+    """Show ledgers that lack copies, who copies, and why others wait. Exit code 1 while there are any.
 
     \b
     Example:

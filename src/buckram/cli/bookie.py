@@ -178,7 +178,7 @@ async def _entries(uri: str | None, bookie_id: str, ledger_id: int) -> list[tupl
 @metadata_option
 @json_option
 def read(bookie_id: str, ledger_id: int, entry_id: int, raw: bool, uri: str | None, as_json: bool) -> None:
-    """Print one entry as this bookie holds it, with its digest checked.
+    """Print one entry of this bookie, with its digest checked.
 
     \b
     Example:

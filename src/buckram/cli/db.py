@@ -76,7 +76,7 @@ def create(name: str, cdc: bool, settings: tuple[str, ...], uri: str | None, as_
 @metadata_option
 @json_option
 def list_databases(namespace: str, uri: str | None, as_json: bool) -> None:
-    """List the databases of a namespace, with the process that leads each.
+    """List the databases of a namespace, with their leaders.
 
     \b
     Example:

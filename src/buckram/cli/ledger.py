@@ -189,7 +189,7 @@ def recover(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: 
 @metadata_option
 @json_option
 def close(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Close a ledger by recovery, like `recover`: A LIVE WRITER IS FENCED and cannot go on.
+    """Close like `recover`: A LIVE WRITER IS FENCED and cannot go on.
 
     Only the writer itself can close its ledger without that (`ledger write --close`).
 

@@ -128,7 +128,7 @@ def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Show a namespace's own settings, and those in force for its streams.
+    """Show what is set for a namespace and holds for its streams.
 
     \b
     Example:

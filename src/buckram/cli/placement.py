@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def placement() -> None:
-    """Show and set which bookies hold which copies, by region, zone and rack."""
+    """Show and set where copies are, by region, zone and rack."""
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @metadata_option
 @json_option
 def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
-    """Show the cluster's health: bookies, space, ledgers without copies.
+    """Show health: bookies, space, ledgers without copies.
 
     Every ledger that lacks copies is shown with its reason. Exit code 1 if something is an error; warnings leave it at
     0.

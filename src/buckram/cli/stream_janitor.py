@@ -113,7 +113,7 @@ def _tell(report: JanitorReport, as_json: bool) -> None:
 @metadata_option
 @json_option
 def orphans(delete: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """List ledgers that were made for a stream but have no place in it. Shows which are safe to delete.
+    """List ledgers made for a stream that have no place in it. Shows which are safe to delete.
 
     Reads the record of every ledger. One that is in progress may still become a segment; the janitor decides when it
     cannot.

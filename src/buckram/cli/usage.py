@@ -23,7 +23,7 @@ from buckram.serve.views.usage import WITHIN_S, fresh, usage_rows
 @metadata_option
 @json_option
 def usage(only: str, applications: bool, uri: str | None, as_json: bool) -> None:
-    """Show what namespaces store, send and receive, and their quotas.
+    """Show what namespaces store and transfer, and their quotas.
 
     The figures are from all bookies, and a few seconds old at most.
 
