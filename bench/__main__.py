@@ -1,4 +1,4 @@
-"""Runs cases, remembers what is done, prints a table and one JSON line.
+"""Runs cases, saves finished ones, prints a table and one JSON line.
 
 `python -m bench [CASE...] [--again] [--repeat N] [--save-baseline] [--list]`. A case that was measured for this very
 commit is not run again, so an interrupted suite goes on where it stopped. Figures that are worse than those of the
@@ -29,7 +29,7 @@ from bench.machines import network, wanted
 
 RESULTS = Path("bench-results")
 APART = RESULTS / "net"
-"""As between machines."""
+"""Directory of results between machines."""
 
 
 def commit() -> str:
@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace, folder: Path, suffix: str) -> int:
 
 
 def _compare(measured: dict[str, list[Figures]], kind: str) -> list[Worse]:
-    """Says what is worse than in the baseline."""
+    """Return the figures that are worse than in the baseline, and print them."""
     known = load(kind)
     if not known:
         print(f"no baseline for {kind}: --save-baseline makes one")
@@ -93,7 +93,7 @@ def _compare(measured: dict[str, list[Figures]], kind: str) -> list[Worse]:
 
 
 def _measured(name: str, version: str, folder: Path, *, again: bool, repeat: int) -> list[Figures]:
-    """What the file of this case has, and as many more measurements as are missing."""
+    """Return the measurements saved for this case, plus as many new ones as are missing."""
     path, kept = folder / f"{name}.json", list[Figures]()
     if path.exists() and not again:
         found = json.loads(path.read_text())
@@ -109,7 +109,7 @@ def _measured(name: str, version: str, folder: Path, *, again: bool, repeat: int
 
 
 def _middle(measured: list[Figures]) -> Figures:
-    """The median of each figure that is a number, of others the last value."""
+    """Return the median of each numeric figure, and the last value of others."""
     if len(measured) == 1:
         return measured[0]
     found = dict(measured[-1])

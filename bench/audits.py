@@ -1,4 +1,4 @@
-"""How long an audit of very many ledgers takes: their records are written into the store directly, without entries.
+"""Duration of an audit of very many ledgers: their records are written into the store directly, without entries.
 
 One in a thousand names the fourth bookie, which is gone when autorecovery starts. `seconds` is from the start of that
 process, which is elected auditor first, to the moment when all of these are marked.
@@ -104,7 +104,7 @@ async def _until_gone(bench: Bench, bookie: str) -> None:
 
 
 async def _until_marked(uri: str) -> None:
-    """The auditor wakes the workers when it has marked everything."""
+    """Wait until everything is marked: the auditor then wakes the workers."""
     limit = time.monotonic() + _WITHIN_S
     async with looking(uri) as store:
         while not await _said_so(store):

@@ -62,7 +62,7 @@ def better(figure: str) -> int:
 
 
 def summary(measured: Sequence[Figures]) -> dict[str, Known]:
-    """What several measurements of one case say about each figure."""
+    """Return the median and the noise of each figure over several measurements of one case."""
     found = {}
     for figure in measured[0]:
         values = [m[figure] for m in measured if isinstance(m.get(figure), (int, float))]
@@ -103,7 +103,7 @@ def machine_kind(cpuinfo: str | None = None, cores: int | None = None) -> str:
 
 
 def load(kind: str, folder: Path = FOLDER) -> dict[str, dict[str, Known]]:
-    """The baseline for a kind of machine by case; empty where there is none."""
+    """Return the baseline for a kind of machine by case; empty where there is none."""
     path = folder / f"{kind}.json"
     if not path.exists():
         return {}

@@ -186,7 +186,7 @@ def overload() -> Figures:
 
 @case
 def restart() -> Figures:
-    """From the start of the process to its ready line, after kill -9 under load with BENCH_RESTART_GIB stored."""
+    """Time from the start of a bookie to its ready line, after kill -9 under load with BENCH_RESTART_GIB stored."""
     with cluster(1) as bench:
         bookie = bench.bookies[0]
         while _size(bookie.directory) < RESTART_GIB * GIB:
@@ -371,7 +371,7 @@ def databases_large() -> Figures:
 
 @case
 def databases_idle_writer() -> Figures:
-    """63 writers beside one that does nothing inside BEGIN IMMEDIATE: how long they wait, who is told SQLITE_BUSY."""
+    """63 writers beside one that does nothing inside BEGIN IMMEDIATE: how long they wait, how many get SQLITE_BUSY."""
     from bench.database_faults import idle_writer
 
     return idle_writer()
@@ -379,7 +379,7 @@ def databases_idle_writer() -> Figures:
 
 @case
 def databases_take_over() -> Figures:
-    """From kill -9 of a database's leader under load to the first commit of the next one, three times."""
+    """Time from kill -9 of a database's leader under load to the first commit of the next one, three times."""
     from bench.database_faults import take_over
 
     return take_over()
@@ -483,7 +483,7 @@ def heal_foreground() -> Figures:
 
 @case
 def heal_detect() -> Figures:
-    """From the kill of a bookie to the first copied byte, without a delay."""
+    """Time from the kill of a bookie to the first copied byte, without a delay."""
     return _healing("detect")
 
 

@@ -1,4 +1,4 @@
-"""What looking costs: the console's overview of a cluster with many ledgers, and a scrape of metrics during adds."""
+"""Cost of observation: the console's overview of a cluster with many ledgers, and a scrape of metrics during adds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from buckram.types import Create, KeyOp
 LEDGERS = int(os.environ.get("BENCH_CONSOLE_LEDGERS", "100000"))
 LOOKS = 30
 OVERVIEW = ("/v2/status", "/v2/history", "/v2/gateways")
-"""What `serve/gateway/console/overview.js` asks for, all at once."""
+"""Requests that `serve/gateway/console/overview.js` sends, all at once."""
 RATE = 1000
 """Adds a second while metrics are scraped."""
 SCRAPE_EVERY_S = 0.25
@@ -27,7 +27,8 @@ _BATCH = 500
 
 
 async def fetch(port: int, path: str, host: str = "127.0.0.1") -> float:
-    """Milliseconds of one GET on a connection of its own, to its last byte. RuntimeError for any status but 200."""
+    """Return milliseconds of one GET on a connection of its own, to its last byte. Raises RuntimeError for any status
+    but 200."""
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -41,7 +42,7 @@ async def fetch(port: int, path: str, host: str = "127.0.0.1") -> float:
 
 
 async def fill(uri: str, count: int) -> None:
-    """So many ledgers in the metadata, each like one that was written and closed."""
+    """Make `count` ledgers in the metadata, each like one that was written and closed."""
     async with connect(uri) as client:
         async with client.create(ensemble="3/3/2") as writer:
             await writer.append(b"x")
@@ -59,7 +60,7 @@ async def fill(uri: str, count: int) -> None:
 
 
 async def overview(port: int) -> list[float]:
-    """Milliseconds of everything that the page asks for, for each look."""
+    """Return the milliseconds of all requests of the page, for each look."""
     found: list[float] = []
     for _ in range(LOOKS):
         began = time.perf_counter()
@@ -117,12 +118,12 @@ def _within(moment: float, windows: Sequence[tuple[float, float]]) -> bool:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so many of them do not exceed."""
+    """Return the smallest value that is not exceeded by this share of the values."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
 def measure(seconds: float) -> dict[str, Any]:
-    """All figures of both."""
+    """Return the figures of the overview and of the scrape."""
     with cluster(environment={"BUCKRAM_BOOKIE_HTTP": "127.0.0.1:0"}) as bench:
         figures = asyncio.run(scraped(bench, seconds))
         asyncio.run(fill(bench.uri, LEDGERS))

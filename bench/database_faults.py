@@ -18,7 +18,7 @@ from buckram import Client, Database, DatabaseBusy, DatabaseLimits, NotLeader, T
 Figures = dict[str, Any]
 WRITERS = 63
 SHORT_S = 1.0
-"""What writers wait at most in the second half, which is less than the idle one has."""
+"""Longest wait of writers in the second half, seconds: shorter than the idle transaction may hold the database."""
 LEADERS = 3
 _SENDERS = 8
 _POLL_S = 0.005
@@ -29,7 +29,7 @@ _POLL_S = 0.005
 
 @dataclass
 class _Waits:
-    """What became of each call: how long it took until it was done, or until it was told that the database is busy."""
+    """Outcomes of the calls: seconds until each was done, or until it failed because the database is busy."""
 
     done: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
@@ -37,7 +37,8 @@ class _Waits:
 
 
 async def _idle_writer(bench: Bench, client: Client) -> Figures:
-    """Twice: with the usual limits, and with writers that wait for less than the idle one may have the database."""
+    """Measure twice: with the usual limits, and with writers that wait for less than the idle one may hold the
+    database."""
     limits = DatabaseLimits()
     usual = await _beside_idle(client, "usual", limits)
     short = await _beside_idle(client, "short", DatabaseLimits(wait_s=SHORT_S))
@@ -56,7 +57,7 @@ async def _idle_writer(bench: Bench, client: Client) -> Figures:
 
 
 async def _beside_idle(client: Client, name: str, limits: DatabaseLimits) -> _Waits:
-    """63 writers for the time of three transactions that do nothing; a third of them writes in transactions, too."""
+    """Run 63 writers for the time of three idle transactions; a third of them writes in transactions, too."""
     async with client.namespace().database(name, limits=limits) as db:
         await db.lead()
         await db.execute(CREATE)
@@ -98,7 +99,7 @@ async def _write(db: Database, number: int, waits: _Waits, until: float) -> None
 
 
 async def _killed_leaders(bench: Bench, client: Client) -> Figures:
-    """Each leads a database of its own, under load, while this process has a replica that may lead."""
+    """Kill leaders, each of a database of its own and under load, while this process has a replica that may lead."""
     took, sessions = list[float](), list[float]()
     for number in range(LEADERS):
         session, total = await _killed_leader(bench, client, f"main{number}")
@@ -145,7 +146,7 @@ async def _send(sender: Any, name: str) -> None:
 
 
 async def _session_over(client: Client, name: str) -> float:
-    """When nobody has the lease of the log any more that the killed leader had."""
+    """Return the time at which the killed leader's lease of the log has ended."""
     ns = client.namespace()
     killed = (await ns.info(name)).writer
     while True:

@@ -18,7 +18,7 @@ from buckram import Client
 Figures = dict[str, Any]
 DATABASES = int(os.environ.get("BENCH_DATABASES", "10000"))
 USED = int(os.environ.get("BENCH_DATABASES_USED", "1000"))
-"""So many of them have rows and were asked for before they sleep."""
+"""Number of databases that have rows and were used before they sleep."""
 FIRST_QUERIES = 100
 _SPACE = "tenants"
 _AT_ONCE = 16
@@ -27,7 +27,7 @@ _SLEEPING_WITHIN_S = 120.0
 
 
 async def _fleet(bench: Bench, client: Client) -> Figures:
-    """All are made, some are used, all sleep; then single ones are asked for."""
+    """Make all databases and use some; when all sleep, request single ones."""
     await client.namespaces.create(_SPACE)
     ns = client.namespace(_SPACE)
     began = time.perf_counter()
@@ -84,7 +84,7 @@ async def _sleep(client: Client, server: Served, sender: Connection) -> Figures:
 
 
 async def _wake(server: Served, sender: Connection) -> Figures:
-    """The first query on each of some that sleep, one after the other."""
+    """Measure the first query on some sleeping databases, one after the other."""
     took: list[float] = []
     cpu = cpu_seconds(server.pid)
     for number in random.sample(range(USED), min(FIRST_QUERIES, USED)):

@@ -1,4 +1,4 @@
-"""What databases do: transactions of one client and of 64, a follower's reads and lag, one of a gigabyte. 3/3/2.
+"""Performance of databases: transactions of one client and of 64, a follower's reads and lag, one of a gigabyte. 3/3/2.
 
 Not here: beside rqlite and over HTTP (rqlite.py), a writer that idles and a leader that is killed (database_faults.py),
 many that sleep (database_fleet.py).
@@ -28,7 +28,7 @@ _CHUNK_MB = 8
 
 
 def text() -> str:
-    """A hundred bytes that do not repeat."""
+    """Return a hundred bytes that do not repeat."""
     return "".join(random.choices(string.ascii_letters + string.digits, k=100))
 
 
@@ -65,7 +65,7 @@ async def _count(db: Database) -> int:
 
 
 async def _reading(db: Database, follower: Database) -> Figures:
-    """Rows by key of a follower, by 64 tasks of one process; no bookie is asked."""
+    """Measure reads of rows by key from a follower, by 64 tasks of one process; no bookie is involved."""
     last = await _count(db)
     await follower.query("SELECT 1", consistency="stale", after=db.applied)
 
@@ -78,7 +78,8 @@ async def _reading(db: Database, follower: Database) -> Figures:
 
 
 async def _lagging(db: Database, follower: Database) -> Figures:
-    """From the acknowledgement of a transaction to a follower's answer that has it, at PACED_PER_S."""
+    """Measure the time from the acknowledgement of a transaction to a follower's answer that includes it, at
+    PACED_PER_S."""
     lags: list[float] = []
 
     async def write(due: float) -> None:
@@ -99,7 +100,7 @@ async def _lagging(db: Database, follower: Database) -> Figures:
 
 
 async def _large(bench: Bench, client: Client) -> Figures:
-    """A database of LARGE_MB: how fast it is written, and how long a follower takes that has nothing."""
+    """Measure the writing of a database of LARGE_MB, and the time until an empty follower has it."""
     async with client.namespace().database("large") as db:
         await db.lead()
         await db.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, data BLOB)")

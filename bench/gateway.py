@@ -35,7 +35,7 @@ class Sender:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def send(self) -> None:
-        """One append, to its acknowledgement. RuntimeError for any status but 200."""
+        """Append once and wait for the acknowledgement. Raises RuntimeError for any status but 200."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
@@ -52,7 +52,7 @@ class Sender:
 
 
 def bodies() -> dict[str, tuple[str, bytes]]:
-    """A batch in each form: its media type and its bytes."""
+    """Return a batch in each form: its media type and its bytes."""
     import pyarrow as pa
 
     batch = pa.record_batch({"value": pa.array([_VALUE] * BATCH, pa.binary())})
@@ -129,7 +129,7 @@ class _Tail(asyncio.Protocol):
 
 
 async def tails(port: int, pid: int, seconds: float) -> dict[str, Any]:
-    """What 1,000 tails of one stream at 100 records a second cost the gateway."""
+    """Measure the gateway's cost of 1,000 tails of one stream at 100 records a second."""
     loop = asyncio.get_running_loop()
     sender = Sender(port, "tailed", "application/octet-stream", _VALUE)
     await sender.send()
@@ -193,7 +193,7 @@ def _form(form: str, bench: Bench, port: int, pid: int, seconds: float) -> dict[
 
 
 def measure(seconds: float) -> dict[str, Any]:
-    """All figures of the case."""
+    """Return all figures of the case."""
     figures: dict[str, Any] = {}
     with cluster() as bench, running(bench) as (port, pid):
         for form in bodies():

@@ -34,14 +34,15 @@ class Bench:
     bookies: list[BookieProcess]
     environment: Mapping[str, str] | None = None
     machines_before: int = 0
-    """Between machines: so many have the bookies of other clusters that run at the same time."""
+    """Number of machines taken by bookies of other clusters that run at the same time, if bookies have machines of
+    their own."""
 
     @property
     def pids(self) -> list[int]:
         return [bookie.pid for bookie in self.bookies if bookie.alive]
 
     def add(self) -> BookieProcess:
-        """One more bookie, started and registered."""
+        """Add a bookie, started and registered, and return it."""
         number = len(self.bookies) + 1
         place, name = bookie_place(self.machines_before + number), f"bookie-{number}"
         bookie = BookieProcess(
@@ -58,12 +59,12 @@ class Bench:
         return bookie
 
     def run(self, *arguments: object, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """A `buckram` command to its end; the JSON of its last line."""
+        """Run a `buckram` command to its end; return the JSON of its last line."""
         command = [sys.executable, "-m", "buckram", *map(str, arguments), "--metadata", self.uri, "--json"]
         return last_json(command, environment)
 
     def write(self, **options: object) -> dict[str, Any]:
-        """`buckram bench write` with these options, 1 KB and 3/3/2 where not said."""
+        """Run `buckram bench write` with these options; the defaults are 1 KB and 3/3/2."""
         given = {"size": 1024, "ensemble": "3/3/2", **options}
         return self.run("bench", "write", *(x for key, value in given.items() for x in (f"--{key}", value)))
 
@@ -110,7 +111,8 @@ def cluster(
 
 
 def inside(load: Callable[[Bench, Client], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
-    """Run a load in this process against three bookie processes; `foreign_cpu` is what others took meanwhile."""
+    """Run a load in this process against three bookie processes; `foreign_cpu` is the CPU of other processes
+    meanwhile."""
 
     async def main(bench: Bench) -> dict[str, Any]:
         async with connect(bench.uri) as client:
@@ -123,7 +125,7 @@ def inside(load: Callable[[Bench, Client], Coroutine[Any, Any, dict[str, Any]]])
 
 
 async def initialise(uri: str) -> None:
-    """A new cluster there, or the one that is there."""
+    """Make a cluster there, unless there is one already."""
     store = await open_store(uri)
     try:
         await store.initialise()

@@ -1,4 +1,4 @@
-"""How fast lost copies are made again: bookies, ledgers, a bookie that is killed, and one autorecovery process.
+"""Speed of healing lost copies: bookies, ledgers, a bookie that is killed, and one autorecovery process.
 
 The ledgers are on three bookies; a fourth, empty one joins before one of the three is killed. Times count from the
 kill (`seconds`) and from the first copied byte (`mb_per_s`, `ledgers_per_s`) to the moment when no mark is left.
@@ -45,7 +45,7 @@ LEDGER_GIB = float(os.environ.get("BENCH_HEAL_LEDGER_GIB", "3"))
 DETECTIONS = 3
 FOREGROUND_S, FOREGROUND_TURNS = float(os.environ.get("BENCH_SECONDS", "15")), 3
 _START_S = 3.0
-"""About how long a load needs to start and end."""
+"""Approximate seconds that a load needs to start and end."""
 _WRITERS, _MANY_WRITERS = 8, 64
 _CHUNK = 2000
 _ON_THE_WAY = 16 * 1024 * 1024
@@ -72,7 +72,7 @@ class Healer:
 
 @dataclass
 class Healed:
-    """What was seen from the kill of a bookie to the last mark, in seconds of one clock."""
+    """Events from the kill of a bookie to the removal of the last mark, in seconds of one clock."""
 
     killed: float
     marked: float = 0.0
@@ -96,7 +96,8 @@ class Healed:
 
 @contextlib.contextmanager
 def healer(uri: str, **settings: object) -> Iterator[Healer]:
-    """One worker process with an auditor; `settings` are those of [healing]. No delay, no rate limit where not said."""
+    """Yield one worker process with an auditor; `settings` are those of [healing]. The defaults are no delay and no
+    rate limit."""
     given = {"lost_bookie_delay_s": 0, "copy_bytes_per_s": 0, **settings}
     environment = {**os.environ, **{f"BUCKRAM_HEALING_{name.upper()}": str(value) for name, value in given.items()}}
     command = [sys.executable, "-m", "buckram", "autorecovery", "run", "--metadata", uri, "--json"]
@@ -122,7 +123,7 @@ async def looking(uri: str) -> AsyncIterator[MetadataStore]:
 
 
 async def fill(uri: str, ledgers: int, entries: int, size: int = ENTRY, ensemble: str = "3/3/2") -> list[int]:
-    """Closed ledgers with so many entries each, a few written at a time; their ids."""
+    """Make closed ledgers with `entries` entries each, a few at a time; return their ids."""
     payloads = [random.randbytes(size) for _ in range(64)]
     left, made = iter(range(ledgers)), list[int]()
 
@@ -177,7 +178,7 @@ async def any_mark(tree: Underreplication) -> bool:
 
 
 async def check_copies(store: MetadataStore, ledgers: list[int], dead: BookieId) -> None:
-    """RuntimeError if one of a sample of ledgers still names the bookie."""
+    """Raise RuntimeError if one of a sample of ledgers still names the bookie."""
     for ledger in random.sample(ledgers, min(200, len(ledgers))):
         if dead in members_of((await store.read_ledger(ledger)).metadata):
             raise RuntimeError(f"ledger {ledger} still names {dead} although no mark is left")
@@ -214,7 +215,7 @@ def plain_copy(source: Path, folder: Path, limit: int) -> float:
 
 
 def measure(ledgers: int, entries: int, **options: Any) -> Figures:
-    """One bookie's copies of so many ledgers, made again by one worker; a plain copy of as many bytes beside it."""
+    """Measure one worker that replaces a bookie's copies of `ledgers` ledgers, and a plain copy of as many bytes."""
     with cluster(3, **options) as bench:
         made = asyncio.run(fill(bench.uri, ledgers, entries))
         bench.add()

@@ -36,7 +36,7 @@ _NAME = StreamName("default", "s")
 
 
 class _Clock:
-    """MB/s of what was done since it was made, and its CPU seconds per GB: of this process, and of the bookies."""
+    """Throughput in MB/s since its creation, and CPU seconds per GB of this process and of the bookies."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench

@@ -1,5 +1,5 @@
 """Very many ledgers on one bookie, without a client and without metadata: adds as a recovery makes them, straight into
-its socket. A bookie asks nobody whether such a ledger exists, so a million of them take half a minute.
+its socket. A bookie does not look up whether such a ledger exists, so a million of them take half a minute.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def add_entry(port: int, ledgers: Iterable[int], entry: int = 0, *, size: int = 
 
 
 def holds(port: int, ledger: int, entry: int = 0, *, host: str = "127.0.0.1") -> bool:
-    """Whether the bookie has this entry."""
+    """Return whether the bookie has this entry."""
     with socket.create_connection((host, port), timeout=60) as connection:
         connection.sendall(encode_request(Read(ledger, entry)))
         length = int.from_bytes(_read(connection, 4), "big")

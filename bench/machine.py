@@ -1,4 +1,4 @@
-"""What the machine says: bytes the disk wrote, memory and CPU of processes, CPU of everybody else. Linux only."""
+"""Readings of the machine: bytes the disk wrote, memory and CPU of processes, CPU of other processes. Linux only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """What /proc/PID/stat says behind the name. OSError when there is no such process."""
+    """Return the fields of /proc/PID/stat behind the name. Raises OSError if there is no such process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -59,7 +59,7 @@ def _taken(fields: list[str]) -> float:
 
 
 def machine_busy() -> float:
-    """Seconds of user and system time of everybody since boot; not those of interrupts, which are nobody's."""
+    """Return the seconds of user and system time of all processes since boot, without those of interrupts."""
     user, nice, system = (int(value) / TICKS for value in Path("/proc/stat").read_text().split("\n")[0].split()[1:4])
     return user + nice + system
 
@@ -75,8 +75,8 @@ def machine_cpu_seconds() -> float:
 class Watch:
     """Counters over a stretch of time: `with Watch(folder, pids) as watch`, then the fields.
 
-    `own_cpu` is that of `pids`; `foreign_share` is what all processes but those and this one's ended children took,
-    as a share of the machine, so that a figure taken beside other work shows it. Without a folder no disk is looked at.
+    `own_cpu` is that of `pids`; `foreign_share` is what all processes but those and this one's ended children took, as
+    a share of the machine, which reveals other work on the machine. Without a folder no disk is measured.
     """
 
     folder: Path | None
@@ -124,8 +124,8 @@ class Snapshot:
 
 
 def snapshot(folder: Path, client: int, servers: Sequence[int], others: Sequence[int] = ()) -> Snapshot:
-    """`processes` is user and system time of all processes, kernel threads included; interrupts are nobody's.
-    `others` belong to the measurement, too, but not to what is measured."""
+    """Take a snapshot of the CPU times. `processes` is user and system time of all processes, kernel threads included,
+    interrupts excluded. `others` belong to the measurement, but are not measured."""
     user, nice, system, _idle, _iowait, _irq, _softirq, stolen, *_ = (
         int(value) / TICKS for value in Path("/proc/stat").read_text().split("\n")[0].split()[1:]
     )
@@ -151,8 +151,8 @@ def kernel_threads_cpu() -> dict[tuple[int, int], float]:
 
 
 def between(begin: Snapshot, end: Snapshot, entries: int) -> dict[str, float]:
-    """What was used from one moment to the other. Foreign is the share of the machine that went to processes that are
-    neither of the measurement nor threads of the kernel; stolen what the hypervisor took."""
+    """Return the CPU used between two snapshots. Foreign is the share of the machine used by processes outside the
+    measurement, kernel threads excluded; stolen is the hypervisor's share."""
     seconds = end.at - begin.at
     capacity = seconds * (os.cpu_count() or 1)
     client, servers = end.client - begin.client, end.servers - begin.servers

@@ -1,7 +1,8 @@
-"""Where processes of a benchmark run: all on this machine, or, with NET=1, each bookie on one of its own (wire.py).
+"""Placement of the processes of a benchmark: all on this machine, or, with NET=1, each bookie on one of its own
+(wire.py).
 
-Between machines there is TCP alone, half a millisecond each way, and nobody reads a neighbour's files. The loads and
-this process are together on one more machine, ZooKeeper is on another.
+Between machines there is only TCP, half a millisecond each way, and no process reads another machine's files. The loads
+and this process are together on one more machine, ZooKeeper is on another.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 @contextlib.contextmanager
 def network(apart: bool) -> Iterator[None]:
-    """Everything within runs between machines where `apart`. This process stays on the client's machine afterwards, so
-    call it once, first of all, before there are threads."""
+    """Run the block between machines if `apart`. This process stays on the client's machine afterwards, so call it
+    once, first of all, before there are threads."""
     global _current
     if not apart:
         yield
@@ -61,12 +62,12 @@ def apart() -> bool:
 
 
 def bookie_place(number: int) -> Place:
-    """Of the bookie with this number, from 0 on, among all that run at one time."""
+    """Return the place of a bookie; `number` counts from 0 among all that run at one time."""
     return _place(FIRST_BOOKIE + number)
 
 
 def here() -> str:
-    """The address under which other machines reach this process."""
+    """Return the address under which other machines reach this process."""
     return LOOPBACK if _current is None else wire.address(CLIENT)
 
 
@@ -81,7 +82,7 @@ def _place(machine: int) -> Place:
 
 @contextlib.contextmanager
 def zookeeper(folder: Path) -> Iterator[str]:
-    """A ZooKeeper server on its machine; its address."""
+    """Yield a ZooKeeper server on its machine; its address."""
     place = _place(ZOOKEEPER)
     command = [*place.launcher, sys.executable, "-m", "buckram", "zookeeper", "run", "--data", str(folder)]
     command += ["--host", place.host, "--port", "0", "--json"]

@@ -1,7 +1,7 @@
 """Two tenants on three bookies: one writes at full speed and reads cold data, the other's adds are paced.
 
-Measured in turns: the paced one alone, beside the greedy one while bookies count (they take turns and large ones give
-way), and beside it while they do not. Then the same two on Apache's bookies, which know no tenants.
+Measured in turns: the paced one alone, beside the greedy one while bookies count usage (tenants take turns and large
+ones give way), and beside it without that. Then the same two on Apache's bookies, which know no tenants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECONDS = os.environ.get("BENCH_NEIGHBOURS_SECONDS", "10")
 ROUNDS = int(os.environ.get("BENCH_NEIGHBOURS_ROUNDS", "3"))
 COLD_S = os.environ.get("BENCH_NEIGHBOURS_COLD_S", "10")
 SOCKETS = {"BUCKRAM_CLIENT_LOCAL_READ_BYTES": "0"}
-"""Reads go through the bookies: a client that reads their files disturbs nobody."""
+"""Environment that makes reads go through the bookies: a client that reads their files disturbs no neighbour."""
 
 
 def neighbours() -> dict[str, Any]:
@@ -94,7 +94,8 @@ def _beside(bench: Bench, cold: int) -> dict[str, Any]:
 
 @contextmanager
 def _greedy(bench: Bench, cold: int) -> Iterator[dict[str, Any]]:
-    """One process writes four ledgers at full speed, one reads a ledger again and again."""
+    """Run the greedy tenant during the block: one process writes four ledgers at full speed, one reads a ledger again
+    and again."""
     figures: dict[str, Any] = {}
     command = [sys.executable, "-m", "buckram", "bench"]
     more = ["--metadata", bench.uri, "--json"]
@@ -114,7 +115,7 @@ def _greedy(bench: Bench, cold: int) -> Iterator[dict[str, Any]]:
 
 
 async def _count(uri: str, *, wanted: bool) -> None:
-    """Whether bookies count and take turns; they see it within seconds."""
+    """Turn the bookies' counting and turn-taking on or off, and wait until they have noticed."""
     store = await open_store(uri)
     try:
         if wanted:

@@ -1,4 +1,4 @@
-"""What objects do: puts of 1 KB by 64 tasks, and one large object put and got, 3/3/2; and a million names.
+"""Performance of objects: puts of 1 KB by 64 tasks, one large object put and got, 3/3/2, and a million names.
 
 The disk bounds the large put, so plain copies of as many bytes are made right after it.
 """
@@ -108,7 +108,7 @@ async def _pieces() -> AsyncIterator[bytes]:
 
 @contextlib.contextmanager
 def _spent(what: str, count: int, bench: Bench, figures: Figures) -> Iterator[None]:
-    """How many a second are done within, and the milliseconds of CPU that each takes."""
+    """Measure the block: operations per second, and the milliseconds of CPU of each."""
     began, cpu, servers = time.perf_counter(), time.process_time(), sum(map(cpu_seconds, bench.pids))
     yield
     seconds, mine = time.perf_counter() - began, time.process_time() - cpu

@@ -16,7 +16,7 @@ Call = Callable[[int], Coroutine[Any, Any, object]]
 
 @dataclass(frozen=True)
 class Rate:
-    """What was measured. CPU is in microseconds for each call, of this process and of the servers."""
+    """Measured rate of calls. CPU is in microseconds for each call, of this process and of the servers."""
 
     per_s: float
     p50_ms: float
@@ -25,7 +25,7 @@ class Rate:
     servers_us: float
 
     def figures(self, what: str, suffix: str = "") -> dict[str, Any]:
-        """As figures of calls that are named `what`, such as tx."""
+        """Return the figures of calls named `what`, such as tx."""
         return {
             f"{what}_per_s{suffix}": round(self.per_s),
             f"{what}_p50_ms{suffix}": round(self.p50_ms, 3),
@@ -36,7 +36,7 @@ class Rate:
 
 
 async def rate(clients: int, seconds: float, call: Call, servers: Sequence[int] = ()) -> Rate:
-    """Have so many clients call for so long; `servers` are the processes that do the work for them."""
+    """Have `clients` clients call for `seconds` seconds; `servers` are the processes that do the work for them."""
     took = list[float]()
     spent = sum(map(cpu_seconds, servers))
     began, cpu = time.perf_counter(), time.process_time()
@@ -57,7 +57,7 @@ async def rate(clients: int, seconds: float, call: Call, servers: Sequence[int] 
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed."""
+    """Return the value that this share of all does not exceed."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""What replicated machines do: commands of 64 clients, reads of each consistency, and a take-over. 3/3/2."""
+"""Performance of replicated machines: commands of 64 clients, reads of each consistency, and a take-over. 3/3/2."""
 
 from __future__ import annotations
 

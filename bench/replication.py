@@ -35,7 +35,7 @@ async def _replicate(bench: Bench, client: Client, uri: str) -> Figures:
 
 
 async def _copy(source: Side, target: Side) -> Figures:
-    """A stream that is there, as a whole."""
+    """Measure the copy of a whole existing stream."""
     value = os.urandom(_RECORD)
     filling = time.perf_counter()
     async with source.client.namespace().writer("whole") as writer:
@@ -57,7 +57,7 @@ async def _copy(source: Side, target: Side) -> Figures:
 
 
 async def _follow(source: Side, target: Side) -> Figures:
-    """A live writer of RATE records a second. The lag is from an append to when the mirror has it."""
+    """Measure the lag behind a live writer of RATE records a second, from an append until the mirror has it."""
     copying = StreamCopy(source, target, StreamName("default", "live"), Pace(None))
     value, waits = os.urandom(_RECORD), []
     async with source.client.namespace().writer("live") as writer, TaskScope("replicate") as scope:

@@ -33,7 +33,7 @@ Figures = dict[str, Any]
 VERSION = "v8.36.0"
 MODULE = f"github.com/rqlite/rqlite/v8@{VERSION}"
 SUM = "h1:J3Q6aZhZjsTQZm3qTfrcxiPfAAm3Ze2BYKoroodtnXE="
-"""Of the module that was measured, as `go mod download -json` says it."""
+"""Checksum of the measured module, from `go mod download -json`."""
 NODES = 3
 BUILD_S, READY_S = 1800.0, 60.0
 
@@ -65,7 +65,7 @@ def _run(work: Coroutine[Any, Any, Figures]) -> Figures:
 
 
 async def _measured(side: str, insert: Call, servers: Sequence[int]) -> Figures:
-    """One client, then 64."""
+    """Measure one client, then 64."""
     await rate(CLIENTS, min(1.0, SECONDS), insert)
     alone = await rate(1, SECONDS / 2, insert, servers)
     many = await rate(CLIENTS, SECONDS / 2, insert, servers)
@@ -97,7 +97,7 @@ async def _ours_over_http(bench: Bench) -> Figures:
 
 
 def find() -> Path:
-    """The program, built if need be. Raises Missing."""
+    """Return the program, built if need be. Raises Missing."""
     given = os.environ.get("BENCH_RQLITED")
     if given:
         if not os.access(given, os.X_OK):
@@ -135,7 +135,7 @@ def _go(go: str, words: list[str], folder: Path) -> str:
 
 @contextlib.contextmanager
 def rqlite(program: Path, folder: Path) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
-    """Three nodes, by their HTTP ports. Not said is how they keep what they have: their defaults."""
+    """Yield three nodes by their HTTP ports. They store data by their defaults."""
     folder.mkdir()
     ports = _free_ports(2 * NODES)
     joined = ",".join(f"127.0.0.1:{port}" for port in ports[NODES:])
@@ -159,7 +159,7 @@ def rqlite(program: Path, folder: Path) -> Iterator[dict[int, subprocess.Popen[b
 
 
 def _free_ports(count: int) -> list[int]:
-    """rqlite has to be told its peers' ports before they run."""
+    """Return free ports: rqlite needs its peers' ports before they run."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
@@ -181,7 +181,7 @@ async def _rqlite(nodes: dict[int, subprocess.Popen[bytes]]) -> Figures:
 
 
 async def _leader(ports: list[int]) -> int:
-    """The HTTP port of the node that leads, once all three are there."""
+    """Return the HTTP port of the node that leads, once all three are there."""
     limit = time.monotonic() + READY_S
     while True:
         with contextlib.suppress(OSError, EOFError, RuntimeError):

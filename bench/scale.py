@@ -1,4 +1,4 @@
-"""What an add costs a bookie as it grows: ledgers it has seen, connections it serves, gigabytes it stores.
+"""Cost of an add for a bookie as it grows: ledgers it has seen, connections it serves, gigabytes it stores.
 
 Each measures one bookie at a few sizes; figures end in the size they belong to (bookie_cpu_us_at_1000).
 """
@@ -29,12 +29,12 @@ RATE = 20_000
 BATCH = 10
 SETTLED_S = 60.0
 FIRST_MADE = 1 << 40
-"""Ledgers of adds that no client made; far from those that metadata numbers."""
+"""First id of ledgers that no client created; far from those that metadata assign."""
 
 
 def _load(bench: Bench, figures: Figures, size: float) -> None:
-    """RATE adds a second on 100 ledgers, and what they cost at this size, once nothing is left to do from before. At a
-    rate, because at full speed the cost follows the size of groups, and that the speed of the moment."""
+    """Measure the cost of RATE adds a second on 100 ledgers at this size, when earlier work is finished. The rate is
+    fixed, because at full speed the cost follows the size of groups, and that the speed of the moment."""
     pid, at = bench.pids[0], f"at_{size:g}" if size < 1e5 else f"at_{size:.0f}"
     figures[f"settled_s_{at}"] = round(_settle(pid), 1)
     busy, own, cpu = machine_busy(), os.times(), cpu_seconds(pid)
@@ -53,7 +53,7 @@ def _load(bench: Bench, figures: Figures, size: float) -> None:
 
 
 def _settle(pid: int) -> float:
-    """Until the bookie has done with what it was given before; how long that took."""
+    """Wait until the bookie has finished its earlier work, up to SETTLED_S seconds; return the seconds waited."""
     began, before = time.monotonic(), cpu_seconds(pid)
     while time.monotonic() - began < SETTLED_S:
         time.sleep(1.0)
@@ -104,7 +104,8 @@ def connections() -> Figures:
 
 
 class _Spread:
-    """RATE adds a second, in groups of ten, by turns over so many connections, each with a ledger of its own."""
+    """Load of RATE adds a second, in groups of ten, by turns over `count` connections, each with a ledger of its
+    own."""
 
     def __init__(self, host: str, port: int, count: int) -> None:
         self._host, self._port, self._count = host, port, count
@@ -113,7 +114,8 @@ class _Spread:
         self._idle = asyncio.Event()
 
     async def run(self, pid: int) -> tuple[int, float]:
-        """How many were acknowledged in SECONDS after every ledger was seen, and the CPU seconds of the bookie."""
+        """Return the number of acknowledged adds in SECONDS after every ledger was seen, and the bookie's CPU
+        seconds."""
         links = [await asyncio.open_connection(self._host, self._port) for _ in range(self._count)]
         takers = [asyncio.ensure_future(self._take(reader)) for reader, _ in links]
         writers = [writer for _, writer in links]
@@ -136,7 +138,7 @@ class _Spread:
                 self._idle.set()
 
     async def _send(self, writers: Sequence[asyncio.StreamWriter], seconds: float) -> None:
-        """For so long, and until all is acknowledged."""
+        """Send adds for `seconds` seconds, and wait until all are acknowledged."""
         digest, key, body = Digest(DigestType.CRC32C, b""), master_key(b""), [b"x" * 1024] * BATCH
         began, start = time.monotonic(), self._sent
         while (now := time.monotonic() - began) < seconds:
@@ -176,6 +178,6 @@ def deletion() -> Figures:
 
 
 def _flatness(figures: Figures) -> Figures:
-    """The dearest add through that at the smallest size."""
+    """Return the highest cost of an add divided by that at the smallest size."""
     costs: Sequence[float] = [value for name, value in figures.items() if name.startswith("bookie_cpu_us_at_")]
     return {"dearest_to_first": round(max(costs) / costs[0], 3)}

@@ -1,5 +1,5 @@
-"""What security costs: metadata through a bookie beside the store itself, adds and connections through TLS beside clear
-text, and adds where bookies ask who it is and hold to grants and quotas that are not reached."""
+"""Cost of security: metadata through a bookie compared with the store itself, adds and connections through TLS compared
+with clear text, and adds where bookies require logins and check grants, and quotas that are not reached."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PACED, STEADY = 1000, 30_000
 CONNECTS = 200
 ROUNDS = 4
 KNOWN_S = 4.0
-"""After so long bookies know grants and quotas."""
+"""Seconds after which bookies know new grants and quotas."""
 ASKING = {"BUCKRAM_AUTH_LOGINS": "token", "BUCKRAM_AUTH_AUTHORISATION": "on"}
 
 
 def metadata_service() -> dict[str, Any]:
-    """Microseconds an operation, directly and through the bookie, by the clock and of CPU (of the client and the bookie
-    together), and how many times the direct ones that is. Pairs, one after the other, so that both have the same
-    machine. Between machines the store is ZooKeeper: nobody opens another machine's SQLite file."""
+    """Return microseconds an operation, directly and through the bookie, by the clock and of CPU (of the client and the
+    bookie together), and how many times the direct ones that is. Pairs, one after the other, so that both have the same
+    machine. Between machines the store is ZooKeeper, because another machine's SQLite file cannot be opened."""
     with cluster(bookies=1, metadata="zookeeper" if apart() else "sqlite") as bench:
         ready, pid = bench.bookies[0].ready, bench.bookies[0].pid
         assert ready is not None
@@ -81,7 +81,7 @@ async def _load(uri: str, pid: int) -> dict[str, tuple[float, float]]:
 async def _timed(
     count: int, operation: Callable[[int], Awaitable[object]], pid: int, each: int = 1
 ) -> tuple[float, float]:
-    """Microseconds of each operation: by the clock, and of CPU of this process and the bookie."""
+    """Return microseconds of each operation: by the clock, and of CPU of this process and the bookie."""
     began, spent = time.perf_counter(), time.process_time() + cpu_seconds(pid)
     for number in range(count):
         await operation(number)
@@ -115,7 +115,7 @@ def _certified(folder: Path) -> dict[str, str]:
 
 
 def _through(bench: Bench, known: Mapping[str, str]) -> dict[str, Any]:
-    """One writer at full speed and a paced one, and the time to connect. `known`: settings of the client."""
+    """Measure one writer at full speed and a paced one, and the time to connect. `known`: settings of the client."""
     environment = {**os.environ, **known}
     load = ("bench", "write", "--ledgers", 1, "--size", 1024, "--ensemble", "3/3/2", "--seconds", SECONDS)
     before = sum(map(cpu_seconds, bench.pids))
@@ -164,7 +164,7 @@ Side = tuple[Bench, Mapping[str, str]]
 
 
 def compared(base_name: str, base: Side, other_name: str, other: Side) -> dict[str, Any]:
-    """What adds cost on two clusters, in turns, so that both have the same machine."""
+    """Compare the cost of adds on two clusters, in turns, so that both have the same machine."""
     sides = {base_name: base, other_name: other}
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     with Watch(None, [*base[0].pids, *other[0].pids]) as watch:
@@ -182,8 +182,8 @@ def compared(base_name: str, base: Side, other_name: str, other: Side) -> dict[s
 
 
 def _cost(bench: Bench, known: Mapping[str, str]) -> dict[str, float]:
-    """A write load of one ledger, what an add of it cost, and the time to connect. It is paced, because what an add
-    costs depends on how many others are in its batch."""
+    """Measure a write load of one ledger: the cost of an add, and the time to connect. It is paced, because the cost of
+    an add depends on the size of its batch."""
     before = sum(map(cpu_seconds, bench.pids))
     load = ("--ledgers", 1, "--size", 1024, "--ensemble", "3/3/2", "--rate", STEADY, "--seconds", float(SECONDS) / 3)
     written = bench.run("bench", "write", *load, environment={**_environment(), **known})
@@ -193,7 +193,8 @@ def _cost(bench: Bench, known: Mapping[str, str]) -> dict[str, float]:
 
 
 async def _grant(uri: str) -> str:
-    """A token that may use namespace `default`, and quotas of it that nothing reaches; bookies know both afterwards."""
+    """Return a token that may use namespace `default`, and set quotas of it that are not reached; bookies know both
+    afterwards."""
     store = await open_store(uri)
     try:
         security, now = SecurityStore(store), time.time()

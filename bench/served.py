@@ -21,7 +21,7 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, path: str, body: Any = None) -> Any:
-        """The JSON of the answer; without a body it is a GET. RuntimeError for any status but 200."""
+        """Return the JSON of the answer; without a body it is a GET. Raises RuntimeError for any status but 200."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
@@ -37,7 +37,7 @@ class Connection:
         return json.loads(found) if found[:1] in (b"{", b"[") else found
 
     async def execute(self, database: str, sql: str, *values: str) -> dict[str, Any]:
-        """Execute one statement by Hrana and return its result. RuntimeError where it failed."""
+        """Execute one statement by Hrana and return its result. Raises RuntimeError where it failed."""
         arguments = [{"type": "text", "value": value} for value in values]
         requests = [{"type": "execute", "stmt": {"sql": sql, "args": arguments}}, {"type": "close"}]
         answer = await self.post(f"/{database}/v2/pipeline", {"baton": None, "requests": requests})
@@ -86,7 +86,7 @@ def served(bench: Bench, *words: str) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def connections(port: int, count: int) -> Iterator[list[Connection]]:
-    """So many connections to one server."""
+    """Open `count` connections to one server; they are closed at the end of the block."""
     made = [Connection(port) for _ in range(count)]
     try:
         yield made

@@ -1,4 +1,4 @@
-"""What the checkpoint of a micro-batch costs: on a gateway, with each of Spark's file managers, and in a directory.
+"""Cost of a micro-batch's checkpoint: on a gateway, with each of Spark's file managers, and in a directory.
 
 Run as a program, because a JVM stays in its process: `python -m bench.spark_checkpoint URI FOLDER PORT`.
 """
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def micro_batch_ms(spark: SparkSession, uri: str, checkpoint: str) -> float:
-    """The median of a batch of 100 records that are counted in two partitions, once the JVM is warm."""
+    """Return the median of a batch of 100 records that are counted in two partitions, once the JVM is warm."""
     frame = spark.readStream.format("buckram").options(
         metadata=uri, startingOffsets="earliest", maxOffsetsPerTrigger=RECORDS
     )

@@ -1,4 +1,4 @@
-"""What the scrub job reads in a second, and in a second of CPU: Spark's, its workers' and the bookies' together.
+"""Speed of the scrub job: bytes read per second, and per second of CPU of Spark, its workers and the bookies together.
 
 Run as a program, because a JVM stays in its process: `python -m bench.spark_jobs URI PID...`.
 """

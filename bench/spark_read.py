@@ -1,4 +1,5 @@
-"""What Spark reads: a stream from real bookies, digests checked, beside a Parquet file of the same rows; both warm.
+"""Speed of Spark's reads: a stream from real bookies, digests checked, beside a Parquet file of the same rows; both
+warm.
 
 Run as a program, because a JVM stays in its process: `python -m bench.spark_read scan|stream URI FOLDER`.
 """
@@ -32,7 +33,7 @@ BATCH = 20_000
 
 
 def fill(bench: Bench) -> None:
-    """Streams s100 and s1000, each of so many bytes of values."""
+    """Write the streams s100 and s1000, with MEGABYTES of values each."""
     with sync.connect(bench.uri) as client:
         ns = client.namespace()
         for size in SIZES:
@@ -128,7 +129,7 @@ def load(spark: SparkSession, uri: str, size: int, **options: str) -> DataFrame:
 
 
 def cpu(pids: Sequence[int]) -> float:
-    """CPU seconds so far of these bookies and of all that Spark started: the JVM and its Python workers."""
+    """Return CPU seconds so far of these bookies and of all that Spark started: the JVM and its Python workers."""
     parents, family = {}, {os.getpid()}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -1,8 +1,8 @@
-"""How quickly the state of a query is there again after a restart: from a gateway, and from a directory.
+"""Time to restore the state of a query after a restart: from a gateway, and from a directory.
 
 A query drops duplicates of records of 1 KB of noise, so its state is as large as its input, and no file of it is much
-smaller. It is started again three times, with a few new records: what its first batch takes longer than a later one is
-the reading of state. `state_file_mb` is what is read. Run as a program, because a JVM stays in its process:
+smaller. It is started again three times, with a few new records: the first batch's extra time over a later one is the
+reading of state. `state_file_mb` is the size of that state. Run as a program, because a JVM stays in its process:
 `python -m bench.spark_restore URI FOLDER PORT`.
 """
 
@@ -77,7 +77,7 @@ def write(client: sync.Client, records: int) -> None:
 
 
 def batches_ms(spark: SparkSession, uri: str, checkpoint: str, most: int | None = None) -> list[float]:
-    """The time of each batch of a run that ends when there is nothing left, with `most` records in each."""
+    """Return the time of each batch of a run that ends when there is nothing left, with `most` records in each."""
     source = spark.readStream.format("buckram").options(metadata=uri, startingOffsets="earliest")
     if most is not None:
         source = source.option("maxOffsetsPerTrigger", most)

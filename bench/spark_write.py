@@ -1,5 +1,5 @@
-"""What Spark writes into a stream: 1 KB rows as a batch job, with one and with three replicas, and a streaming query's
-sink beside its scan.
+"""Speed of Spark's writes into a stream: 1 KB rows as a batch job, with one and with three replicas, and a streaming
+query's sink beside its scan.
 
 Run as a program, because a JVM stays in its process: `python -m bench.spark_write URI FOLDER PID...`.
 """
@@ -47,7 +47,8 @@ def main() -> None:
 
 
 def batch(spark: SparkSession, uri: str, folder: str, pids: Sequence[int]) -> Figures:
-    """From Parquet files of random values, which are read meanwhile; `noop_mb_per_s` is that reading alone."""
+    """Measure writes from Parquet files of random values, which are read meanwhile; `noop_mb_per_s` is that reading
+    alone."""
     count = MEGABYTES * MB // SIZE
     place = f"{folder}/rows.parquet"
     # 63 hashes of 16 bytes are not worth compressing, like most of what is kept in a log.

@@ -1,4 +1,5 @@
-"""What streams do: one writer, readers, a tail, a thousand streams, rolling, and very long ones. 100 B, 3/3/2."""
+"""Performance of streams: one writer, readers, a tail, a thousand streams, rolling, and very long ones. 100 B,
+3/3/2."""
 
 from __future__ import annotations
 
@@ -88,9 +89,10 @@ async def read(client: Client) -> Figures:
 
 
 async def tail(client: Client) -> Figures:
-    """From the call of append to when a reader in the same process has it, and to its acknowledgement.
+    """Measure the time from the call of append until a reader in the same process has the record, and until its
+    acknowledgement.
 
-    `from_due` counts from the moment when the call was due: with the time that the load generator came late.
+    `from_due` counts from the moment when the call was due, so it includes the lateness of the load generator.
     """
     ns, total = client.namespace(), int(TAIL_RATE * max(SECONDS, 10.0))
     async with ns.writer("s") as writer:
@@ -145,7 +147,7 @@ def _percentiles(name: str, seconds: list[float]) -> Figures:
 
 
 async def many_streams(client: Client) -> Figures:
-    """All of them are written at once by this process, ten records at a time each."""
+    """Write all streams at once from this process, ten records at a time each."""
     ns = client.namespace()
     began = time.perf_counter()
     writers = []

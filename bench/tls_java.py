@@ -1,7 +1,8 @@
 """One writer through TLS: Apache's client on Apache's bookies, and ours on ours, in turns on one disk.
 
-Servers have certificates and clients check them; nobody logs in. TCP on both sides, because a Unix socket would need no
-TLS. Settings of Apache's side are those of bench/java/sides.py. Not here: TLS beside clear text (`security.py`).
+Servers have certificates and clients check them; there are no logins. TCP on both sides, because a Unix socket would
+need no TLS. Settings of Apache's side are those of bench/java/sides.py. Not here: TLS beside clear text
+(`security.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"
 
 
 def measure() -> dict[str, Any]:
-    """Adds a second of each and what they cost, medians of some turns, and how many times Apache's ours are."""
+    """Return adds a second of each and their cost, medians of some turns, and the ratio of ours to Apache's."""
     folder = Path(tempfile.mkdtemp(prefix="case-", dir=data_root()))
     authority = Authority(folder / "authority")
     ca, server = (
@@ -86,7 +87,7 @@ def _figures(found: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """For the processes that are started meanwhile."""
+    """Set environment variables for processes that are started in the block."""
     before = dict(os.environ)
     os.environ.update(settings)
     try:

@@ -1,4 +1,4 @@
-"""What OpenTelemetry costs: adds where one append in a hundred is traced, beside adds where nothing is."""
+"""Cost of OpenTelemetry: adds where one append in a hundred is traced, beside adds without tracing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bench.security import compared
 
 
 def tracing() -> dict[str, Any]:
-    """CPU an add of clients and bookies that send traces and metrics, beside those that do not; what the collector
-    takes is not counted."""
+    """Compare the CPU per add of clients and bookies that send traces and metrics with those that do not; the
+    collector's is not counted."""
     with _collector() as url:
         sending = {"BUCKRAM_TELEMETRY_ENDPOINT": url, "BUCKRAM_TELEMETRY_TRACE_SHARE": "0.01"}
         sending |= {"BUCKRAM_TELEMETRY_TRACES_PER_S": "100000"}  # the whole share, not as many as may be
@@ -25,7 +25,7 @@ def tracing() -> dict[str, Any]:
 
 @contextmanager
 def _collector() -> Iterator[str]:
-    """The URL of something that takes everything and keeps nothing."""
+    """Yield the URL of a collector that accepts and drops everything."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

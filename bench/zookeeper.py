@@ -1,4 +1,4 @@
-"""What ZooKeeper as metadata store costs: creations, listings, and the start of a bookie, on one embedded server."""
+"""Cost of ZooKeeper as metadata store: creations, listings, and the start of a bookie, on one embedded server."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ ACTORS = (
     ("d2", REPLICA),
     ("d3", REPLICA),
 )
-"""Each with its role. In this order they are told to end, so replicas have everything that customers did."""
+"""Actors with their roles. They are stopped in this order, so replicas have everything that customers did."""
 DELAY_S = 3
-"""A bookie counts as lost after so long."""
+"""Seconds after which an absent bookie counts as lost."""
 RACKS = 2
 """Few, so that most ensembles have two members in one of them."""
 SERVERS = 3
-"""So many processes of ZooKeeper or etcd hold the metadata."""
+"""Number of ZooKeeper or etcd processes that hold the metadata."""
 _PORT = 3181
 _INIT_S = 300.0
 _SETTINGS = {
@@ -51,7 +51,7 @@ _SETTINGS = {
     "BUCKRAM_HEALING_COPIES_CHECK_INTERVAL_S": "5",
     "BUCKRAM_HEALING_BOOKIE_CHECK_INTERVAL_S": "60",
 }
-"""Healing does in seconds what it does in minutes or days elsewhere."""
+"""Settings with which healing acts in seconds, instead of minutes or days."""
 
 
 class Cluster:
@@ -63,7 +63,7 @@ class Cluster:
             (folder / part).mkdir(parents=True, exist_ok=True)
         self.uri = ""
         self.servers: list[Child] = []
-        """Of the metadata; none where they are a file."""
+        """Metadata servers; empty if the metadata are in a file."""
         self.bookies: list[Child] = []
         self.actors: list[Child] = []
         self.healers: list[Child] = []
@@ -90,12 +90,12 @@ class Cluster:
             child.start()
 
     def replicas(self) -> list[Child]:
-        """Those that hold the database."""
+        """Return the actors that hold the database."""
         names = {name for name, role in ACTORS if role == REPLICA}
         return [child for child in self.actors if child.name in names]
 
     def leader(self) -> Child:
-        """The replica that has led last, as far as histories say; the first one before that."""
+        """Return the replica that led last by the histories; the first one if none did."""
         led = {child.name: 0.0 for child in self.replicas()}
         for name in led:
             for event in read_own(self._history(name)):
@@ -111,7 +111,7 @@ class Cluster:
             child.kill()
 
     def add_bookie(self, rack: str = "", *, wait: bool = True) -> Child:
-        """One more, empty, under a new id; in the rack that is the next one's turn, or in this one."""
+        """Add an empty bookie under a new id, in the given rack or in the next one by turns; return it."""
         self._made += 1
         name = f"b{self._made}"
         machine = FIRST_BOOKIE + self._made
@@ -132,14 +132,15 @@ class Cluster:
         return child
 
     def lose_bookie(self, child: Child) -> None:
-        """It never comes back, nor does its data."""
+        """Lose a bookie for good, with its data."""
         child.kill()
         self.bookies.remove(child)
         self.lost.append(child.name)
         shutil.rmtree(self.folder / "data" / child.name)
 
     def why_not_let_in(self, lost: Child) -> str:
-        """Start a bookie that lost its data with an empty directory; what it said when it ended, "" if it serves."""
+        """Start a bookie that lost its data with an empty directory; return its last output when it ended, "" if it
+        serves."""
         log = self.folder / "logs" / f"{lost.name}-empty.log"
         empty = replace(lost, log=log, environment={**lost.environment, "BUCKRAM_DISK": ""}, said={})
         try:
@@ -169,7 +170,7 @@ class Cluster:
     # -- inside
 
     def command(self, *words: str, within_s: float = 60.0) -> str:
-        """Run `buckram WORDS` here and return what it prints. ProcessFailed when it fails, or takes longer."""
+        """Run `buckram WORDS` here and return what it prints. Raises ProcessFailed when it fails, or takes longer."""
         try:
             done = subprocess.run(
                 [PYTHON, "-m", "buckram", *words],
@@ -246,7 +247,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(plan: Plan, net: Network, folder: Path) -> Iterator[Cluster]:
-    """A cluster with its actors at work; everything is killed at the end."""
+    """Yield a cluster with its actors at work; everything is killed at the end."""
     cluster = Cluster(plan, net, folder)
     try:
         cluster.start()

@@ -27,7 +27,8 @@ class Active:
 
 
 class Faults:
-    """Begins and ends faults; one thread's. `counts` says how often each began, `lasting` what is under way."""
+    """Begins and ends faults; used by one thread. `counts` has the number of times that each began, `lasting` those
+    under way."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -35,7 +36,7 @@ class Faults:
         self.lasting: list[Active] = []
 
     def begin(self, happening: Happening, now: float) -> str:
-        """Begin a fault; returns whom it concerns, or "" where there is nobody for it."""
+        """Begin a fault. Returns the name of the process that it concerns, or "" if there is none for it."""
         rng = random.Random(happening.whom)
         begun = _BEGIN[happening.fault](self._cluster, rng)
         if begun is None:
@@ -52,7 +53,7 @@ class Faults:
         self._restart()
 
     def end_all(self) -> None:
-        """Everybody runs again, with a whole network, disk and clock."""
+        """End all faults: all processes run again, with a whole network, disk and clock."""
         for active in self.lasting:
             active.end()
         self.lasting.clear()
@@ -62,9 +63,10 @@ class Faults:
         self._restart()
 
     def _restart(self) -> None:
-        """Start what died of a fault, such as a bookie whose sync failed. One that cannot start yet is tried again.
+        """Restart processes that died of a fault, such as a bookie whose sync failed. One that cannot start yet is
+        tried again.
 
-        Nothing waits for it here: what it needs may be paused or cut off, which ends only if this thread goes on.
+        It does not wait for them: what they need may be paused or cut off, which ends only if this thread goes on.
         """
         down = {active.happening.fault for active in self.lasting}
         for child in reversed(self._cluster.everybody()):
@@ -77,7 +79,7 @@ Begin = Callable[[Cluster, random.Random], Begun | None]
 
 
 def _nothing() -> None:
-    """The end of a fault that ends by itself, when what it stopped is started again."""
+    """Do nothing: this fault ends by itself when the stopped processes are restarted."""
 
 
 def _kill(children: Sequence[Child]) -> Begun:
@@ -132,7 +134,7 @@ def _long(cluster: Cluster) -> list[Child]:
 
 
 def _links(make: Callable[[int, int], list[Link]]) -> Begin:
-    """A fault of the network between a process and all others, or one other."""
+    """Return a fault of the network between a process and all others, or one other."""
 
     def begin(cluster: Cluster, rng: random.Random) -> Begun:
         everybody = cluster.everybody()
@@ -148,7 +150,7 @@ def _links(make: Callable[[int, int], list[Link]]) -> Begin:
 def _spoil(
     cluster: Cluster, these: Sequence[Child], those: Sequence[Child], make: Callable[[int, int], list[Link]]
 ) -> Begun:
-    """Everything between these and those."""
+    """Begin a fault of all links between two groups of processes; returns its name and the call that ends it."""
     links = [link for one in these for other in those for link in make(one.machine, other.machine)]
     cluster.net.add(*links)
     sides = (" ".join(child.name for child in side) for side in (these, those))
@@ -164,7 +166,7 @@ def _cut_off(cluster: Cluster, one: Child) -> Begun:
 
 
 def _split(cluster: Cluster, rng: random.Random) -> Begun:
-    """Two halves that do not reach each other."""
+    """Split the machines into two halves that do not reach each other."""
     everybody = cluster.everybody()
     rng.shuffle(everybody)
     middle = len(everybody) // 2
@@ -216,4 +218,4 @@ _BEGIN: dict[str, Begin] = {
     "slow link": _links(lambda a, b: [Link(a, b, 0.0, 50_000), Link(b, a, 0.0, 20_000)]),
 }
 _KEEP_DOWN = {fault for fault in _BEGIN if fault.startswith("kill ")}
-"""While one of these lasts nobody is started again."""
+"""Faults during which no process is restarted."""

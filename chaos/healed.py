@@ -1,4 +1,4 @@
-"""Whether a cluster is healed, from one look at it after the other. Pure.
+"""Decision whether a cluster is healed, from successive looks at it. Pure.
 
 Not here: how a look is taken (`run.py`).
 """
@@ -15,8 +15,8 @@ ENDS_OF_CHECKS = 3
 
 
 class Look(NamedTuple):
-    """What is wrong but for copies that are being made; the ledgers that are marked, or name bookies that are lost; and
-    when the auditor last ended a check of all copies."""
+    """Look at a cluster: `why` names a problem other than copies being made, `marked` the ledgers that are marked or
+    name lost bookies, `checked` the time of the auditor's last complete check of all copies."""
 
     why: str
     marked: Set[LedgerId]
@@ -24,11 +24,12 @@ class Look(NamedTuple):
 
 
 class Healed:
-    """Writers go on meanwhile, so each ledger that was marked at one moment has to be whole at some moment: a moment
-    after everybody was back and the auditor then asked for all copies. Until then ledgers are made with places that
-    nobody takes, writers may have left out entries, and one of those may not lose another copy.
+    """Decision whether the cluster is healed. Writers go on meanwhile, so it is enough that each ledger marked at one
+    look is whole at some later look. The first look that counts is after all processes are back and the auditor has
+    checked all copies since then. Before it, ledgers may have vacant places and entries that writers left out, and none
+    of those may lose another copy.
 
-    `everything`: none is marked at all. `why` says what is missing.
+    `everything`: no ledger may be marked at all. `why` says what is missing.
     """
 
     def __init__(self, *, everything: bool = False) -> None:
@@ -38,7 +39,7 @@ class Healed:
         self.why = "the cluster did not answer"
 
     def after(self, look: Look) -> bool:
-        """Whether it is healed after this look, too."""
+        """Return whether the cluster is healed after this further look."""
         self._checks = set() if look.why else self._checks | {look.checked}
         if len(self._checks) < ENDS_OF_CHECKS:
             self._left, self.why = None, look.why or "the auditor has not asked for all copies yet"

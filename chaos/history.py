@@ -1,6 +1,7 @@
-"""What actors saw, as lines of JSON in a file for each process: written as it happens, read by the verdict.
+"""Histories: what actors saw, as lines of JSON in a file for each process. They are written at once and read by the
+verdict.
 
-A line that a kill cut off is no event. Times are the machine's monotonic clock, which all its processes share.
+A line that a kill cut off is skipped. Times are the machine's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Event: TypeAlias = dict[str, Any]
-"""`event` says what happened, `at` when (seconds), `actor` to whom; the rest depends on the event."""
+"""One event: `event` is its kind, `at` its time in seconds, `actor` the name of the actor; other keys depend on the
+kind."""
 
 
 class Recorder:
@@ -32,12 +34,12 @@ class Recorder:
 
 
 def read_history(folder: Path) -> list[Event]:
-    """All events of all actors, in the order in which they happened."""
+    """Return all events of all actors, in the order in which they happened."""
     return sorted((event for path in sorted(folder.glob("*.jsonl")) for event in _events(path)), key=lambda e: e["at"])
 
 
 def read_own(path: Path) -> list[Event]:
-    """The events of one actor, in its order; none if it never ran."""
+    """Return the events of one actor, in its order; none if it never ran."""
     return list(_events(path)) if path.exists() else []
 
 

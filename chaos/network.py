@@ -18,30 +18,31 @@ from chaos.wire import Link
 CONTROL, FIRST_SERVER, FIRST_BOOKIE, FIRST_ACTOR, FIRST_HEALER = 1, 4, 10, 200, 230
 """Numbers of machines: this program's, and the first of each kind."""
 NO_SHORTCUTS = {"BUCKRAM_SOCKETS": "tcp"}
-"""Everything goes through the network of faults."""
+"""Environment that makes all traffic go through the network of faults."""
 REMOTE = {**NO_SHORTCUTS, "BUCKRAM_CLIENT_LOCAL_READ_BYTES": "0"}
-"""Between machines nobody reads the files of another, which a shared file system would still offer."""
+"""Environment of processes on different machines: none reads another machine's files, although they share a file system
+here."""
 
 
 class Machines(Protocol):
-    """How processes are put on machines, and where their servers are."""
+    """Placement of processes on machines, and the addresses of their servers."""
 
     kind: str
 
     def launcher(self, machine: int) -> list[str]:
-        """What stands before a command that is to run there."""
+        """Return the words to put before a command that is to run there."""
 
     def environment(self, machine: int) -> Mapping[str, str]:
-        """What its processes have in their environment."""
+        """Return the environment variables of the machine's processes."""
 
     def listens(self, machine: int) -> str:
-        """The address that its servers bind."""
+        """Return the address that its servers bind."""
 
     def reached(self, machine: int, *ports: int) -> str:
-        """The address where others reach these ports of it."""
+        """Return the address where others reach these ports of it."""
 
     def set_links(self, links: list[Link]) -> None:
-        """Replace what is wrong with the network."""
+        """Replace all faults of the network by these."""
 
 
 class Namespaces:
@@ -87,7 +88,7 @@ class Loopback:
 
 
 class Network:
-    """Machines, and what is wrong with the links between them at present."""
+    """Machines, and the current faults of the links between them."""
 
     def __init__(self, machines: Machines) -> None:
         self.machines = machines
@@ -110,9 +111,10 @@ class Network:
 
 @contextlib.contextmanager
 def network(namespaces: bool) -> Iterator[Network]:
-    """This process becomes one of the network's machines, too, so call it first of all, before there are threads.
+    """Make the network between the machines. This process becomes one of them, too, so call it first of all, before
+    there are threads.
 
-    `namespaces`: use them where they are allowed. NoRelays where neither is possible."""
+    `namespaces`: use network namespaces where they are allowed. Raises NoRelays if relays are impossible, too."""
     why_not = _why_not() if namespaces else "namespaces were not asked for"
     if why_not:
         os.environ.update(NO_SHORTCUTS)
@@ -126,7 +128,7 @@ def network(namespaces: bool) -> Iterator[Network]:
 
 
 def _why_not() -> str:
-    """Why there can be no network namespaces; empty where there can. Tried in a child."""
+    """Return why there can be no network namespaces; empty if there can. It is tried in a child process."""
     try:
         with wire.Wire() as between:
             done = subprocess.run(

@@ -1,7 +1,8 @@
-"""What happens in a run, drawn from its seed: which faults, when, for how long. Pure.
+"""Plan of a run, drawn from its seed: which faults, when, for how long. Pure.
 
 A run is a row of rounds. In a round faults come one after the other and overlap; at its end all of them end, the
-cluster has to heal, and then one bookie is lost for good. So at no time more copies are lost than it must bear.
+cluster has to heal, and then one bookie is lost for good. So at no time are more copies lost than the cluster must
+bear.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ ROUND_S = 45.0
 """Seconds of faults in a round; healing comes on top."""
 LONGEST_S = 6.0
 LONG_S = (12.0, 20.0)
-"""Of faults that outlive the sessions of whom they concern (10 s)."""
+"""Shortest and longest duration of long faults, seconds. They outlive the sessions (10 s) of the processes
+concerned."""
 AT_ONCE = 3
 MOST_OF_IT = 0.6
 """The share of the minutes in which rounds begin; the rest is for healing and reading everything."""
@@ -51,12 +53,12 @@ FAULTS = {
     "cut off leader": 2,
     "long cut of leader": 1,
 }
-"""How often each is drawn, beside the others. The leader is that of the database."""
+"""Weight of each fault in the draw. The leader is that of the database."""
 LONG = {"long pause", "long cut", "long pause of leader", "long cut of leader"}
 ONE_RACK, ONE_RACK_S = "one rack left", 5.0
-"""The last fault of each round, with nothing beside it: the bookies of all racks but one are paused, for so long."""
+"""The last fault of each round, alone, and its seconds: the bookies of all racks but one are paused."""
 OWN_SERVER = {"kill metadata", "kill all metadata", "pause metadata"}
-"""Only where metadata are in processes of their own."""
+"""Faults that are possible only if the metadata are in processes of their own."""
 
 
 class Happening(NamedTuple):
@@ -79,7 +81,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(seed: int, metadata: str, minutes: float, *, round_s: float = ROUND_S) -> Plan:
-    """The plan of this seed: as many rounds as there may be time for."""
+    """Return the plan of this seed: as many rounds as there may be time for."""
     rng = random.Random(f"chaos {seed}")
     weights = dict(FAULTS)
     if metadata == "sqlite":

@@ -21,11 +21,11 @@ _TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.ar
 
 
 class ProcessFailed(RuntimeError):
-    """A process did not become ready, or did not end when it was told to."""
+    """A process did not become ready, or did not end after the signal to end."""
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without settings of Buckram's."""
+    """Return this process's environment without the variables of Buckram."""
     return {key: value for key, value in os.environ.items() if not key.startswith("BUCKRAM_")}
 
 
@@ -43,7 +43,7 @@ class Child:
     starts: int = 0
     started_at: float = 0.0
     said: dict[str, Any] = field(default_factory=dict)
-    """What it printed when it was ready."""
+    """Contents of the line that it printed when it was ready."""
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,7 +51,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it serves. ProcessFailed when it does not become ready."""
+        """Start it and wait until it serves. Raises ProcessFailed when it does not become ready."""
         self.spawn()
         self.wait_ready()
 
@@ -90,7 +90,7 @@ class Child:
         return line
 
     def signal(self, number: int) -> None:
-        """To the process and its children, if it runs."""
+        """Send a signal to the process and its children, if it runs."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, number)
 

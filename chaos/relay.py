@@ -1,7 +1,7 @@
 """Machines that share one loopback, with relays between them: the network of faults where there are no namespaces.
 
-Machine N's servers listen on 127.A.B.N with B odd, and are reached at 127.A.B+1.N, where a relay listens and passes on
-what comes, late, or not at all. So a server has to say that it is reached there. Who connects is read from /proc: the
+Machine N's servers listen on 127.A.B.N with B odd, and are reached at 127.A.B+1.N, where a relay listens and forwards
+data, late, or not at all. So a server has to advertise that address. The machine that connects is read from /proc: the
 process that holds the other end of the connection has its machine's number in its environment. Linux only.
 
 A link that loses everything holds what is sent on it, as the network of a partition does, and delivers it after its
@@ -38,14 +38,14 @@ PIECE = 64 << 10
 WAITING = 64
 """Pieces of a connection that are on their way in one direction before no more are taken."""
 REPEAT_S = 0.2
-"""A lost piece comes so much later, as TCP sends it again."""
+"""Delay of a lost piece in seconds, as a TCP retransmission would add."""
 RESETS = 0.05
 """The share of lost pieces that end their connection instead."""
 LISTEN_BACKLOG = 512
 
 
 class NoRelays(RuntimeError):
-    """Relays cannot work here; says why."""
+    """Relays cannot work here; the message says why."""
 
 
 class Relays:
@@ -83,15 +83,15 @@ class Relays:
         return self._process.pid
 
     def behind(self, machine: int) -> str:
-        """Where servers of this machine listen."""
+        """Return the address at which servers of this machine listen."""
         return behind(self._block, machine)
 
     def reached(self, machine: int) -> str:
-        """Where others reach them."""
+        """Return the address at which other machines reach this machine's servers."""
         return reached(self._block, machine)
 
     def environment(self, machine: int) -> Mapping[str, str]:
-        """What makes a process and its children one of this machine."""
+        """Return the environment variable that makes a process and its children belong to this machine."""
         return {MACHINE_VARIABLE: f"{_name(self._block)}:{machine}"}
 
     def serve(self, machine: int, *ports: int) -> None:
@@ -99,7 +99,7 @@ class Relays:
         self._tell({"serve": [[machine, port] for port in ports]})
 
     def set_links(self, links: Iterable[Link]) -> None:
-        """Replace what is wrong with the network: these links, each in one direction, and no other."""
+        """Replace all faults of the network by these links, each in one direction."""
         self._tell({"links": list(links)})
 
     def _tell(self, what: object) -> None:
@@ -133,7 +133,7 @@ def _name(block: tuple[int, int]) -> str:
 
 
 class Owners:
-    """Which machine's process holds a socket. Processes are looked for again when none of the known ones does."""
+    """Search for the machine whose process holds a socket. Processes are scanned again when no known one does."""
 
     def __init__(self, block: tuple[int, int], proc: Path = Path("/proc")) -> None:
         self._mark = f"{MACHINE_VARIABLE}={_name(block)}:".encode()
@@ -142,7 +142,8 @@ class Owners:
         """By process id: when it began, which tells it from a later one of the same id, and its machine."""
 
     def machine_of(self, host: str, port: int) -> int:
-        """The machine whose process has a socket of this local address; 0 if none has it, or one of no machine."""
+        """Return the machine whose process has a socket of this local address; 0 if none has it, or one of no
+        machine."""
         if not (inode := self._inode_of(host, port)):
             return 0
         if not (found := self._among_known(inode)):
@@ -187,7 +188,7 @@ class Owners:
                         self._machines[pid] = (self._began(pid), int(one[len(self._mark) :]))
 
     def _began(self, pid: str) -> str:
-        """The start time of a process; empty when it has ended."""
+        """Return the start time of a process; empty when it has ended."""
         try:
             return (self._proc / pid / "stat").read_text().rpartition(")")[2].split()[19]
         except (OSError, IndexError):
@@ -198,7 +199,7 @@ class Owners:
 
 
 class Way:
-    """One direction of a connection, and what is on it."""
+    """One direction of a connection, with the data on the way."""
 
     def __init__(self, source: int, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.source, self.target, self.reader, self.writer = source, target, reader, writer
@@ -206,7 +207,7 @@ class Way:
 
 
 class Relay:
-    """All relays of one block. `links` says what is wrong, by source and target."""
+    """All relays of one block. `links` has the faults by source and target."""
 
     def __init__(self, block: tuple[int, int]) -> None:
         self._block = block
@@ -219,7 +220,7 @@ class Relay:
         self.links: dict[tuple[int, int], Link] = {}
 
     async def run(self) -> None:
-        """Until standard input ends."""
+        """Carry data and obey the lines of standard input until it ends."""
         loop = asyncio.get_running_loop()
         commands = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
@@ -254,7 +255,7 @@ class Relay:
     async def _connection(
         self, machine: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection to a server of `machine`, from beginning to end."""
+        """Serve one connection to a server of `machine`, from beginning to end."""
         source = self._owners.machine_of(*writer.get_extra_info("peername")[:2])
         try:
             await self._while_cut(source, machine)  # as the first packet of a connection is
@@ -277,7 +278,7 @@ class Relay:
             await asyncio.gather(*work, return_exceptions=True)
 
     async def _take(self, way: Way) -> None:
-        """Take what comes, until its end. OSError when the connection breaks, or is broken here."""
+        """Take what comes, until its end. Raises OSError when the connection breaks, or is broken here."""
         loop, piece = asyncio.get_running_loop(), b"-"
         while piece:
             piece = await way.reader.read(PIECE)
@@ -287,7 +288,7 @@ class Relay:
             await way.pieces.put((due, piece))
 
     async def _deliver(self, way: Way) -> None:
-        """Pass on what was taken when it is due and nothing keeps it."""
+        """Write the queued pieces when they are due and no cut holds them back."""
         loop = asyncio.get_running_loop()
         while True:
             due, piece = await way.pieces.get()
@@ -301,7 +302,8 @@ class Relay:
             await way.writer.drain()
 
     def _lost(self, link: Link, piece: bytes) -> float:
-        """How much later a piece comes because it was lost. ConnectionResetError when the connection is to end."""
+        """Return the extra delay of a piece because it was lost, 0 if it was not. Raises ConnectionResetError to reset
+        the connection."""
         if not piece or link.loss >= 1.0 or self._rng.random() >= link.loss:
             return 0.0
         if self._rng.random() < RESETS:

@@ -53,7 +53,8 @@ class Run:
         self.healed_s: list[float] = []
 
     def play(self) -> None:
-        """All rounds that there is time for, at least one. NotHealed; ProcessFailed when a bookie cannot be added."""
+        """Play all rounds that there is time for, at least one. Raises NotHealed, and ProcessFailed if a bookie cannot
+        be added."""
         first = time.monotonic()
         for number, happenings in enumerate(self._plan.rounds):
             if number and time.monotonic() - first > self._seconds:
@@ -73,7 +74,8 @@ class Run:
         self._cluster.actors[:] = left  # those that ended must not be started again while everything is read
 
     def end(self) -> End:
-        """Recover and read everything, wait until every copy is there. NotHealed when something cannot be read."""
+        """Recover and read everything, wait until every copy is there. Raises NotHealed when something cannot be
+        read."""
         _say("the actors have ended; everything is recovered and read")
         state, found = State(), Copies()
         self._until(lambda client: read_state(client, state), "not everything can be read", state.count)
@@ -110,9 +112,9 @@ class Run:
         self._faults.end_all()
 
     def _lose(self, number: int) -> None:
-        """One bookie is gone for good and an empty one comes in its rack.
+        """Lose a bookie for good and add an empty one in its rack.
 
-        It comes back once, under its id and with an empty directory, and must not be let in.
+        The lost one is started once, under its id and with an empty directory, and must not be let in.
         """
         lost = random.Random(number).choice(self._cluster.bookies)
         self._recorder.record("lost", bookie=lost.name)
@@ -122,7 +124,7 @@ class Run:
         _say(f"bookie {lost.name} is lost for good, {fresh.name} is new")
 
     def _heal(self, *, everything: bool = False) -> None:
-        """Wait until nothing lacks copies. NotHealed."""
+        """Wait until nothing lacks copies. Raises NotHealed."""
         began, healed, why = time.monotonic(), Healed(everything=everything), ""
         while time.monotonic() - began < HEAL_S:
             self._faults.end_due(time.monotonic())
@@ -151,7 +153,7 @@ class Run:
         return Look("; ".join(wrong), {one.ledger for one in found.queue} | set(naming), checked)
 
     def _look(self, found: Copies, ledgers: Sequence[LedgerId] | None) -> None:
-        """At all copies of these ledgers, or of every one."""
+        """Check all copies of these ledgers, or of every one for None."""
 
         async def look(client: Client) -> None:
             these = [ledger async for ledger in client.list()] if ledgers is None else ledgers
@@ -169,7 +171,7 @@ class Run:
     def _until(self, work: Callable[[Client], Awaitable[None]], what: str, done: Callable[[], int]) -> None:
         """Try it until it succeeds. Nothing is wrong with the cluster any more, but the machine may be busy.
 
-        `done` says how much of it is done. NotHealed when that did not grow for HEAL_S.
+        `done` says how much of it is done. Raises NotHealed when that did not grow for HEAL_S.
         """
         so_far, limit = -1, 0.0
         while True:
@@ -194,12 +196,12 @@ def _say(text: str) -> None:
 
 
 def folder_of(parent: Path, plan: Plan) -> Path:
-    """A new folder for this run's files."""
+    """Return a new folder for this run's files."""
     folder = parent / f"{plan.metadata}-{plan.seed}-{time.strftime('%Y%m%dT%H%M%S')}"
     folder.mkdir(parents=True)
     return folder
 
 
 def forget_data(folder: Path) -> None:
-    """A run without violations leaves its histories, logs and verdict."""
+    """Remove the data of a run without violations; its histories, logs and verdict stay."""
     shutil.rmtree(folder / "data", ignore_errors=True)

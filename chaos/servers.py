@@ -1,6 +1,6 @@
 """One server of the metadata: `python -m buckram.chaos.servers KIND --data DIR --number N --hosts H1,H2 --listen HOST`.
 
-It writes the server's configuration and becomes the server, so that what is done to its process is done to the server.
+It writes the server's configuration and becomes the server, so that a fault of its process is a fault of the server.
 All servers together are one ensemble of ZooKeeper or one cluster of etcd; each is on a machine of its own. It listens
 at HOST; the others and clients reach it at its place in --hosts, which may be a relay.
 """
@@ -37,7 +37,7 @@ def zookeeper(data: Path, number: int, hosts: list[str], listen: str) -> list[st
 
 
 def etcd(data: Path, number: int, hosts: list[str], listen: str) -> list[str]:
-    """The same for etcd."""
+    """Return the command line of an etcd server."""
     members = ",".join(f"etcd-{n}=http://{join(host, PEER_PORT)}" for n, host in enumerate(hosts, 1))
     reached = hosts[number - 1]
     options = (

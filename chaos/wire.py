@@ -41,7 +41,7 @@ TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
 SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU, SIOCSIFFLAGS, SIOCSIFTXQLEN = 0x8916, 0x891C, 0x8922, 0x8914, 0x8943
 IFF_UP, IFF_RUNNING = 0x1, 0x40
 HEADER = 10
-"""Of a packet: how it is to be cut and where its checksum goes (struct virtio_net_hdr)."""
+"""Bytes of a packet's header with its segmentation and checksum offsets (struct virtio_net_hdr)."""
 SOURCE, DESTINATION = HEADER + 12, HEADER + 16
 PACKET = 65536 + HEADER
 MTU = 1500
@@ -50,11 +50,12 @@ AT_ONCE = 64
 
 
 class NoWire(RuntimeError):
-    """Network namespaces or TUN devices are not allowed here; says what is missing."""
+    """Network namespaces or TUN devices are not allowed here; the message names what is missing."""
 
 
 class Link(NamedTuple):
-    """How packets fare from one machine to another: the share that is lost (1.0: a partition), and a further delay."""
+    """Faults of the packets from one machine to another: the share that is lost (1.0: a partition), and an added
+    delay."""
 
     source: int
     target: int
@@ -95,7 +96,7 @@ class Wire:
             self._folder.rmdir()
 
     def set_links(self, links: Iterable[Link]) -> None:
-        """Replace what is wrong with the network: these links, each in one direction, and no other."""
+        """Replace all faults of the network by these links, each in one direction."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(list(links)).encode() + b"\n")
@@ -106,7 +107,7 @@ class Wire:
         return self._process.pid if self._process is not None else 0
 
     def launcher(self, machine: int) -> list[str]:
-        """What stands before a command that is to run on this machine."""
+        """Return the words to put before a command that is to run on this machine."""
         return [sys.executable, "-m", "buckram.chaos.wire", "join", str(self.control), str(machine), "--"]
 
 
@@ -114,7 +115,7 @@ class Wire:
 
 
 def join(control: str, machine: int) -> None:
-    """From now on this process and its children have only the network of this machine. Before it has threads."""
+    """Move this process and its later children into the network of this machine. Call it before there are threads."""
     _leave_network()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         _configure(any_socket, b"lo", None)
@@ -168,12 +169,12 @@ class Carrier:
         self._devices: dict[bytes, int] = {}
         self._due: deque[tuple[float, int, bytes]] = deque()
         self._links: dict[bytes, Link] = {}
-        """What is wrong, by the addresses of source and target."""
+        """Faults by the addresses of source and target."""
         self._said = b""
         self._rng = random.Random(0)
 
     def run(self) -> None:
-        """Until standard input ends. A line of it says what is wrong with the network from now on."""
+        """Carry packets until standard input ends. Each of its lines replaces the faults of the network."""
         while True:
             wait = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
             # Not poll(), whose clock ticks in whole milliseconds.
@@ -190,7 +191,7 @@ class Carrier:
             self._deliver()
 
     def _listen(self) -> bool:
-        """Take what standard input says; False at its end."""
+        """Read standard input and obey its newest whole line; return False at its end."""
         more = os.read(0, 65536)
         *lines, self._said = (self._said + more).split(b"\n")
         if lines:

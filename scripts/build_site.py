@@ -1,7 +1,7 @@
 """Builds the documentation site: `python scripts/build_site.py [DIRECTORY]`; exit code 1 with a line for each fault.
 
-mkdocs is strict about links of pages. What came out is looked at once more: every link within the site has a target
-with that anchor, nothing is loaded from elsewhere, and no markup is shown as text. Default directory: build/site.
+mkdocs is strict about links of pages. The result is checked once more: every link within the site has a target with
+that anchor, nothing is loaded from elsewhere, and no markup is shown as text. Default directory: build/site.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
-"""Elements that make a browser load something, and the attribute that says what."""
+"""Elements that make a browser load a file, and the attribute that names it."""
 NOT_LOADED = {"canonical", "next", "prev", "alternate"}
 """Relations of a `link` element that are only read."""
 STYLE_URL = re.compile(r"(?:@import\s+|url\()\s*['\"]?(https?:|//)")
@@ -27,7 +27,7 @@ NO_PAGES = ("404.html",)
 
 @dataclass
 class Page(HTMLParser):
-    """What one page loads, links to, and can be linked at."""
+    """Resources, links and anchors of one page."""
 
     loads: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> list[str]:
-    """What is wrong with a built site, one sentence each."""
+    """Return the faults of a built site, one sentence each."""
     pages = {path.relative_to(site).as_posix(): _read(path) for path in sorted(site.rglob("*.html"))}
     found = [] if pages else [f"{site} has no pages"]
     for name, page in pages.items():
@@ -96,7 +96,7 @@ def _is_outer(target: str) -> bool:
 
 
 def _dead(site: Path, name: str, target: str, pages: dict[str, Page]) -> str:
-    """Why a link within the site leads nowhere; empty if it leads somewhere."""
+    """Return why a link within the site leads nowhere; empty if it leads somewhere."""
     if target.startswith("data:"):
         return ""
     parts = urllib.parse.urlsplit(target)

@@ -1,10 +1,10 @@
-"""What to run after each change: lint, format, layers, types, generated pages, and quick tests of what changed.
+"""Checks to run after each change: lint, format, layers, types, generated pages, and quick tests of what changed.
 
-`python scripts/check.py [--seconds N]`. Changed is what differs from where the branch left main, on main itself what is
-not committed, and where that is nothing, the last commit. The tests that are about a changed file always run: those in
-the mirrored place and in its row of tests/modules.toml. Then come those that import it, as many as fit into the time;
-the others are left to `make test`. A change that no quick test is about gets a line NOT TESTED with the command that
-tests it. Exit code 0 if all held and each quick test that is about a change did run.
+`python scripts/check.py [--seconds N]`. Changed files are those that differ from where the branch left main; on main
+itself those not committed, and if there are none, those of the last commit. The tests that are about a changed file
+always run: those in the mirrored place and in its row of tests/modules.toml. Then come those that import it, as many as
+fit into the time; the others are left to `make test`. A change that no quick test is about gets a line NOT TESTED with
+the command that tests it. Exit code 0 if all held and each quick test that is about a change did run.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def main() -> int:
 
 
 def failed_of(row: Iterable[str]) -> list[str]:
-    """Run these steps one after the other; gives those that failed."""
+    """Run these steps one after the other; return those that failed."""
     return [name for name in row if (SPARK or name != "pages") and not passed(name, STEPS[name])]
 
 
 def tested(seconds: float) -> bool:
-    """Run the quick tests of what changed, and say what they leave out."""
+    """Run the quick tests of the changes, and report what they leave out."""
     changes = changed()
     choice = chosen(changes, read_tests(), read_table(), file_seconds(), seconds)
     good = True
@@ -89,13 +89,13 @@ def passed(name: str, command: list[str]) -> bool:
 
 
 def about_spark(line: str) -> bool:
-    """Whether an error of mypy is in a file whose types come from PySpark."""
+    """Return whether an error of mypy is in a file whose types come from PySpark."""
     path = Path(line.partition(":")[0])
     return path.exists() and "pyspark" in path.read_text()
 
 
 def git(*arguments: str) -> list[str]:
-    """Lines of what git says; none where it fails."""
+    """Return the lines that git prints; empty if it fails."""
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
 

@@ -33,7 +33,7 @@ RESERVED = re.compile(r"^https?://[^/]*\bexample(\.(com|net|org))?(/|$)")
 
 
 def faults(wheel: Path, *, release: bool = False) -> list[str]:
-    """What is wrong with it, one sentence each."""
+    """Return the faults of a wheel, one sentence each."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = Parser().parsestr(

@@ -1,4 +1,4 @@
-"""Which tests `make check` runs for what changed, and for which changes it has none that are quick."""
+"""Choice of the tests that `make check` runs for the changed files, and of the changes without any quick test."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from scripts.nearest import ENTRANCES, SOURCE, Table, has_quick_tests, nearest
 SPARK = find_spec("pyspark") is not None
 """`make setup` brings none: then what needs it is left to `make lint` and `make test`."""
 LONG_FOLDERS = ("tests/interop/", "tests/mutants/", *(() if SPARK else ("tests/spark/", "tests/spark/jobs/")))
-"""They start Apache's servers, plant bugs in whole lives of the simulator, or cannot be loaded without Spark."""
+"""Folders without quick tests: they start Apache's servers, plant bugs in whole lives of the simulator, or cannot be
+loaded without Spark."""
 UNKNOWN_S = 3.0
-"""What a test file is taken to need before it was run here."""
+"""Assumed seconds of a test file that has not run here yet."""
 WORKERS = 2
 
 
@@ -37,7 +38,7 @@ class Choice:
     must: list[str] = field(default_factory=list)
     may: list[str] = field(default_factory=list)
     left: int = 0
-    """So many more import one, for which there is no time."""
+    """Number of further test files that import a changed module, for which there is no time."""
     about: dict[str, list[str]] = field(default_factory=dict)
     """For each test file that must run, the changed files that it is about."""
     untested: list[str] = field(default_factory=list)
@@ -45,7 +46,7 @@ class Choice:
 
 
 def read_tests(folder: Path = Path("tests")) -> dict[str, TestFile]:
-    """Every test file below a folder, by its path."""
+    """Return every test file below a folder, by its path."""
     found: dict[str, TestFile] = {}
     for path in sorted(folder.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
@@ -57,13 +58,13 @@ def read_tests(folder: Path = Path("tests")) -> dict[str, TestFile]:
 
 
 def module_of(path: str) -> str:
-    """The dotted name under which tests import this file."""
+    """Return the dotted name under which tests import this file."""
     name = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
     return name.replace("/", ".")
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Modules that a file names in its imports; `from a import b` is both a and a.b."""
+    """Return modules that a file names in its imports; `from a import b` is both a and a.b."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -77,7 +78,7 @@ def imported(tree: ast.AST) -> set[str]:
 def chosen(
     changes: Collection[str], tests: Mapping[str, TestFile], table: Table, seconds: Mapping[str, float], most_s: float
 ) -> Choice:
-    """Choose what is about each change, then those that know most about the changes, as far as the time goes."""
+    """Choose the tests about each change, then those most related to the changes, as far as the time goes."""
     choice = nearest_chosen(changes, tests, table)
     scores = _scores(changes, tests)
     left = most_s * WORKERS * 0.8 - sum(seconds.get(name, UNKNOWN_S) for name in choice.must)
@@ -92,7 +93,7 @@ def chosen(
 
 
 def nearest_chosen(changes: Collection[str], tests: Mapping[str, TestFile], table: Table) -> Choice:
-    """Choose what is about each change, and nothing else."""
+    """Choose the tests about each change, and no others."""
     choice = Choice()
     for change in changes:
         _add_nearest(choice, change, tests, table)
@@ -101,7 +102,7 @@ def nearest_chosen(changes: Collection[str], tests: Mapping[str, TestFile], tabl
 
 
 def _add_nearest(choice: Choice, change: str, tests: Mapping[str, TestFile], table: Table) -> None:
-    """Add the tests that are about one changed file, or the line that says how to test it."""
+    """Add the tests that are about one changed file, or the line with the command that tests it."""
     near = nearest(change, table, tests)
     if not near and change.startswith(SOURCE) and Path(change).name in ENTRANCES:
         # What only imports is tested by whatever imports it: the quickest to read does.
@@ -128,7 +129,7 @@ def command(names: Iterable[str]) -> str:
 
 
 def _folder_of(module: str) -> str:
-    """The nearest folder of tests that mirrors the one that a module is in."""
+    """Return the nearest folder of tests that mirrors the one that a module is in."""
     folder = Path("tests", module).parent
     while not folder.is_dir() and folder != Path("tests"):
         folder = folder.parent
@@ -136,7 +137,8 @@ def _folder_of(module: str) -> str:
 
 
 def _scores(changes: Collection[str], tests: Mapping[str, TestFile]) -> dict[str, float]:
-    """How much each quick test file that imports a changed module, or names another changed file, is about it."""
+    """Return a score for each quick test file that imports a changed module, or names another changed file: the share
+    of its imports that changed."""
     modules = {module_of(path) for path in changes if path.endswith(".py")}
     others = [Path(path).name for path in changes if not path.endswith(".py") and not path.startswith("tests/")]
     scores: dict[str, float] = {}

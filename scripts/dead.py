@@ -32,7 +32,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(slots=True)
 class Facts:
-    """What one file defines, as [name or Class.name, line], and the names that it uses."""
+    """Definitions of one file, as [name or Class.name, line], and the names that it uses."""
 
     defined: list[list[Any]] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _origins(tree: ast.Module) -> dict[str, str]:
-    """The package that each imported name comes from."""
+    """Return the package that each imported name comes from."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -132,7 +132,7 @@ def dead(files: Mapping[str, Facts], sources: Iterable[Path] = SOURCES) -> dict[
 
 
 def faults(found: Mapping[str, int], allowed: Mapping[str, str]) -> list[str]:
-    """A sentence for each dead definition that is not allowed, and for each row that allows nothing."""
+    """Return a sentence for each dead definition that is not allowed, and for each row that allows nothing."""
     said = []
     for where, line in found.items():
         path, _, name = where.partition(":")
@@ -142,7 +142,7 @@ def faults(found: Mapping[str, int], allowed: Mapping[str, str]) -> list[str]:
 
 
 def read_files(folders: Iterable[Path], cache: Path = CACHE) -> dict[str, Facts]:
-    """The facts of every file; those of an unchanged file come from the cache."""
+    """Return the facts of every file; those of an unchanged file come from the cache."""
     kept = _read_cache(cache)
     found: dict[str, Facts] = {}
     states: dict[str, list[int]] = {}

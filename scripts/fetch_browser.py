@@ -1,6 +1,6 @@
 """Install Debian's Chromium for the tests of the console: `python scripts/fetch_browser.py`. Part of `make setup-all`.
 
-It needs root and apt-get. That there is no browser is no error: the tests that need one are skipped, and say so.
+It needs root and apt-get. A missing browser is not an error: the tests that need one are skipped with that reason.
 """
 
 from __future__ import annotations

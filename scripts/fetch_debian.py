@@ -31,7 +31,7 @@ SECONDS = 300
 
 
 class Wanted(NamedTuple):
-    """The programs of one package; `without` says what is skipped where they cannot be had."""
+    """The programs of one package; `without` names what is skipped if they are missing."""
 
     package: str
     programs: tuple[str, ...]
@@ -97,7 +97,7 @@ def _program(name: str, bin: Path) -> str | None:
 
 
 def fetch(one: Wanted, folder: Path, bin: Path) -> str:
-    """The version that was fetched; OSError or SubprocessError when it cannot be had."""
+    """Return the fetched version. Raises OSError or SubprocessError if it cannot be fetched."""
     options = _apt_options(folder)
     if not (folder / "updated").exists():
         run(["apt-get", *options, "update"], folder)
@@ -134,7 +134,7 @@ def run(command: list[str], folder: Path) -> str:
 
 
 def mirror() -> str:
-    """The one that this system uses, as far as it is Debian's."""
+    """Return the Debian mirror of this system's sources, else the default one."""
     for path in (SOURCES / "sources.list", *sorted((SOURCES / "sources.list.d").glob("*"))):
         if path.is_file():
             found = re.search(r"^(?:URIs:|deb)\s.*?(https?://\S+/debian)/?\s*", path.read_text(errors="replace"), re.M)

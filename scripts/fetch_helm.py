@@ -1,9 +1,9 @@
 """Build helm beside the Python of a virtual environment: `python scripts/fetch_helm.py .venv`.
 
 Out of the Go module proxy; a Go compiler is needed, and minutes, once. The module must have the checksum that was
-tested, and its go.sum has those of all that it needs. What is found already is left alone. Part of `make setup-all`;
-that it cannot be had is no error: what needs it is skipped. A build that takes too long is given up, and what was
-compiled stays in Go's cache: the next one goes on from there.
+tested, and its go.sum has those of all that it needs. An existing helm is kept. It is part of `make setup-all`; a
+failure is not an error: the tests that need helm are skipped. A build that takes too long is given up; compiled parts
+stay in Go's cache, from where the next build goes on.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 
 MODULE, VERSION, PROGRAM = "helm.sh/helm/v3", "v3.16.4", "cmd/helm"
 SUM = "h1:rBn/h9MACw+QlhxQTjpl8Ifx+VTWaYsw3rguGBYBzr0="
-"""Of the module, as `go mod download -json` says it and a go.sum would have it."""
+"""Checksum of the module, as in `go mod download -json` and in a go.sum."""
 MISSING = "MISSING: tests of the Helm chart"
 SECONDS = 180
-"""Of a set-up; `--seconds` gives it more."""
+"""Time limit of the build in a set-up, seconds; `--seconds` replaces it."""
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def build(bin: Path, seconds: float) -> str:
-    """What became of it, in words."""
+    """Build helm; return the result as text."""
     go = shutil.which("go")
     if go is None:
         return f"{MISSING}; there is no Go to build it with"

@@ -22,11 +22,11 @@ from buckram.serve.gateway.session_pages import SessionPages
 from buckram.serve.gateway.stream_pages import StreamPages
 
 _NO: Any = None
-"""What a part only needs when it is asked for something."""
+"""Placeholder for arguments that a part needs only when it answers a request."""
 
 
 def parts() -> Sequence[Part]:
-    """Every group of operations, in the order of the page."""
+    """Return every group of operations, in the order of the page."""
     limits, jobs = GatewayLimits(), JobPages()
     return (
         RecordPages(_NO, _NO, _NO, _NO, limits),
@@ -45,7 +45,7 @@ def parts() -> Sequence[Part]:
 
 
 def page(note: str) -> str:
-    """The page's text."""
+    """Return the page's text."""
     lines = [
         "# HTTP of a gateway\n",
         note,

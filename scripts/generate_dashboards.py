@@ -15,7 +15,7 @@ VARIABLES = {
     "tenants": ("namespace", "buckram_namespace_stored_bytes"),
     "databases": ("database", "buckram_database_offset"),
 }
-"""What can be chosen at the top of a dashboard: a label, and the metric that has its values."""
+"""Variables at the top of a dashboard: a label, and the metric that has its values."""
 
 
 class Panel(NamedTuple):
@@ -42,7 +42,7 @@ def rate(metric: str, chosen: str = "") -> str:
 
 
 def chosen(metric: str, label: str, legend: str = "", *, of: str = "value") -> tuple[tuple[str, str], ...]:
-    """A metric of the exporter for what was chosen by `label`."""
+    """Return a query of an exporter's metric for the chosen values of `label`, with its legend."""
     found = f'{metric}{{{label}=~"${label}"}}'
     return ((f"rate({found}[$__rate_interval])" if of == "rate" else found, legend or f"{{{{{label}}}}}"),)
 

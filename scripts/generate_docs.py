@@ -1,7 +1,7 @@
 """Writes the generated pages of docs/ from the code.
 
 They are configuration.md, commands.md, api.md, gateway.md and metrics.md in docs/reference, the table of options in
-docs/tutorial/spark.md, what the table of health says in docs/howto/runbooks/states.md, and its alert rules.
+docs/tutorial/spark.md, the entries of the table of health in docs/howto/runbooks/states.md, and its alert rules.
 `--check` only compares. These pages are generated so that they cannot differ from what the code says. Everything else
 under docs/ is written by hand.
 """
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def spark() -> str:
-    """The page is written by hand, its tables of options are not."""
+    """Return the page with its tables of options replaced; the rest is written by hand."""
     from buckram.spark.db_options import DATABASE_OPTIONS
     from buckram.spark.options import OPTIONS, table
 
@@ -102,7 +102,7 @@ def configuration() -> str:
 
 
 INNER = (object, NotBlocking, NotAsync, NotCopied, LedgerClient, StreamNamespace)
-"""Base classes that are no public names: their methods are printed as those of the class."""
+"""Base classes without a public name: their methods are printed as those of the derived class."""
 _JSON_ERRORS = """With `--json` an error, also of wrong use, is one JSON line, the last on standard error, and
 standard output has no line of it: `{"error": {"kind", "message", "exit_code", "retryable"}}`,
 with `do` where a command helps and
@@ -213,12 +213,12 @@ def _item(shape: str, text: str | None) -> str:
 
 
 def attribute_docs(cls: type) -> dict[str, str]:
-    """The strings behind fields, and behind attributes that `__init__` sets, as they stand in the source."""
+    """Return the strings behind fields, and behind attributes that `__init__` sets, as they stand in the source."""
     return {name: text for base in reversed(_with_inner(cls)) for name, text in _own_attribute_docs(base).items()}
 
 
 def _with_inner(cls: type) -> list[type]:
-    """The class, and the base classes that are part of it for a reader of the page."""
+    """Return the class, and the base classes that are part of it for a reader of the page."""
     return [cls, *(base for base in INNER if base is not object and base is not cls and issubclass(cls, base))]
 
 
@@ -260,7 +260,8 @@ def _targets(statement: ast.AST, *, fields: bool = True) -> list[str]:
 
 
 def _signature(value: Any) -> str:
-    """As written in the source: annotations without quotes, defaults that print the same in every run."""
+    """Return the signature as written in the source: annotations without quotes, defaults that print the same in every
+    run."""
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):

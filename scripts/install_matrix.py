@@ -37,12 +37,12 @@ BY_HAND: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("misspelt",), 2, "No such command"),
     (("version",), 0, "buckram, version"),
 )
-"""Arguments of the command in a process of its own, its exit code, and what it prints."""
+"""Arguments of the command in a process of its own, the expected exit code, and a text of its output."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one environment. Sizes in MB: of the archives that pip fetched, and on disk."""
+    """Result of one environment. Sizes in MB: of the archives that pip fetched, and on disk."""
 
     name: str
     ok: bool
@@ -59,7 +59,8 @@ def project() -> dict[str, dict[str, list[str]]]:
 
 
 def clean_sources(target: Path) -> Path:
-    """A copy of what the checkout has under version control, with its changes: what a clone has, and no leftovers.
+    """Return a copy of what the checkout has under version control, with its changes: what a clone has, and no
+    leftovers.
 
     Where there is no version control, as in a source distribution, all but what builds and runs leave behind.
     """
@@ -77,7 +78,7 @@ def clean_sources(target: Path) -> Path:
 
 
 def build(kind: str, sources: Path, folder: Path, env: Mapping[str, str] | None = None) -> Path:
-    """A "wheel" or an "sdist" of these sources, with the setuptools that is installed here."""
+    """Return a "wheel" or an "sdist" of these sources, with the setuptools that is installed here."""
     code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
     words = [sys.executable, "-c", code, str(folder)]
     done = subprocess.run(words, cwd=sources, env={**os.environ, **(env or {})}, capture_output=True, text=True)
@@ -87,13 +88,13 @@ def build(kind: str, sources: Path, folder: Path, env: Mapping[str, str] | None 
 
 
 def make(place: Path, requirement: str, python: str = sys.executable, wheels: Path | None = None) -> None:
-    """An empty environment with this installed by pip; from the folder of wheels alone where one is given."""
+    """Make an empty environment with this installed by pip; from the folder of wheels only, if one is given."""
     subprocess.run([python, "-m", "venv", "--without-pip", str(place)], check=True, timeout=COMMAND_S)
     pip(place, "install", requirement, wheels=wheels)
 
 
 def pip(place: Path, verb: str, *words: str, wheels: Path | None = None) -> str:
-    """What pip prints. It works on this environment, and is not in it."""
+    """Run pip on this environment from outside of it and return its output. Raises RuntimeError if it fails."""
     offline = ["--no-index", "--find-links", str(wheels)] if wheels is not None else []
     command = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), verb]
     command += ["--quiet", "--disable-pip-version-check", "--no-input", *offline, *words]
@@ -104,12 +105,12 @@ def pip(place: Path, verb: str, *words: str, wheels: Path | None = None) -> str:
 
 
 def installed(place: Path) -> set[str]:
-    """The packages of an environment, each with its version."""
+    """Return the packages of an environment, each with its version."""
     return {_plain(path.stem) for path in place.glob("lib/python*/site-packages/*.dist-info")}
 
 
 def would_install(place: Path, requirement: str, wheels: Path) -> set[str]:
-    """The packages that pip would put into this environment for this, if it were empty."""
+    """Return the packages that pip would install for this into an empty environment."""
     words = ("--dry-run", "--ignore-installed", "--report", "-", requirement)
     report = json.loads(pip(place, "install", *words, wheels=wheels))
     return {_plain(f"{one['metadata']['name']}-{one['metadata']['version']}") for one in report["install"]}
@@ -120,7 +121,7 @@ def _plain(name: str) -> str:
 
 
 def tried(place: Path, extra: str) -> list[str]:
-    """What is wrong in an environment that has this extra alone, one sentence each."""
+    """Return the faults of an environment that has this extra alone, one sentence each."""
     found: list[str] = []
     with tempfile.TemporaryDirectory() as empty:
         folder = Path(empty)
@@ -143,7 +144,8 @@ def tried(place: Path, extra: str) -> list[str]:
 
 
 def without_extra(place: Path, folder: Path, env: Mapping[str, str]) -> list[str]:
-    """Each extra that is missing is told with the line that installs it; a command that needs it says so, and is 2."""
+    """Return the faults of missing extras: `buckram version` has to list each with the line that installs it, and a
+    command that needs it has to name it and exit with code 2."""
     shown = run([str(place / "bin" / "buckram"), "version", "--json"], folder, env)
     missing = {one["extra"]: one["install"] for one in json.loads(shown.stdout)["missing_extras"]}
     found = [f"{extra}: {line}" for extra, line in missing.items() if line != f"pip install 'buckram[{extra}]'"]
@@ -162,7 +164,7 @@ def without_extra(place: Path, folder: Path, env: Mapping[str, str]) -> list[str
 
 
 def readme(place: Path, spark: bool) -> list[str]:
-    """What fails of the README's blocks, in their order, beside one cluster."""
+    """Return the failures of the README's blocks, run in their order beside one cluster."""
     with tempfile.TemporaryDirectory() as folder:
         page = ROOT / "README.md"
         done = run_pages([page], bin=place / "bin", folder=Path(folder), spark=spark, alone=True)
@@ -179,7 +181,7 @@ def run(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> subproces
 
 
 def python_of(version: str) -> str | None:
-    """A Python of this version that runs; a name on the PATH may lead nowhere."""
+    """Return a Python of this version that runs; a name on the PATH may lead nowhere."""
     homes = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
     for path in [str(home) for home in homes] + [shutil.which(f"python{version}") or ""]:
         with_version = re.compile(rf"Python {re.escape(version)}\.")

@@ -1,7 +1,7 @@
-"""In which order the parts of the tests run, and which of them side by side: what waits runs beside what computes.
+"""Order of the parts of the tests, and which of them run side by side: parts that wait run beside parts that compute.
 
-A part is a folder of tests, or some of the files of a long one. Pure, from tests/budget.toml: each part needs so many
-seconds, so much memory, and keeps so much of a processor core busy.
+A part is a folder of tests, or some of the files of a long one. Pure, from tests/budget.toml: the seconds and the
+memory that each part needs, and the share of a processor core that it keeps busy.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from scripts.timings import UNKNOWN, Budget
 
 CORES = 2
 LOAD = 1.6
-"""So much work for each core may run side by side: parts wait in turn, and more would make deadlines of tests late."""
+"""Maximum load per core of the parts that run side by side. It is above 1 because parts wait in turn; more would make
+deadlines of tests late."""
 MEMORY_GB = 7.0
-"""So much memory all parts together may need: a machine with 8 GB runs the tests."""
+"""Maximum memory of all running parts together, GB: a machine with 8 GB runs the tests."""
 LINT = "lint"
 """The part that is no folder of tests."""
 
@@ -34,7 +35,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """What parts need."""
+    """Costs of parts, from the budgets of their folders."""
 
     budgets: Mapping[str, Budget]
 
@@ -59,7 +60,7 @@ def parts_of(folders: Iterable[str], budgets: Mapping[str, Budget]) -> list[Part
 
 
 def next_part(left: Iterable[Part], running: Iterable[Part], costs: Costs, cores: int = CORES) -> Part | None:
-    """The longest part that fits beside those that run; None if each has to wait."""
+    """Return the longest part that fits beside those that run; None if each has to wait."""
     running = list(running)
     load, memory = sum(costs.load(part) for part in running), sum(costs.of(part).memory for part in running)
 
@@ -70,7 +71,7 @@ def next_part(left: Iterable[Part], running: Iterable[Part], costs: Costs, cores
 
 
 def planned_seconds(parts: Iterable[Part], lanes: int, costs: Costs, cores: int = CORES) -> float:
-    """By the clock, if every part needs what its budget says and the cores are shared fairly."""
+    """Return the elapsed seconds of a run if every part needs its budget and the cores are shared fairly."""
     left, needed, now = list(parts), dict[Part, float](), 0.0
     while left or needed:
         while len(needed) < lanes and (part := next_part(left, needed, costs, cores)) is not None:

@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def fetch_uv(folder: Path) -> Path:
-    """The program that the lock file named `lock` has; at the very first time the newest of its range."""
+    """Return the program that the lock file named `lock` has; at the very first time the newest of its range."""
     target = folder / "venv"
     if path_of("lock").exists() and path_of("build").exists():
         subprocess.check_call([sys.executable, str(ROOT / "scripts" / "make_venv.py"), str(target), "--lock", "lock"])

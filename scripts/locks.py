@@ -1,4 +1,4 @@
-"""What was tested is written down in `locks/`: this says what each file is for, and reads them.
+"""Files of `locks/`, which record the tested packages: the purpose of each file, and reading them.
 
 A file names every package that a target needs, the dependencies of dependencies among them, with its version and the
 SHA-256 of each of its archives, for every system and each Python of `PYTHONS`. It has no addresses, so any mirror of
@@ -17,7 +17,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "locks"
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
-"""The files were resolved for these; another one gets what the ranges of pyproject.toml bring, and is told so."""
+"""Python versions for which the files were resolved; another one gets the packages that the ranges of pyproject.toml
+allow, and a warning."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Lock:
     package: bool = True
     """With what the package itself needs, and the package is installed with it."""
     apart: bool = False
-    """For an environment of its own: its versions may differ from those of the other files."""
+    """True for a file that is installed into its own environment: its versions may differ from those of the other
+    files."""
 
 
 _SETUP = ("avro", "compression", "db", "fsspec", "history", "otel", "security", "serve", "sqlalchemy")
@@ -62,7 +64,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def requirements(lock: Lock, tables: Mapping[str, Any] | None = None) -> list[str]:
-    """The ranges that a file must hold to, as pyproject.toml has them."""
+    """Return the ranges that a file must hold to, as pyproject.toml has them."""
     tables = pyproject() if tables is None else tables
     project = tables["project"]
     found: list[str] = list(project["dependencies"]) if lock.package else []
@@ -74,7 +76,7 @@ def requirements(lock: Lock, tables: Mapping[str, Any] | None = None) -> list[st
 
 
 def grouped(groups: Mapping[str, Any], name: str) -> list[str]:
-    """The requirements of a group, those of groups that it includes among them."""
+    """Return the requirements of a group, those of groups that it includes among them."""
     found: list[str] = []
     for one in _table(groups, name, "dependency group"):
         found += grouped(groups, one["include-group"]) if isinstance(one, dict) else [one]
@@ -102,7 +104,7 @@ def entries(text: str) -> dict[str, list[str]]:
 
 
 def name_of(requirement: str) -> str:
-    """The package that a requirement or an entry names, as indexes compare names."""
+    """Return the package that a requirement or an entry names, as indexes compare names."""
     found = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert found is not None, requirement
     return re.sub(r"[-_.]+", "-", found[0]).lower()
@@ -122,7 +124,7 @@ def _written(packages: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def pinned(name: str, package: str) -> tuple[str, list[str]]:
-    """The version of a package that a file has, and the SHA-256 of its archives."""
+    """Return the version of a package that a file has, and the SHA-256 of its archives."""
     for entry, hashes in entries(path_of(name).read_text()).items():
         if name_of(entry) == package:
             return entry.partition(";")[0].partition("==")[2].strip(), hashes

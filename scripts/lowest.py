@@ -18,9 +18,9 @@ from scripts.lock import fetch_uv
 from scripts.locks import LOCKS, ROOT, Lock, entries, grouped, name_of, path_of, pyproject, requirements
 
 EXTRAS = tuple(extra for extra in LOCKS["all"].extras if extra not in ("connect", "jre", "spark"))
-"""The others pin what they have, or need a Java."""
+"""Extras that are tested. The others pin their versions, or need a Java."""
 TOOLS = ("hypothesis", "py-spy", "pytest", "pytest-asyncio", "pytest-xdist", "setuptools")
-"""Not the others of the group `dev`: they want newer versions of what the package has, too."""
+"""Packages of the group `dev` that are installed. The others require newer versions of Buckram's own dependencies."""
 TESTS = (
     "core",
     "client",
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def make(uv: Path, target: Path) -> Path:
-    """The Python of the environment; SystemExit if there is no such choice of versions."""
+    """Return the Python of the environment; raises SystemExit if there is no such choice of versions."""
     oldest, installed = target.with_suffix(".in"), target.with_suffix(".txt")
     installed.unlink(missing_ok=True)  # uv would prefer what it finds there
     oldest.write_text("\n".join(wanted()) + "\n")
@@ -72,7 +72,7 @@ def make(uv: Path, target: Path) -> Path:
 
 
 def wanted() -> list[str]:
-    """The ranges of the package, and exact versions of what runs the tests."""
+    """Return the ranges of the package, and exact versions of what runs the tests."""
     versions = {name_of(entry): entry for entry in entries(path_of("setup").read_text())}
     tools = [versions[name] for name in map(name_of, grouped(pyproject()["dependency-groups"], "dev")) if name in TOOLS]
     return [*requirements(Lock(EXTRAS)), *tools]

@@ -1,10 +1,10 @@
-"""Make a virtual environment with what was tested, also where the system's Python has no ensurepip.
+"""Make a virtual environment with the tested packages, also where the system's Python has no ensurepip.
 
 `python make_venv.py DIRECTORY --lock NAME...` installs what these files of `locks/` name (locks.py), pip itself first,
 and nothing whose SHA-256 is not in them; sources are built with the setuptools that is locked, too. Debian ships
 `ensurepip` apart (python3-venv); without it, pip is borrowed from the system or fetched as a wheel from the package
-index, so that no root is needed. What pip fetches and installs is shown. A Python for which nothing was resolved gets
-what the ranges of pyproject.toml bring, and says so.
+index, so that no root is needed. The output of pip is shown. A Python for which nothing was resolved gets the packages
+that the ranges of pyproject.toml allow, with a warning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIONS = ("--disable-pip-version-check", "--no-input")
 # Modules are compiled when they are first imported; most never are.
 LOCKED = ("--no-deps", "--require-hashes", "--no-build-isolation", "--no-compile")
 STORED = "[bdist_wheel]\ncompression = stored\n"
-"""For wheels that are built here and unpacked at once: PySpark's would be compressed for half a minute."""
+"""Settings for wheels that are built here and unpacked at once: compressing PySpark's would take half a minute."""
 SAID_EVERY_S = 5.0
 
 
@@ -93,13 +93,13 @@ def untested(version: tuple[int, int]) -> str:
 
 
 SHOWN = ("Building wheels", "Installing ", "Successfully built", "ERROR", "WARNING", "error", "    ")
-"""Beginnings of pip's lines that say what takes time or went wrong."""
+"""Beginnings of pip's lines that are shown: they report slow steps and errors."""
 FETCHED = re.compile(r"Downloading (?:\S*/)?(?P<file>[^/\s]+) \((?P<size>[\d.]+ [kM]?B)\)")
 PROGRESS = re.compile(r"Progress (?P<done>\d+) of (?P<whole>\d+)")
 
 
 def pip_install(python: Path, arguments: Sequence[str], environment: dict[str, str]) -> int:
-    """pip install, with what it does shown line by line, and how far a large archive is."""
+    """Run pip install, showing its steps line by line and the progress of a large archive."""
     known = pip_version(python)
     # Lines that a program can read, from 24.1 on.
     bar = "raw" if known >= (24, 1) else "off"
@@ -125,14 +125,14 @@ def pip_install(python: Path, arguments: Sequence[str], environment: dict[str, s
 
 
 def pip_version(python: Path) -> tuple[int, ...]:
-    """Of the pip in its environment, (0,) if it cannot be told."""
+    """Return the version of the pip in its environment, (0,) if it is unknown."""
     done = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, text=True, check=False)
     found = re.match(r"pip (\d+)\.(\d+)", done.stdout)
     return tuple(map(int, found.groups())) if found else (0,)
 
 
 def make(target: Path) -> None:
-    """An environment with some pip; the tested one replaces it."""
+    """Make an environment with any pip; the tested one replaces it."""
     print(f"making {target} with {sys.executable}", flush=True)
     if pip_version(Path(sys.executable)) >= (22, 3):  # it knows --python
         subprocess.check_call([sys.executable, "-m", "venv", "--clear", "--without-pip", str(target)])
@@ -155,7 +155,7 @@ def build_tools() -> list[str]:
 
 
 def fetch_pip(folder: Path) -> Path:
-    """The pip wheel that is locked, from the index that PIP_INDEX_URL names."""
+    """Fetch the locked wheel of pip from the index that PIP_INDEX_URL names."""
     version, hashes = pinned("build", "pip")
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/pip/"
     with urllib.request.urlopen(index, timeout=60) as answer:

@@ -19,7 +19,7 @@ WHO = {
     "spark": "A Spark driver",
     "runtime/telemetry": "Whoever sends traces",
 }
-"""Who has the metrics that a package makes; the parts of these packages run in one process each."""
+"""Process whose metrics a package makes; the parts of these packages run in one process each."""
 
 
 class Metric(NamedTuple):
@@ -37,7 +37,7 @@ def _package_of(path: Path) -> str:
 
 
 def metrics(source: Path = SOURCE) -> Iterator[Metric]:
-    """Each `stats.counter("name", "help", label=...)` and the like in the sources."""
+    """Yield each `stats.counter("name", "help", label=...)` and the like in the sources."""
     for path in sorted(source.rglob("*.py")):
         package, text = _package_of(path.relative_to(source)), path.read_text(encoding="utf-8")
         if PREFIX not in text:
@@ -52,7 +52,7 @@ def metrics(source: Path = SOURCE) -> Iterator[Metric]:
 
 
 def page(note: str) -> str:
-    """The page's text."""
+    """Return the page's text."""
     lines = [
         "# Metrics\n",
         note,

@@ -1,4 +1,5 @@
-"""Which tests are about a module: those in the mirrored place or in its row of tests/modules.toml, and which are quick.
+"""Search for the tests about a module, in the mirrored place or in its row of tests/modules.toml, and for the quick
+ones.
 
 `src/buckram/core/ledgers/quorum.py` is tested in `tests/core/ledgers/test_quorum.py`. A module that is tested through
 another one, or through a command, has a row that names the test file to look into.
@@ -14,7 +15,7 @@ from pathlib import Path
 
 TABLE = Path("tests/modules.toml")
 ENTRANCES = {"__init__.py", "__main__.py"}
-"""They import, and do nothing else that a test could find wrong."""
+"""Modules that only import: they do nothing that a test could find wrong."""
 LONG = {"slow", "spark", "soak", "share"}
 """Marks of tests that `make check` leaves out, at least in some runs."""
 SOURCE, TESTS = "src/buckram/", "tests/"
@@ -23,7 +24,8 @@ BESIDE = ("chaos/", "simulator/")
 
 
 def row_of(module: str, rows: Collection[str]) -> str | None:
-    """The row for a module: its own, else that of the nearest folder (`simulator/`) above it; None without any."""
+    """Return the row for a module: its own, else that of the nearest folder (`simulator/`) above it; None without
+    any."""
     if module in rows:
         return module
     folders = [row for row in rows if row.endswith("/") and module.startswith(row)]
@@ -31,7 +33,7 @@ def row_of(module: str, rows: Collection[str]) -> str | None:
 
 
 def mirrored(module: str) -> str:
-    """The test file in the mirrored place. Both are paths without `.py`, below src/buckram and below tests."""
+    """Return the test file in the mirrored place. Both are paths without `.py`, below src/buckram and below tests."""
     folder, _, name = module.rpartition("/")
     return f"{folder}/test_{name}".lstrip("/")
 
@@ -43,11 +45,11 @@ class Table:
     covered: Mapping[str, str] = field(default_factory=dict)
     """The test file of each, or of each folder."""
     untested: Mapping[str, str] = field(default_factory=dict)
-    """Why each has none."""
+    """Reason why each has no tests."""
 
 
 def read_table(path: Path = TABLE) -> Table:
-    """No rows where there is no file."""
+    """Read the table; empty if there is no file."""
     found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return Table(found.get("covered", {}), found.get("untested", {}))
 
@@ -65,7 +67,7 @@ def nearest(path: str, table: Table, tests: Collection[str]) -> list[str]:
 
 
 def has_quick_tests(tree: ast.Module) -> bool:
-    """Whether a test file has tests that run each time, without a mark of LONG."""
+    """Return whether a test file has tests that run each time, without a mark of LONG."""
     marked: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.Assign) and _is_long(node.value, marked):
@@ -91,7 +93,7 @@ def _any_quick(body: list[ast.stmt], marked: set[str]) -> bool:
 
 
 def _is_long(node: ast.expr, marked: set[str]) -> bool:
-    """Whether an expression names `pytest.mark.slow` or another of LONG, or a variable that has one."""
+    """Return whether an expression names `pytest.mark.slow` or another of LONG, or a variable that has one."""
     return any(
         (isinstance(one, ast.Attribute) and one.attr in LONG and ast.unparse(one.value) == "pytest.mark")
         or (isinstance(one, ast.Name) and one.id in marked)

@@ -1,4 +1,4 @@
-"""What the handles of the public interface have: docs/reference/api.md prints these names and no others.
+"""Names of the handles of the public interface: docs/reference/api.md prints these names and no others.
 
 Adding a name is a decision, and removing one breaks somebody: tests/docs/test_api.py compares this with the classes.
 """
@@ -477,4 +477,4 @@ INTERNAL: dict[str, frozenset[str]] = {
     "buckram.RecordCodec": frozenset({"decoder", "schemas"}),
     "buckram.sync.Objects": frozenset({"ended"}),
 }
-"""What parts of Buckram say to each other through a class that users hold, too. Not for users, and not on the page."""
+"""Names that parts of Buckram use through a class that users hold, too. They are not for users, and not on the page."""

@@ -39,7 +39,7 @@ NAMES: dict[str, str] = {
     "buckram.spark.Java": CORE,
     "buckram.spark.find_java": CORE,
 }
-"""Names that need another extra than their module says."""
+"""Names that need another extra than their module."""
 
 BROUGHT_BY: dict[str, frozenset[str]] = {
     "fsspec": frozenset({"fsspec", "history"}),
@@ -54,7 +54,8 @@ def needed_by(module: str, name: str) -> str:
 
 
 def faults(installed: set[str]) -> list[str]:
-    """What could not be imported though its extra is here, or failed without it and did not say so."""
+    """Return modules and names that failed to import though their extra is installed, or that failed without naming the
+    missing extra."""
     found = []
     for module, extra in MODULES.items():
         names: list[str] = [""]
@@ -72,7 +73,8 @@ def faults(installed: set[str]) -> list[str]:
 
 
 def entry_point_faults(installed: set[str]) -> list[str]:
-    """What other programs load by name: file systems, dialects, the command. That of pytest is for where pytest is."""
+    """Return faults of entry points, which other programs load by name: file systems, dialects, the command. That of
+    pytest is checked only if pytest is installed."""
     found = []
     for point in distribution("buckram").entry_points:
         if point.group == "pytest11" and find_spec("pytest") is None:

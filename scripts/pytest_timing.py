@@ -49,7 +49,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """In the process that runs the test, and under xdist in the one that hears of it: told once."""
+    """Record a report once, in the process that runs the test or, under xdist, in the one that receives it."""
     path = os.environ.get(OUTCOMES)
     if path is None or "PYTEST_XDIST_WORKER" in os.environ:
         return

@@ -28,14 +28,14 @@ from scripts.pytest_timing import ALWAYS, DEADLINE, OUTCOMES, VARIABLE
 from scripts.timings import TIMES, file_seconds, over_budget, read_budgets, read_times, slowest
 
 HEAVY = ("spark", "bench", "interop", "mutants")
-"""What --light leaves out: folders that need Spark, or a JDK, or plant bugs in what needs one."""
+"""Folders that --light leaves out: they need Spark, or a JDK, or plant bugs in code that needs one."""
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected)")
 ENDINGS = ("passed", "failed", "error", "skipped", "xfailed", "xpassed", "deselected")
 """Deselected is what this run leaves to `make soak`."""
 FILE_LINE = re.compile(r"^tests/\S+ .*\[ *(\d+)%\]$")
 LANES = 5
 UNKNOWN_S = 5.0
-"""What a test file is taken to need before it was run here."""
+"""Assumed seconds of a test file that has not run here yet."""
 GROUP = re.compile(r"""mark\.share\([^,()]+,\s*["']([^"']+)["']""")
 """Tests of several files of which a run has a share (tests/support/soak.py)."""
 NO_TESTS = 5
@@ -44,7 +44,7 @@ NO_TESTS = 5
 
 @dataclass
 class Suite:
-    """What is left to run, what runs, and how far it is; used by all lanes under its lock."""
+    """Progress of a run: parts that are left, that run and that have ended; used by all lanes under its lock."""
 
     left: list[Part]
     costs: Costs
@@ -52,9 +52,9 @@ class Suite:
     began: float = field(default_factory=time.monotonic)
     lock: threading.Condition = field(default_factory=threading.Condition)
     shares: dict[Part, float] = field(default_factory=dict)
-    """Of each part that has begun, how far it is."""
+    """Completed share of each part that has begun."""
     cpu: dict[str, float] = field(default_factory=dict)
-    """By folder; of whole ones and of parts that have ended."""
+    """CPU seconds by folder, of whole folders and of parts that have ended."""
     ended: set[Part] = field(default_factory=set)
     sums: Counter[str] = field(default_factory=Counter)
     failed: dict[Part, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Suite:
     stopped: bool = False
 
     def take(self) -> Part | None:
-        """The longest part that fits beside those that run, once there is one; None when nothing is left."""
+        """Wait for a part that fits beside those that run, and return the longest; None when nothing is left."""
         with self.lock:
             while self.left and not self.stopped:
                 part = next_part(self.left, self.running, self.costs)
@@ -90,7 +90,7 @@ class Suite:
         return [sys.executable, "-m", "pytest", "-p", "scripts.pytest_timing", *files, *marks]
 
     def run(self, part: Part) -> None:
-        """One part to its end."""
+        """Run one part to its end."""
         times = times_of(part)
         times.unlink(missing_ok=True)
         # With CI set a test fails where there is no Java; without it is skipped.
@@ -190,7 +190,7 @@ def times_of(part: Part) -> Path:
 
 
 def files_of(parts: Iterable[Part]) -> dict[Part, list[str]]:
-    """The test files of each part that is no whole folder."""
+    """Return the test files of each part that is not a whole folder."""
     found: dict[Part, list[str]] = {}
     known = file_seconds()
     for part in parts:

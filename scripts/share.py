@@ -1,4 +1,4 @@
-"""Which share of the long tests a run has: a number that changes with each commit, or that BUCKRAM_SHARE names.
+"""Share of the long tests that a run has: a number that changes with each commit, or that BUCKRAM_SHARE names.
 
 The tests themselves are chosen in tests/support/soak.py.
 """
@@ -13,11 +13,12 @@ VARIABLE = "BUCKRAM_SHARE"
 ALL = "all"
 """The value with which nothing is left out."""
 NUMBERS = 5040
-"""It is divisible by one to ten, so that one of three tests, or of ten, is each as likely as the others."""
+"""Number of shares. It is divisible by one to ten, so that one of three tests, or of ten, is each as likely as the
+others."""
 
 
 def share_of_this_run(root: Path = Path(__file__).parents[1]) -> int | None:
-    """The number of the share, or None for all tests. Raises ValueError for a value that is neither."""
+    """Return the number of the share, or None for all tests. Raises ValueError for a value that is neither."""
     given = os.environ.get(VARIABLE, "")
     if given == ALL:
         return None
@@ -34,7 +35,7 @@ def share_of_this_run(root: Path = Path(__file__).parents[1]) -> int | None:
 
 
 def told(share: int | None) -> str:
-    """A line that says how to run the same tests again."""
+    """Return a line that says how to run the same tests again."""
     if share is None:
         return "every test runs"
     return f"share {share} of the long tests runs ({VARIABLE}={share} runs it again), make soak runs all of them"

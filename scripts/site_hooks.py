@@ -1,6 +1,6 @@
-"""What mkdocs is told of these pages (mkdocs.yml): the navigation, and links to files that are no pages.
+"""Hooks of mkdocs (mkdocs.yml): the navigation, and links to files that are not pages.
 
-Not here: building the site and looking at what came out (`build_site.py`).
+Not here: building the site and checking the result (`build_site.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def navigation(index: str) -> list[dict[str, Any]]:
-    """The pages below each heading of the index, under the first word of the heading."""
+    """Return the pages below each heading of the index, under the first word of the heading."""
     found: list[dict[str, Any]] = [{"Home": INDEX}]
     parts = HEADING.split(index)
     for title, rows in zip(parts[1::2], parts[2::2], strict=True):
@@ -41,7 +41,8 @@ def navigation(index: str) -> list[dict[str, Any]]:
 
 
 def with_wide_items(markdown: str) -> str:
-    """A page whose numbered items are as mkdocs wants them: indented by four, and apart from paragraphs within them."""
+    """Return a page whose numbered items are as mkdocs wants them: indented by four, and apart from paragraphs within
+    them."""
     lines: list[str] = []
     inside = False
     for line in markdown.split("\n"):
@@ -56,13 +57,13 @@ def with_wide_items(markdown: str) -> str:
 
 
 def source_url() -> str:
-    """Where the files of the project are shown; empty while they have no public address."""
+    """Return the URL at which the project's files are shown; empty while they have no public address."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
     return str(urls.get("Source", "")).rstrip("/")
 
 
 def with_outer_links(markdown: str, page: str, source: str) -> str:
-    """A page whose links to files outside docs/ lead to `source`, or where there is none only name the files.
+    """Return a page whose links to files outside docs/ lead to `source`, or where there is none only name the files.
 
     `page` is its path below docs/.
     """

@@ -133,7 +133,7 @@ def main() -> int:
 
 
 def _version() -> str:
-    """The commit and what differs from it: results of other code do not count."""
+    """Return the commit and a mark of changes, because results of other code are not reused."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     changes = subprocess.run(["git", "diff", "HEAD", "--", "src", "tests"], capture_output=True, check=False).stdout
     return head + (hashlib.sha256(changes).hexdigest()[:12] if changes else "")

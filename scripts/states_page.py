@@ -12,13 +12,13 @@ from buckram.core.health.table import TABLE
 
 BY_HAND = "<!-- by hand from here to the next heading -->\n"
 LASTING = {Severity.ERROR: "2m", Severity.WARNING: "10m"}
-"""How long a state has to last before its alert fires, where the table says nothing else."""
+"""Time that a state has to last before its alert fires, unless the table names another one."""
 LEVELS = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
 """Severities as Prometheus' people call them."""
 
 
 def page(present: str) -> str:
-    """The page, with what people wrote into the present one."""
+    """Return the page, with the texts that people wrote into the present one."""
     head = present.partition("\n## ")[0].rstrip()
     by_hand = dict(re.findall(rf"^## (\S+)\n(?:(?!^## ).*\n)*?{re.escape(BY_HAND)}((?:(?!^## ).*\n)*)", present, re.M))
     sections = (_section(state) + by_hand.get(state.name, "\n") for state in TABLE.values())
@@ -32,17 +32,17 @@ def _section(state: State) -> str:
 
 
 def _shown(text: str) -> str:
-    """The cure with capital letters for values."""
+    """Return the cure with capital letters for values."""
     return re.sub(r"{(\w+)}", lambda found: found[1].upper(), text)
 
 
 def alert_of(state: State) -> str:
-    """The name of a state's alert."""
+    """Return the name of a state's alert."""
     return f"Buckram{state.name.title().replace('-', '')}"
 
 
 def alerts() -> str:
-    """The rules of all states that are an error or a warning."""
+    """Return the rules of all states that are an error or a warning."""
     rules = "".join(_rule(state) for state in TABLE.values() if state.severity in LEVELS)
     return f"""# Alert rules of the states of health, from src/buckram/core/health; `make regenerate` writes them.
 groups:

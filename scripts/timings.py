@@ -1,4 +1,4 @@
-"""What tests took in earlier runs on this machine (`.test-times/`), and what folders may take (tests/budget.toml)."""
+"""Durations of tests in earlier runs on this machine (`.test-times/`), and limits of folders (tests/budget.toml)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 TIMES = Path(".test-times")
 BUDGET = Path("tests/budget.toml")
 ROOM = 4.5
-"""A limit of CPU is so many times what a folder takes on the quickest machine."""
+"""Limit of CPU as a multiple of what a folder takes on the quickest machine."""
 TELLING = 8
-"""A run of so many folders tells how slow the machine is."""
+"""Minimum number of folders in a run from which the slowness of the machine is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of a folder of tests: CPU seconds that it may take, seconds that it takes alone on two quiet cores, in how many
-    parts it runs, and gigabytes of memory that each part needs."""
+    """Budget of a folder of tests: CPU seconds that it may take, seconds that it takes alone on two quiet cores, in how
+    many parts it runs, and gigabytes of memory that each part needs."""
 
     cpu: float
     seconds: float
@@ -42,7 +42,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Outcome:
-    """Of a test file: how many of its tests ran, and why one was skipped."""
+    """Result of a test file: how many of its tests ran, and why one was skipped."""
 
     ran: int = 0
     skipped: str = ""
@@ -53,7 +53,7 @@ UNKNOWN = Budget(120, 60)
 
 
 def read_times(path: Path) -> list[Timing]:
-    """The rows of a file that the plugin wrote; none where there is no file. A line cut short is left out."""
+    """Return the rows of a file that the plugin wrote; none where there is no file. A line cut short is left out."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -64,7 +64,7 @@ def read_times(path: Path) -> list[Timing]:
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
-    """What the plugin wrote about each test file."""
+    """Return the outcomes that the plugin recorded, by test file."""
     found: dict[str, Outcome] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         name, skipped = json.loads(line)
@@ -91,14 +91,14 @@ def slowest(times: Iterable[Timing], count: int = 10) -> list[Timing]:
 
 
 def read_budgets(path: Path = BUDGET) -> dict[str, Budget]:
-    """By folder below tests/."""
+    """Return the budgets by folder below tests/."""
     table = tomllib.loads(path.read_text())["folders"]
     return {name: Budget(**row) for name, row in table.items()}
 
 
 def over_budget(spent: Mapping[str, float], budgets: Mapping[str, Budget]) -> list[str]:
-    """A sentence for each folder that took more CPU than it may, or that has no budget. On a machine, or in an hour, in
-    which all folders take so many times what they take on a quick machine, each may take as many times more."""
+    """Return a sentence for each folder that took more CPU than its budget, or that has none. The budgets are scaled by
+    the slowness of the machine in this run."""
     slowness = _slowness(spent, budgets)
     said = []
     for folder, cpu in spent.items():
@@ -115,7 +115,7 @@ def over_budget(spent: Mapping[str, float], budgets: Mapping[str, Budget]) -> li
 
 
 def _slowness(spent: Mapping[str, float], budgets: Mapping[str, Budget]) -> float:
-    """How many times what folders take on a quick machine they took in this run, by the median of them; at least 1. A
-    run of few folders does not tell."""
+    """Return the median factor by which folders took longer in this run than on a quick machine; at least 1, and 1 for
+    a run of fewer than TELLING folders."""
     ratios = [cpu / budgets[folder].usual_cpu for folder, cpu in spent.items() if folder in budgets]
     return max(1.0, statistics.median(ratios)) if len(ratios) >= TELLING else 1.0

@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def quick_start() -> list[bytes | None]:
-    """What the README begins with, and a look with the command."""
+    """Run the example at the beginning of the README, and read the records with the command."""
     from buckram import connect
     from buckram.testing import ThreadedCluster
 

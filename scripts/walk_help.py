@@ -30,7 +30,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 
 def walk() -> tuple[int, list[str]]:
-    """The number of commands, and what is wrong with the help of some."""
+    """Return the number of commands, and the faults in the help of some."""
     import click
 
     from buckram.cli.app import app

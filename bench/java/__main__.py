@@ -1,5 +1,5 @@
-"""Measures rows of the comparison, remembers what is done, prints the table and one JSON line; exit code 1 when a must
-does not hold. With NET=1 every bookie is on a machine of its own (bench/machines.py)."""
+"""Measures rows of the comparison, saves finished ones, prints the table and one JSON line; exit code 1 when a required
+value is not met. With NET=1 every bookie is on a machine of its own (bench/machines.py)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _run(options: argparse.Namespace, figures: Sequence[Figure], folder: Path) -
 
 
 def _measure(steps: Sequence[tuple[int, Run]], state: State, make_session: Callable[[], Session]) -> bool:
-    """Measure what is not measured yet; whether something failed."""
+    """Run the missing measurements; return whether any of them failed."""
     missing = [(number, run) for number, run in steps if not state.known(number, run.key)]
     if not missing:
         return False

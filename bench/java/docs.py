@@ -37,7 +37,7 @@ def section(rows: Sequence[tuple[Figure, Outcome | None]], about: str, plots: di
 
 
 def replaced(text: str, between: str) -> str:
-    """The page with what is between its marks replaced; ValueError where it has no marks."""
+    """Return the page with the text between its marks replaced. Raises ValueError if it has no marks."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -46,7 +46,7 @@ def replaced(text: str, between: str) -> str:
 
 
 def _scale_results() -> dict[str, dict[str, Any]]:
-    """What `make bench` found about growth."""
+    """Return the results of the growth cases of `make bench`."""
     found = {}
     for path in sorted(RESULTS.glob("scale_*.json")):
         found[path.stem] = dict(json.loads(path.read_text())["figures"])

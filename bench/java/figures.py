@@ -1,4 +1,4 @@
-"""The table: which figures there are, what must hold and what is aimed at, and what measurements say. Pure.
+"""Table of the figures, with required values and aims, and their verdicts from measurements. Pure.
 
 A measurement has a key CASE:CLIENT>BOOKIES; a figure compares one value of two measurements of the same round, or looks
 at a value of ours alone. Several rounds: the median of the ratios counts.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Runs = Mapping[str, Mapping[str, Any]]
-"""What one round measured: values by measurement."""
+"""Measurements of one round: values by measurement."""
 
 LOUD = 0.10
 """Share of the machine that strangers may take before a figure is marked."""
@@ -29,16 +29,16 @@ class Figure:
     theirs: str | None
     value: str
     must: float | None
-    """None: it is only shown, beside the row before it."""
+    """Required value; None: the figure is only shown, beside the row before it."""
     aim: float | None
     less: bool
-    """Whether less is better."""
+    """True if less is better."""
     shown: str | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a figure. `ratio` is ours through theirs, or ours itself, in the median; `low` and `high` are its
+    """Verdict on a figure. `ratio` is the median of ours divided by theirs, or of ours itself; `low` and `high` are its
     range over the rounds."""
 
     figure: Figure

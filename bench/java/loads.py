@@ -26,7 +26,7 @@ def classes() -> str:
 
 
 class LoadFailed(RuntimeError):
-    """A load ended with an error; the message is what it said."""
+    """A load ended with an error; the message is the load's own."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Loader:
     def ask(
         self, request: dict[str, Any], folder: Path, servers: Sequence[int] = (), others: Sequence[int] = ()
     ) -> dict[str, Any]:
-        """Run a load to its end. Of the time that counts: what it says itself, and what this machine's counters say
+        """Run a load to its end. Returns, for the measured period, its own figures and those of this machine's counters
         (CPU of this client, of `servers` and of strangers, bytes on the disk below `folder`)."""
         if self._process is None:
             self._process = self._start()
@@ -98,7 +98,7 @@ class Loaders:
         return self._known[name]
 
     def forget(self, uri: str) -> None:
-        """A cluster is gone: clients that know it shall not look for it any more."""
+        """Make clients forget a cluster that is gone, so that they do not search for it any more."""
         for name, loader in self._known.items():
             if name.startswith("apache") and loader.pid:
                 loader.ask({"load": "forget", "uri": uri}, self._folder)

@@ -27,12 +27,12 @@ FILL_LEDGERS = 10
 COLD_BYTES = 20 * 10**9
 """Over all bookies."""
 RESTART_BYTES = 20 * 10**9
-"""On one bookie."""
+"""Bytes stored on the bookie that is restarted."""
 STARTS = 5
 IDLE_S = 10.0
 MILLION = 1_000_000
 COMPILED_S = 30.0
-"""Load after which code that is compiled while it runs counts."""
+"""Seconds of load after which just-in-time compiled code is measured."""
 COLD_READS: Mapping[str, object] = {
     "dbStorage_directIOEntryLogger": "false", "dbStorage_readAheadCacheBatchSize": 1, "numReadWorkerThreads": 8,
     "dbStorage_rocksDB_blockCacheSize": 2 << 30,
@@ -76,7 +76,8 @@ def fill(session: Session, run: Run) -> Figures:
 
 
 def cold(session: Session, run: Run) -> Figures:
-    """Single entries at random places of what was filled in, with nothing of it in the page cache."""
+    """Measure reads of single entries at random places of the filled ledgers, with nothing of them in the page
+    cache."""
     side = session.side(run.bookies)
     key = run.key.replace("cold:", "fill:")
     if key not in session.filled:
@@ -100,7 +101,7 @@ def cold(session: Session, run: Run) -> Figures:
 
 @contextlib.contextmanager
 def solo(session: Session, run: Run) -> Iterator[Side]:
-    """One bookie of its own, which is gone afterwards."""
+    """Yield a side with one new bookie, which is removed at the end of the block."""
     folder = session.folder / f"{run.case}-{run.bookies}"
     kind = ApacheSide if run.bookies == "apache" else OurSide
     side = kind(session.zookeeper.address, folder, bookies=1)
@@ -113,14 +114,14 @@ def solo(session: Session, run: Run) -> Iterator[Side]:
 
 
 def idle(session: Session, run: Run) -> Figures:
-    """A bookie that has started and does nothing."""
+    """Measure a bookie that has started and is idle."""
     with solo(session, run) as side:
         time.sleep(IDLE_S)
         return {"rss_mb": round(memory(side.pids[0])["rss"] / 1e6, 1)}
 
 
 def million(session: Session, run: Run) -> Figures:
-    """An entry in each of a million ledgers, a second one in some at random; memory at its highest."""
+    """Measure the peak memory with an entry in each of a million ledgers, and a second one in some at random."""
     with solo(session, run) as side:
         host, port, order = side.hosts[0], side.ports[0], list(range(session.part(MILLION)))
         began = time.monotonic()
@@ -194,6 +195,6 @@ def restart(session: Session, run: Run) -> Figures:
 ONCE: dict[str, Callable[[Session, Run], Figures]] = {
     one.__name__: one for one in (tail, start, idle, million, restart, fill, cold)
 }
-"""By case, in the order in which they are measured: those that fill the disk come last."""
+"""Measurements by case, in the order in which they are made: those that fill the disk come last."""
 FILLING = ("fill", "cold")
 """The second reads what the first wrote."""

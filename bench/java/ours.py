@@ -1,7 +1,7 @@
 """Loads by our client, in a process that stays: the counterpart of src/bench/Load.java, with the same requests.
 
-A JSON request a line on standard input; on standard output {"phase": "begin"} and {"phase": "end"} around what counts,
-then {"result": ...} or {"error": ...}.
+A JSON request a line on standard input; on standard output {"phase": "begin"} and {"phase": "end"} around the measured
+period, then {"result": ...} or {"error": ...}.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def _write(client: Client, request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _fill(client: Client, request: dict[str, Any]) -> dict[str, Any]:
-    """So many entries over all, however long it takes."""
+    """Write a given number of entries over all ledgers, without a time limit."""
     body = random.Random(7).randbytes(request.get("size", 1024))
     shape = "/".join(str(request.get(*part)) for part in (("e", 3), ("qw", 3), ("qa", 2)))
     writers = [await client.create(ensemble=shape) for _ in range(request.get("ledgers", 1))]
@@ -120,7 +120,7 @@ async def _fill(client: Client, request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _sequential(client: Client, request: dict[str, Any]) -> dict[str, Any]:
-    """One ledger from end to end, again and again, by one reader; digests are checked."""
+    """Read one ledger from end to end, again and again, by one reader; digests are checked."""
     size = request.get("size", 1024)
     async with client.open(request["ledgers"][0]) as reader:
         expected = reader.last_confirmed + 1

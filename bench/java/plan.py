@@ -1,4 +1,4 @@
-"""Which measurements make up some figures, and in which order they are made. Pure."""
+"""Selection and order of the measurements that make up some figures. Pure."""
 
 from __future__ import annotations
 

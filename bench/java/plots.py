@@ -1,4 +1,4 @@
-"""Plots of what was measured, as PNG files. Reads measurements; measures nothing."""
+"""Plots of measurements as PNG files. Reads measurements; measures nothing."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ Rounds = Sequence[Mapping[str, Mapping[str, Any]]]
 SIDES = (("Buckram", "ours>ours", "tab:blue"), ("Apache BookKeeper", "apache-2>apache", "tab:orange"))
 
 KEPT_UP = 0.95
-"""Share of an offered rate that must be reached; above its limit a latency says only how long the load went on."""
+"""Share of an offered rate that must be reached; beyond the limit a latency only reflects the duration of the load."""
 
 
 def values(rounds: Rounds, key: str, name: str) -> list[float]:
-    """A value of a measurement in each round that has it."""
+    """Return a value of a measurement in each round that has it."""
     return [float(runs[key][name]) for runs in rounds if key in runs and name in runs[key]]
 
 
 def draw(rounds: Rounds, scale: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, str]:
-    """Draw what there is data for: title by file name. `scale`: figures of our own scale cases by case."""
+    """Draw the plots that there are data for; return titles by file name. `scale`: figures of our own scale cases by
+    case."""
     plots: dict[str, tuple[str, Callable[[Axes], bool]]] = {
         "bench-throughput.png": ("Latency over throughput, 1 KB", lambda axes: _throughput(axes, rounds)),
         "bench-latency.png": ("Latency at 5,000 adds/s", lambda axes: _percentiles(axes, rounds)),

@@ -46,7 +46,7 @@ class Run:
 
 
 RATES = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000)
-"""Of the plot of latency over throughput."""
+"""Rates in entries per second for the plot of latency over throughput."""
 LOADS: dict[str, dict[str, Any]] = {
     "one": {"load": "write"},
     "small": {"load": "write", "size": 100},
@@ -61,7 +61,8 @@ ALONE = ("start", "idle", "million", "restart")
 """Cases with a bookie of their own and without a client of Apache's."""
 SEQUENTIAL_ENTRIES = 500_000
 WARM_S, WARM_AGAIN_S = {"sequential": 25.0}, {"sequential": 8.0}
-"""Load before a slice counts, the first time and later, where 10 s and 4 s are not enough for compiled code."""
+"""Seconds of load before a slice is measured, the first time and later, where 10 s and 4 s are not enough for compiled
+code."""
 OUR_WARM_S = {"sequential": 4.0}
 """Ours, instead of 2 s: files are read past the page cache in the first pass and fill it in the second."""
 OUTSTANDING = {"apache-2": 2500, "apache-3": 2500, "ours": 4000}
@@ -116,12 +117,12 @@ class Session:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def beside(self, side: Side) -> list[int]:
-        """Processes that belong to the comparison, but not to what is measured now."""
+        """Return the processes that belong to the comparison, but not to the current measurement."""
         idle = [pid for other in self._sides.values() if other is not side for pid in other.pids]
         return [*idle, *self._helpers()]
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """One measurement; when strangers were too loud, a second one if there is time to wait for quiet."""
+        """Measure once; if other processes used too much CPU, measure again if there is time to wait for quiet."""
         if run.case not in ALONE:
             self.warm_up(run.client, run.bookies)
         self.wait_quiet()
@@ -138,14 +139,14 @@ class Session:
         return figures
 
     def request(self, run: Run) -> dict[str, Any]:
-        """What every load of this run is asked for."""
+        """Return the fields common to all requests of this run."""
         return {
             "uri": self.side(run.bookies).uri, "protocol": 3 if run.client == "apache-3" else 2,
             "seconds": self.seconds, "outstanding": OUTSTANDING[run.client],
         }  # fmt: skip
 
     def slice(self, run: Run) -> dict[str, Any]:
-        """A load for a stretch of time."""
+        """Run a load for some seconds; return its figures."""
         side = self.side(run.bookies)
         loader = self.loaders[run.client]
         known = (run.client, run.bookies, run.case)
@@ -167,7 +168,8 @@ class Session:
         return figures
 
     def discard(self, run: Run, ledgers: list[int]) -> None:
-        """These are not needed any more; brings the cluster back to where the next measurement can begin."""
+        """Delete ledgers that are not needed any more, and bring the cluster back to a state where the next measurement
+        can begin."""
         side = self.side(run.bookies)
         if side.name == "apache":
             drop = {**self.request(run), "load": "drop", "ledgers": ledgers}
@@ -177,11 +179,11 @@ class Session:
         side.tidy()
 
     def cooled(self, bookies: str) -> None:
-        """These bookies were started anew: nothing of them is compiled."""
+        """Note that these bookies were restarted, so their code is not compiled yet."""
         self._warmed = {known for known in self._warmed if bookies not in known}
 
     def warm_up(self, client: str, bookies: str) -> None:
-        """Half a minute of load before anything counts where code is compiled while it runs: for each client, and for
+        """Run half a minute of load before measurements of just-in-time compiled code: for each client, and for
         Apache's bookies."""
         needs = [(name,) for name in (client, bookies) if name.startswith("apache") and (name,) not in self._warmed]
         if not needs:

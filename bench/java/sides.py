@@ -28,7 +28,7 @@ from buckram.launch.zookeeper_server.server import free_port
 
 START_DEADLINE_S = 60.0
 OURS = 10
-"""Machines of our bookies begin here; those of Apache's at 0."""
+"""First machine of our bookies; Apache's begin at 0."""
 # The best settings that we found (docs/reference/performance.md): adds on the I/O threads, a journal that waits 1 ms
 # for company, pre-written journal files, an entry log written past the page cache, pools for two cores. Syncs as by
 # default.
@@ -53,7 +53,7 @@ def initialise(uri: str) -> None:
 
 
 def answers(port: int, host: str = LOOPBACK) -> bool:
-    """Whether a bookie answers a v2 read of a ledger that nobody made."""
+    """Return whether a bookie answers a v2 read of a ledger that does not exist."""
     body = struct.pack(">I20sqq", (2 << 24) | (2 << 16), b"", 1 << 40, 0)
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5) as connection:
         connection.sendall(struct.pack(">I", len(body)) + body)
@@ -120,7 +120,7 @@ class ApacheBookie:
         self._answer("done")
 
     def stop(self) -> None:
-        """In order: it is not registered any more."""
+        """Stop it in order, so that it deregisters."""
         self.tell("stop")
         self.done()
         self.kill()
@@ -251,7 +251,7 @@ Side = ApacheSide | OurSide
 
 
 def settle(folder: Path, deadline_s: float = 15.0) -> None:
-    """Until the device writes next to nothing any more."""
+    """Wait until the device writes almost nothing any more, up to the deadline."""
     from bench.machine import disk_written
 
     os.sync()

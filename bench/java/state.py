@@ -1,4 +1,4 @@
-"""What is measured already, so that an interrupted comparison goes on where it stopped."""
+"""Saved measurements, so that an interrupted comparison goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ SOURCES = ("src", "bench", "javakit")
 
 
 def version() -> str:
-    """Of what is measured and what measures, at the commit, and a mark of what is changed since. Pages do not count."""
+    """Return a version of the measured and measuring sources: a hash of the committed ones, plus a mark for changes.
+    Pages are left out."""
     names = [f"HEAD:{folder}" for folder in SOURCES]
     trees = subprocess.run(["git", "rev-parse", *names], capture_output=True, text=True, check=False)
     changed = subprocess.run(["git", "diff", "HEAD", "--", *SOURCES], capture_output=True, check=False).stdout
@@ -26,7 +27,7 @@ class State:
     """Measurements by round, numbered from 0, in one file that is replaced after each."""
 
     def __init__(self, folder: Path, version: str, *, anew: bool = False, any_version: bool = False) -> None:
-        """Those of another version are set aside, unless `any_version`."""
+        """Open the saved measurements; those of another version are discarded, unless `any_version`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "state.json"
         kept: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() and not anew else {}

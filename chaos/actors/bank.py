@@ -39,7 +39,7 @@ SLOW = (
     "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 600000) "
     "SELECT count(*), (SELECT sum(balance) FROM account) FROM n"
 )
-"""It takes some tenths of a second, and reads the state of when it began."""
+"""Query that takes some tenths of a second, and reads the state at its beginning."""
 LOOK = (
     "SELECT (SELECT sum(balance) FROM account), (SELECT count(*) FROM done),"
     " (SELECT json_group_array(json_array(key, value) ORDER BY id) FROM list"
@@ -52,14 +52,14 @@ Answer: TypeAlias = dict[str, Any]
 
 
 def drawn_look(rng: random.Random) -> Operation:
-    """A look at the lists of now, and at one of those before."""
+    """Draw a look at current lists, and at an earlier one."""
     now = int(time.monotonic() // _GENERATION_S)
     keys = [f"{number}.{now}" for number in range(_KEYS)]
     return ["look", *keys, f"{rng.randrange(_KEYS)}.{now - 1}"]
 
 
 def drawn(rng: random.Random, name: str, look: bool) -> list[Operation]:
-    """The operations of a transaction that writes; `look`: it looks first."""
+    """Draw the operations of a transaction that writes; `look`: it looks first."""
     found: list[Operation] = [drawn_look(rng)] if look else []
     for number in range(rng.choice((0, 1, 1, 2, 3))):
         key = f"{rng.randrange(_KEYS)}.{int(time.monotonic() // _GENERATION_S)}"
@@ -72,7 +72,7 @@ def drawn(rng: random.Random, name: str, look: bool) -> list[Operation]:
 
 
 def statements(operation: Operation) -> list[tuple[str, list[Any]]]:
-    """An operation as SQL. Only a look gives rows, and it gives one."""
+    """Return the SQL statements of an operation. Only a look returns rows, and it returns one."""
     match operation:
         case ["look", *keys]:
             return [(LOOK, [json.dumps(keys)])]
@@ -91,7 +91,8 @@ def statements(operation: Operation) -> list[tuple[str, list[Any]]]:
 
 
 def looks(operations: Sequence[Operation], results: Sequence[Sequence[Sequence[Any]]]) -> list[dict[str, Any]]:
-    """What each look of a transaction saw, of the rows of all statements; none if a repetition was answered without."""
+    """Return what each look of a transaction saw in the rows of all statements; empty if a repetition returned no
+    rows."""
     rows = [found[0] for found in results if found]
     wanted = [operation[1:] for operation in operations if operation[0] == "look"]
     if len(rows) != len(wanted):
@@ -106,8 +107,8 @@ def looks(operations: Sequence[Operation], results: Sequence[Sequence[Sequence[A
 
 
 async def ask(address: str, request: dict[str, Any], within_s: float) -> Answer:
-    """Ask a replica. What it answers has `error`, the name of what it raised, and `text` and `token` of that; or
-    `results`, the rows of each statement, and `applied`. Whoever does not answer in time is UNREACHABLE."""
+    """Ask a replica. The answer has `error`, the name of the raised error, with its `text` and `token`; or `results`,
+    the rows of each statement, and `applied`. Without an answer in time the result is UNREACHABLE."""
     host, port = host_port(address, f"replica {address!r}")
     try:
         async with asyncio.timeout(within_s):

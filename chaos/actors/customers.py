@@ -1,7 +1,8 @@
-"""Actors that use the bank: they ask replicas over the network, and keep at it until they know what became of it.
+"""Actors that use the bank: they send transactions to replicas over the network, and retry until they know the outcome.
 
-A batch is repeated under its token until it is known, by a later process of this name, too. A transaction of several
-calls is executed once; where its commit is unknown its outcome is asked for, and where no answer came nobody knows.
+A batch is repeated under its token until its outcome is known, if need be by a later process of this name. A
+transaction of several calls is executed once; if its commit is unknown, its outcome is queried, and without an answer
+it stays unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WORKERS = 3
 _PAUSE_S = 0.4
 """The longest pause of one worker, so that two cores have time for the rest."""
 _KNOWN_S = 60.0
-"""For so long one asks what became of a transaction."""
+"""Maximum seconds spent on finding out the outcome of a transaction."""
 _ROLLED_BACK = {"SqlError", "DatabaseBusy", "NotLeader", "TransactionExpired", "TransactionTooLarge"}
 
 
@@ -51,12 +52,12 @@ class Customer:
         self._stage, self._rng, self._record = stage, stage.rng, stage.recorder.record
         self._serial = 0
         self._leader = ""
-        """The replica that led when it was asked last."""
+        """Replica that led at the last request."""
         self._offset = 0
-        """Below it is everything that was committed for this process."""
+        """Offset below which all commits of this process lie."""
 
     def take_up(self) -> list[dict[str, Any]]:
-        """The batches of an earlier process of this name of which nobody knows."""
+        """Return the batches of an earlier process of this name whose outcomes are unknown."""
         left: dict[str, dict[str, Any]] = {}
         for event in read_own(self._stage.history):
             if event["event"] == "transaction":
@@ -68,7 +69,7 @@ class Customer:
         return list(left.values())
 
     async def work(self) -> None:
-        """One transaction after the other."""
+        """Execute one transaction after the other."""
         while not self._stage.stop.is_set():
             name = f"{self._stage.name}.{self._serial}"
             self._serial += 1
@@ -98,7 +99,7 @@ class Customer:
         self._record("transaction-ended", name=name, outcome=outcome, looks=seen, offset=offset)
 
     async def repeat(self, name: str, operations: list[Operation]) -> None:
-        """Ask for a batch under its token until it is known what became of it, or this process ends."""
+        """Repeat a batch under its token until its outcome is known, or this process ends."""
         request = {"do": "batch", "token": name, "statements": [one for op in operations for one in statements(op)]}
         limit = time.monotonic() + _KNOWN_S
         while not self._stage.stop.is_set() and time.monotonic() < limit:
@@ -135,7 +136,7 @@ class Customer:
                 self._end(name, "ok" if outcome == "committed" else "aborted", operations)
 
     async def _outcome(self, name: str, token: str) -> str:
-        """What became of a transaction; "pending" if nobody could say."""
+        """Return the outcome of a transaction; "pending" if no replica could tell."""
         limit = time.monotonic() + _KNOWN_S
         while not self._stage.stop.is_set() and time.monotonic() < limit:
             answer = await self.ask_leader({"do": "outcome", "token": token})
@@ -174,7 +175,8 @@ class Customer:
     # -- asking -------------------------------------------------------------------------------------------
 
     async def ask_leader(self, request: dict[str, Any]) -> Answer:
-        """Ask the replica that led last, or another one; after an error of it another one is asked next."""
+        """Send a request to the replica that led last, or another one; after an error the next request goes to another
+        one."""
         address = self._leader or self._rng.choice(self._stage.replicas)
         answer = await ask(address, request, self._rng.choice((2.0, 6.0, 6.0)))
         error = answer.get("error")

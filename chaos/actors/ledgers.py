@@ -19,10 +19,11 @@ SHAPES = ("3/3/2", "3/2/2", "4/3/2", "3/3/3")
 _ENTRIES = (1, 30, 300, 1500)
 _IN_FLIGHT = 4
 _PAUSE_S = 0.1
-"""Between batches, so that two cores have time for the faults, and the verdict for every copy."""
+"""Seconds between batches, which leave two cores time for the faults, and the verdict for every copy."""
 PLAIN, EXPLICIT, DEFERRED, PLACED = "plain", "explicit ids", "deferred sync", "placed"
 _KINDS = (PLAIN,) * 3 + (EXPLICIT, DEFERRED) + (PLACED,) * 5
-"""Many placed ones, so that one of them is being written when the bookies of one rack are left."""
+"""Kinds of ledgers to draw from. Half are placed ones, so that one of them is being written when only the bookies of
+one rack are left."""
 PLACEMENT = "rack:2 enforce"
 
 
@@ -131,7 +132,7 @@ async def _refuses(writer: Writer, entry: int) -> bool:
 
 
 async def _append_and_force(stage: Stage, writer: Writer, entries: int) -> None:
-    """Append under deferred sync. Only what a force made durable counts as acknowledged."""
+    """Append under deferred sync. Only entries made durable by a force are recorded as acknowledged."""
     ledger, forced = writer.ledger_id, -1
     for first in range(0, entries, 40):
         last = min(first + 40, entries) - 1
@@ -149,7 +150,7 @@ async def _append_and_force(stage: Stage, writer: Writer, entries: int) -> None:
 
 
 async def _choose(stage: Stage, client: Client) -> LedgerId | None:
-    """One of the newest ledgers of actors."""
+    """Choose one of the newest ledgers of actors; None if there is none."""
     newest = [ledger async for ledger in client.list()][-12:]
     stage.rng.shuffle(newest)
     for ledger in newest:
@@ -173,8 +174,8 @@ async def read_ledgers(stage: Stage) -> None:
 
 
 async def _tail(stage: Stage, client: Client, ledger: LedgerId) -> None:
-    """Up to five seconds of it. `lac` is what the reader called readable at the end, `fell` whether that ever sank,
-    `beyond` whether an entry came before it was called readable."""
+    """Tail a ledger for up to five seconds. `lac` is the reader's last readable entry at the end, `fell` whether it
+    ever decreased, `beyond` whether an entry came that was not readable yet."""
     following, ended, wrong, fell, beyond, confirmed = 0, False, "", False, False, -1
     try:
         async with client.open(ledger) as reader:

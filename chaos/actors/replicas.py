@@ -25,7 +25,7 @@ from chaos.actors.bank import ANSWER_BYTES, DATABASE, Answer
 from chaos.actors.stage import Stage
 
 SETTINGS = MachineSettings(snapshot_commands=300, digest_commands=50)
-"""So that minutes have many snapshots, and much of the log goes."""
+"""Small intervals, so that a run of minutes takes many snapshots and drops much of the log."""
 _LOOK_S = 0.1
 _CAUGHT_UP_S = 120.0
 
@@ -84,7 +84,7 @@ async def _tell_end(stage: Stage, database: Database) -> None:
 
 
 async def digest_of_copy(backup: Callable[[Path], Awaitable[Any]], path: Path) -> str:
-    """The digest of a copy of all pages."""
+    """Return the digest of a copy of all pages."""
     await backup(path)
     return await asyncio.to_thread(lambda: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest())
 

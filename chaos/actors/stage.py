@@ -1,4 +1,4 @@
-"""What every actor has: the cluster's URI, a name, a history, random numbers, and when to stop."""
+"""Parameters of an actor: the cluster's URI, a name, a history, random numbers, and the signal to stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARK = "chaos"
 
 @dataclass
 class Stage:
-    """`stop` is set by SIGTERM: what was begun is ended properly then."""
+    """Parameters of an actor. `stop` is set by SIGTERM: the actor then ends its work in order."""
 
     uri: str
     name: str
@@ -31,7 +31,7 @@ class Stage:
     listen: str = ""
     """HOST:PORT where a replica serves."""
     replicas: tuple[str, ...] = ()
-    """Where others reach the replicas."""
+    """Addresses at which other processes reach the replicas."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self, seconds: float) -> None:
@@ -53,4 +53,4 @@ class Stage:
 
 
 Role: TypeAlias = Callable[[Stage], Coroutine[Any, Any, None]]
-"""What an actor does from beginning to end."""
+"""Coroutine of an actor, from beginning to end."""

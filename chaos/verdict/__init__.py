@@ -1,1 +1,1 @@
-"""What a run has to answer for: histories of the actors compared with what the cluster holds at the end."""
+"""Verdict of a run: the actors' histories are compared with the cluster's contents at the end."""

@@ -20,26 +20,26 @@ from simulator.engine.checkers.serializability import Append, Outcome, Read, Tra
 OLD = ("leader", "stale")
 """Reads that may see an old state."""
 _DIFFER = {"ReplicaStopped", "ReplicaDiverged", "DatabaseFailed", "StateLost", "InvariantViolation"}
-"""Errors after which a replica is not what the log says."""
+"""Errors after which a replica differs from the log."""
 
 
 @dataclass
 class DatabaseEnd:
-    """The database as it is at the end."""
+    """State of the database at the end."""
 
     done: list[tuple[str, int | None, int | None, int | None]] = field(default_factory=list)
     """Name, source, target and amount of each transaction that was committed."""
     lists: dict[str, list[str]] = field(default_factory=dict)
     balances: dict[int, int] = field(default_factory=dict)
     digest: str = ""
-    """Of a copy of all pages."""
+    """Digest of a copy of all pages."""
     faults: list[str] = field(default_factory=list)
-    """What was found when all that is kept was read and compared."""
+    """Faults found when all retained data were read and compared."""
 
 
 @dataclass
 class Told:
-    """A transaction, as far as its customer was told."""
+    """A transaction as its customer knows it."""
 
     begun: Event
     ended: Event | None = None
@@ -63,7 +63,7 @@ class Told:
 
 
 def judge_bank(events: Sequence[Event], found: DatabaseEnd | None, report: Report) -> None:
-    """A database that never came to be has no transactions that were acknowledged."""
+    """Judge the transactions on the database. If it was never made, none may have been acknowledged."""
     told = _told(events)
     end = found or DatabaseEnd()
     _judge_done(told, events, end, report)
@@ -117,7 +117,7 @@ def _judge_sums(told: Sequence[Told], end: DatabaseEnd, report: Report) -> None:
 
 
 def _judge_freshness(told: Sequence[Told], report: Report) -> None:
-    """By the number of transactions that a look saw: at least those that it must see."""
+    """Check by the number of transactions in each look that it saw at least those it had to see."""
     acked = [one for one in told if one.writes and one.outcome == "ok" and one.ended is not None]
     times = sorted(one.ended["at"] for one in acked if one.ended is not None)
     offsets = sorted(one.ended["offset"] for one in acked if one.ended is not None and one.ended["offset"] is not None)
@@ -152,7 +152,7 @@ def _judge_order(told: Sequence[Told], end: DatabaseEnd, report: Report) -> None
 
 
 def _transaction(one: Told) -> Transaction:
-    """A transaction as the checker of histories knows them. A read that may be old has no time."""
+    """Return a transaction in the form of the checker of histories. A read that may be old has no time."""
     operations = list[Append | Read]()
     looks = iter(one.looks)
     for operation in one.begun["operations"]:

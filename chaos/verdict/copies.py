@@ -1,4 +1,4 @@
-"""Copies bookie by bookie: which of those that metadata place on a bookie are not there or not good, or differ."""
+"""Copies bookie by bookie: those that metadata place on a bookie and that are missing, damaged, or differ."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PIECE_BYTES = 64 << 20
 
 @dataclass
 class Copies:
-    """What one look at all copies found."""
+    """Result of one look at all copies."""
 
     good: int = 0
     """Copies that are as they must be."""
     missing: int = 0
     """Copies that are not there, or not good."""
     lacking: dict[LedgerId, list[str]] = field(default_factory=dict)
-    """For each ledger that lacks copies what is wrong, a sentence for each bookie and piece."""
+    """Faults of each ledger that lacks copies, a sentence for each bookie and fragment."""
     differing: list[str] = field(default_factory=list)
     """Copies of an entry that are good by their digests and not what the writer appended (S7)."""
     open: list[LedgerId] = field(default_factory=list)
@@ -99,7 +99,8 @@ def _unequal(reports: Iterable[PieceReport]) -> list[tuple[Piece, int]]:
 
 
 async def _compare(auditor: ReplicaAuditor, piece: Piece, block: int, metadata: LedgerMetadata) -> list[str]:
-    """Each entry that this bookie holds of the block with another payload than its writer appended, in a sentence."""
+    """Return a sentence for each entry of the block that this bookie holds with another payload than its writer
+    appended."""
     begin, end, found = block * piece.block, (block + 1) * piece.block - 1, list[str]()
     for first, last in piece.ranges:
         for entry in range(max(first, begin), min(last, end) + 1):

@@ -1,4 +1,4 @@
-"""The database as it is at the end, read by a replica of the verdict's own. It is judged in `verdict/bank.py`."""
+"""State of the database at the end, read by a replica of the verdict's own. It is judged in `verdict/bank.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _NAME = "verdict"
 
 
 async def read_database(client: Client) -> DatabaseEnd | None:
-    """None where nobody ever made one. Raises what reading raises, and NotLeader: nothing may be unreadable now."""
+    """Read the database; None if it was never made. Raises errors of reading, and NotLeader: everything has to be
+    readable now."""
     ns = client.namespace()
     if not await ns.exists(DATABASE):
         return None

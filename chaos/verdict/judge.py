@@ -1,4 +1,4 @@
-"""All rules: what the actors were told, compared with what there is at the end. Pure."""
+"""Judgement by all rules: the actors' histories are compared with the state at the end. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from chaos.verdict.streams import judge_streams
 
 @dataclass
 class End:
-    """What there is at the end. `first`: the copies as they were when the last ledger had been recovered; `last`: what
-    is still wrong with them after `seconds` of healing."""
+    """State of the cluster at the end. `first`: the copies when the last ledger had been recovered; `last`: those still
+    lacking after `seconds` of healing."""
 
     state: State
     first: Copies
     last: Copies = field(default_factory=Copies)
     seconds: float = 0.0
     differing: list[str] = field(default_factory=list)
-    """Copies that are not what was written, of both looks."""
+    """Copies that differ from the written data, of both looks."""
 
 
 def judge(events: Sequence[Event], end: End, report: Report) -> None:
-    """Compare what the actors were told with what there is at the end."""
+    """Compare the actors' histories with the state at the end."""
     judge_ledgers(events, end.state, report)
     judge_streams(events, end.state, report)
     judge_bank(events, end.state.database, report)

@@ -16,12 +16,13 @@ from chaos.verdict.report import Report
 from chaos.verdict.state import LedgerState, State
 
 _MARGIN_S = 0.5
-"""A fault is recorded when it has begun, and ends no earlier than its time after that, less so much."""
+"""Tolerance in seconds: a fault is recorded when it has begun, and ends no earlier than its planned time after that,
+less this tolerance."""
 
 
 @dataclass
 class Told:
-    """What actors said of a ledger, each list in the order of time."""
+    """Events that actors recorded about a ledger, each list in the order of time."""
 
     created: list[Event] = field(default_factory=list)
     acked: list[Event] = field(default_factory=list)
@@ -40,8 +41,8 @@ class Told:
 
     @property
     def sums_up(self) -> bool:
-        """Whether the length is the sum of payloads. Where ids come in any order, or not all became durable, the last
-        entry does not say so, and whoever recovers the ledger cannot know it."""
+        """Return whether the length is the sum of payloads. If ids come in any order, or not all became durable, it
+        does not follow from the last entry, and a recovery cannot know it."""
         return self.kind in (PLAIN, PLACED) or (
             self.kind == EXPLICIT and any(one["event"] == "closed" for one in self.ends)
         )
@@ -114,7 +115,8 @@ def _judge_kinds(ledger: LedgerId, said: Told, report: Report) -> None:
 
 
 def _judge_domains(ledger: LedgerId, said: Told, alone: Sequence[Event], report: Report) -> None:
-    """What was sent when all racks but one were paused already needs them, and they go on no earlier than planned."""
+    """Check that entries sent while all racks but one were paused were not acknowledged before the fault's planned
+    end."""
     for fault in alone:
         begin, end = fault["at"], fault["at"] + fault["seconds"] - _MARGIN_S
         before = max((event["last"] for event in said.sent if event["at"] <= begin), default=-1)
@@ -160,7 +162,7 @@ def _judge_end(ledger: LedgerId, said: Told, found: LedgerState, report: Report)
 
 
 def judge_copies(found: Copies, good: int, report: Report) -> None:
-    """S5, after healing: `found` is what is still wrong, `good` how many copies were good at the first look."""
+    """Check S5 after healing: `found` has the remaining faults, `good` the number of good copies at the first look."""
     report.checks["S5"] += good
     for sentences in found.lacking.values():
         for text in sentences:

@@ -1,4 +1,4 @@
-"""What was checked how often, and what was violated."""
+"""Report of a run: number of checks by rule, and violations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ LOSSES = frozenset({"S1", "S3", "M2", "M4", "exactly-once", "D5"})
 
 @dataclass
 class Report:
-    """`checks`: how often each rule was evaluated. `violations`: the rule, and what was found instead."""
+    """Result of a run. `checks`: number of evaluations of each rule. `violations`: the rule, and what was found
+    instead."""
 
     checks: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(RULES, 0)))
     violations: list[tuple[str, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the cluster holds, read through the public client. It is judged elsewhere; copies are read in `copies`."""
+"""Contents of the cluster, read through the public client. They are judged elsewhere; copies are read in `copies`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LedgerState:
     total: int = 0
     """Bytes of all its payloads."""
     entries: int = 0
-    """So many were read from its beginning to its end."""
+    """Number of entries that were read from its beginning to its end."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class StreamState:
     """Base and end of each segment, and whether it is sealed."""
 
     def digest(self, first: int, stop: int) -> str:
-        """The digest that a reader records for a batch."""
+        """Return the digest that a reader records for a batch."""
         whole = hashlib.blake2b(digest_size=8)
         for value in self.values[first:stop]:
             whole.update(value)
@@ -66,12 +66,12 @@ class State:
     database: DatabaseEnd | None = None
 
     def count(self) -> int:
-        """How much of the cluster is in it."""
+        """Return the number of ledgers, streams and databases that were read."""
         return len(self.ledgers) + len(self.streams) + (self.database is not None)
 
 
 async def lacking(client: Client, lost: Collection[BookieId]) -> tuple[Overview, list[LedgerId]]:
-    """What autorecovery says, and the ledgers whose metadata name a bookie that is gone for good."""
+    """Return the overview of autorecovery, and the ledgers whose metadata name a lost bookie."""
     found = await overview(client.services.store)
     naming = list[LedgerId]()
 

@@ -19,7 +19,7 @@ from buckram.metadata.security import SecurityStore
 
 @click.group()
 def acl() -> None:
-    """Who may do what with namespaces, streams and objects.
+    """Manage who may do what with namespaces, streams and objects.
 
     Grants count once bookies have `[auth] authorisation = on`.
     """
@@ -59,7 +59,7 @@ permission_option = click.option(
 @metadata_option
 @json_option
 def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Let a principal or role do more in a namespace. It counts for all that is in NAMESPACE.
+    """Let a principal or role do more in a namespace. The grant covers all that is in NAMESPACE.
 
     It may be a pattern such as 'shop-*'. NAMESPACE/STREAM is a single stream or database, and 'shop/o*' a pattern of
     them. NAMESPACE/objects/NAME is a single object, and 'NAMESPACE/objects/PREFIX*' all that begin so: such a grant

@@ -1,7 +1,7 @@
-"""What a client or shell of Apache's needs to get into a cluster of `buckram up --secure --zookeeper`, as files.
+"""Write the files that a client or shell of Apache's needs to use a cluster of `buckram up --secure --zookeeper`.
 
-Below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a login of ZooKeeper, and the
-settings and flags of the JVM that name them. Not here: the commands (`cli/apache_client.py`).
+They are below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a login of ZooKeeper, and
+the settings and flags of the JVM that name them. Not here: the commands (`cli/apache_client.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from buckram.metadata.zookeeper.uri import ZkUri
 from buckram.runtime.net.tls_files import TlsFiles
 
 PREFIX = "apache-"
-"""Before the name, of the certificate's subject and of the login: nobody else's grants, and not the cluster's user."""
+"""Prefix of the certificate's subject and of the ZooKeeper login, so that a client gets neither the grants of another
+principal nor the cluster's own user."""
 PERMISSIONS = ("read", "append")
-"""What bookies need; ledgers are made and deleted in ZooKeeper."""
+"""Permissions that bookies check for such a client; ledgers are created and deleted in ZooKeeper."""
 LOGIN_S = 60.0
 LOGS = ("buckram.zookeeper", "buckram.zookeeper.kazoo")
 POLL_S = 0.2
@@ -54,7 +55,7 @@ SETTINGS = {
     "clientTrustStoreType": "PEM",
     "clientTrustStore": "{ca}",
 }
-"""Of Apache's client, and of its shell."""
+"""Settings of Apache's client and of its shell; {uri}, {folder} and {ca} are filled in."""
 OPTIONS = (
     "-Dzookeeper.client.secure=true",
     "-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
@@ -76,7 +77,8 @@ class ApacheAccess:
 
     @classmethod
     def of(cls, directory: str) -> ApacheAccess:
-        """ConfigError where Apache's software has no way into the cluster, or needs none of this."""
+        """Open the access of a cluster's directory. Raises ConfigError if Apache's software cannot enter the cluster,
+        or needs no such files."""
         need_extra("buckram apache-client")
         root = Path(directory).absolute()
         place = ClusterDirectory.read(root)
@@ -114,8 +116,8 @@ class ApacheAccess:
         return SecurityStore(await open_store(self.metadata))
 
     async def issue(self, name: str, lasts_s: float) -> dict[str, Any]:
-        """Make the files, and let whoever has them in. InvalidArgument for a name that is in use; ChildFailed where
-        `up` does not start ZooKeeper again."""
+        """Make the files, and admit clients that use them. Raises InvalidArgument for a name that is in use, and
+        ChildFailed if `up` does not start ZooKeeper again."""
         from buckram.runtime.net.authority import Authority, write_private
 
         user, folder = PREFIX + _checked(name), self.folder(name)
@@ -149,11 +151,11 @@ class ApacheAccess:
 
     @property
     def _uri(self) -> str:
-        """As Apache's software reads it."""
+        """Return the metadata URI in the form that Apache's software reads."""
         return f"zk+hierarchical://{';'.join(self._zookeeper.hosts)}{self._zookeeper.root}"
 
     async def issued(self) -> list[dict[str, Any]]:
-        """Those that were issued, the oldest first."""
+        """Return the certificates issued to Apache clients, oldest first."""
         security = await self._opened()
         try:
             found = await security.certificates()
@@ -165,7 +167,8 @@ class ApacheAccess:
         return sorted(ours, key=lambda one: float(one["issued_s"]))
 
     async def withdraw(self, name: str) -> list[str]:
-        """Take certificate, login and grant back; the serial numbers. InvalidArgument where there is nothing."""
+        """Take certificate, login and grant back; return the serial numbers. Raises InvalidArgument if there is nothing
+        to take back."""
         user = PREFIX + _checked(name)
         security = await self._opened()
         try:
@@ -187,7 +190,8 @@ class ApacheAccess:
         return serials
 
     async def _await_login(self, user: str, password: str, *, lets_in: bool) -> None:
-        """Until ZooKeeper has been started again with its new users."""
+        """Wait until ZooKeeper has been started again with its changed users. Raises ChildFailed after LOGIN_S
+        seconds."""
         limit = time.monotonic() + LOGIN_S
         for name in LOGS:  # connections that end and logins that are refused are expected here
             logging.getLogger(name).setLevel(logging.CRITICAL)

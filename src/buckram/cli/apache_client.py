@@ -62,7 +62,7 @@ def issue(name: str, expires: str, directory: str, as_json: bool) -> None:
 @data_option
 @json_option
 def list_(directory: str, as_json: bool) -> None:
-    """List what was issued, with what was withdrawn."""
+    """List the issued certificates, including withdrawn ones."""
     found = run_async(ApacheAccess.of(directory).issued())
     if as_json:
         keys = ("name", "serial", "issued_s", "expires_s", "withdrawn")

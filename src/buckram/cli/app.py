@@ -19,7 +19,7 @@ COMPLETION = "_BUCKRAM_COMPLETE"
 
 
 class Nouns(Suggesting):
-    """A group whose commands are imported by name, and told of without that."""
+    """A group whose commands are imported when they run; their help lines are known without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(NOUNS)
@@ -84,7 +84,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """The exit code. Never a traceback, unless BUCKRAM_DEBUG is set."""
+    """Run a command line; return its exit code. A traceback is shown only if BUCKRAM_DEBUG is set."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen = Chosen(as_json=_wants_json(given))
     try:
@@ -119,12 +119,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether the command line asks for JSON; also where it could not be understood."""
+    """Return whether the command line asks for JSON, even if it could not be parsed."""
     return "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
 
 
 def _tell(fault: Fault, *, as_json: bool) -> None:
-    """The one place that prints errors: a line for people, or one JSON line, on standard error."""
+    """Print an error on standard error: a line for people, or one JSON line. No other place prints errors."""
     if as_json:
         import json
 

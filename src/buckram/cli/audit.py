@@ -68,7 +68,7 @@ def search(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Show the events of a time that fit all that is asked for. The times that it prints are UTC (Z).
+    """Show the events of a period that match all given options. The times that it prints are UTC (Z).
 
     \b
     Example:
@@ -94,12 +94,12 @@ def search(
 @json_option
 @click.pass_context
 def verify(context: click.Context, uri: str | None, as_json: bool) -> None:
-    """Look whether events are missing or were changed.
+    """Check whether events are missing or were changed.
 
-    Each bookie numbers its events from each of its starts on, and each event has the digest of the one before. What
-    retention removed from the beginning is no hole. Exit code 1: something is missing or changed. Keep the digests that
-    this prints, or a copy of the events ([bookie] audit_sink), elsewhere: whoever may do everything in a cluster can
-    write the whole trail anew.
+    Each bookie numbers its events from each of its starts on, and each event has the digest of the one before. Events
+    removed by retention from the beginning do not count as missing. Exit code 1: something is missing or changed. Keep
+    the digests that this prints, or a copy of the events ([bookie] audit_sink), elsewhere: an administrator of the
+    cluster can rewrite the whole trail.
 
     \b
     Example:
@@ -171,7 +171,7 @@ def _break(broken: Break) -> str:
 
 
 async def _existing(client: Client) -> tuple[int, int]:
-    """The first offset of the trail, and the one after its last."""
+    """Return the first offset of the trail, and the one after its last."""
     try:
         info = await client.namespace(NAMESPACE).info(STREAM)
     except (NoSuchStream, NoSuchNamespace):

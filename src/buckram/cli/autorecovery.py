@@ -61,7 +61,7 @@ def run(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def status(uri: str | None, as_json: bool) -> None:
-    """Which ledgers lack copies, who copies them, and why others wait. Exit code 1 while there are any.
+    """Show ledgers that lack copies, who copies, and why others wait. Exit code 1 while there are any.
 
     \b
     Example:
@@ -109,7 +109,7 @@ def _seconds(seconds: float | None) -> str:
 
 
 def check_lines(found: Overview, *, placement: bool = True) -> list[str]:
-    """What people should know of the last runs of the periodic checks."""
+    """Return lines that report problems found by the last runs of the periodic checks."""
     lines: list[str] = []
     digests = found.checks.get("digests", {})
     if placement and found.misplaced:
@@ -160,9 +160,9 @@ def _switch(uri: str | None, as_json: bool, on: bool) -> None:
 @metadata_option
 @json_option
 def delay(seconds: str, uri: str | None, as_json: bool) -> None:
-    """How long a bookie may be away before its ledgers are copied. It counts for those that are away already.
+    """Set how long a bookie may be away before its ledgers are copied. It applies to bookies already away, too.
 
-    The value that is in force, said again, asks for an audit now: who is away at this moment is waited for no longer.
+    Giving the current value again triggers an audit now: it no longer waits for bookies that are away at this moment.
 
     \b
     Example:

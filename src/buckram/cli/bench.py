@@ -44,7 +44,7 @@ def profile_option(command: F) -> F:
 
 
 def _watched(client: Client, directory: str) -> Profile:
-    """A profile of this process and of those registered bookies that run on this machine."""
+    """Return a profile of this process and of those registered bookies that run on this machine."""
     from buckram.cli.profiling import Profile, listeners
 
     known = client.services.bookies.bookies.writable

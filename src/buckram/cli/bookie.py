@@ -69,9 +69,9 @@ for _command in (
 @metadata_option
 @json_option
 def list_bookies(uri: str | None, as_json: bool) -> None:
-    """Every bookie that the cluster knows, and its state.
+    """List every bookie that the cluster knows, and its state.
 
-    A bookie is writable, readonly or down; what it is asked to do is shown, too.
+    A bookie is writable, readonly or down; the state requested by an operator is shown, too.
 
     \b
     Example:
@@ -95,12 +95,12 @@ def list_bookies(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """One bookie: address, state, disk, memory, and troubles. Also what it keeps that nobody needs, and why.
+    """Show one bookie: address, state, disk, memory, and troubles. Also unneeded data that it still keeps, and why.
 
     Numbers of its collection are those of the newest round; `buckram bookie collect` runs one now.
 
     `loss` is 0, or the number of the newest loss of a bookie that may lack acknowledged data. That ends by itself when
-    the ledgers that name it are complete there; `buckram bookie clear-limbo --loss` is an operator's word for the same.
+    the ledgers that name it are complete there; `buckram bookie clear-limbo --loss` lets an operator declare the same.
 
     \b
     Example:
@@ -146,7 +146,7 @@ def _mb(size: int | None) -> float | str:
 @metadata_option
 @json_option
 def entries(bookie_id: str, ledger_id: int, uri: str | None, as_json: bool) -> None:
-    """Which entries of a ledger this bookie itself holds.
+    """List the entries of a ledger that this bookie itself holds.
 
     \b
     Example:
@@ -178,7 +178,7 @@ async def _entries(uri: str | None, bookie_id: str, ledger_id: int) -> list[tupl
 @metadata_option
 @json_option
 def read(bookie_id: str, ledger_id: int, entry_id: int, raw: bool, uri: str | None, as_json: bool) -> None:
-    """One entry as this bookie holds it, with its digest checked.
+    """Print one entry of this bookie, with its digest checked.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`buckram bookie collect`: a running bookie collects garbage now, and says what it freed and what it keeps."""
+"""`buckram bookie collect`: a running bookie collects garbage now, and reports what it freed and what it keeps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from buckram.core.ledgers.service_info import check_bookie_id
 def collect(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Have a bookie delete now what metadata does not place there. It also gives back the space of dead data.
 
-    It is one more round of what it does by itself, with the same proofs: what metadata lacks goes only in a second look
-    ([bookie] collection_age_s) after the first, so a ledger that was deleted a moment ago goes in a later round.
+    It is one more round of its regular collection, with the same proofs: a ledger that metadata lacks is deleted only
+    at a second look ([bookie] collection_age_s) after the first, so one that was deleted a moment ago goes in a later
+    round.
 
     \b
     Example:
@@ -47,7 +48,7 @@ def collect(bookie_id: str, uri: str | None, as_json: bool) -> None:
 
 
 def print_kept(kept: tuple[Kept, ...]) -> None:
-    """A table of what a bookie keeps, and why."""
+    """Print a table of the data that a bookie keeps, and why."""
     rows: list[tuple[Any, ...]] = [
         ("?" if one.bytes is None else megabytes(one.bytes), one.ledgers or "", one.why) for one in kept
     ]

@@ -28,7 +28,7 @@ rate_option = click.option(
 
 
 def rate_of(given: str | None) -> int:
-    """Bytes in a second; 0 where none are given. InvalidArgument for a rate of nothing."""
+    """Return bytes per second; 0 if no rate is given. Raises InvalidArgument for a rate of 0."""
     if given is None:
         return 0
     rate = values.size("--rate", given.removesuffix("/s"))
@@ -41,14 +41,14 @@ def rate_of(given: str | None) -> int:
 
 
 class Kept(click.ClickException):
-    """It is not done; the message says why, and what to do."""
+    """The bookie was kept: the command was not carried out. The message says why, and what to do."""
 
     exit_code = Exit.FAILED
 
 
 @contextmanager
 def told() -> Iterator[None]:
-    """A refusal becomes a line on standard error, and exit code 1."""
+    """Turn a refusal in the block into a line on standard error, and exit code 1."""
     from buckram.healing.depending import Refused
 
     try:

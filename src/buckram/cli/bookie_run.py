@@ -167,7 +167,7 @@ def _parent_gone(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> N
 
 
 def _is_new(uri: str) -> bool:
-    """Whether this start would make the cluster: that of a file of SQLite's which is not there."""
+    """Return whether this start would create the cluster, because its SQLite file does not exist yet."""
     from buckram.metadata.uri import MetadataUri, parse
 
     place = parse(uri)
@@ -189,7 +189,7 @@ async def _check_start(directory: Path, config: BookieConfig, store: StoreConfig
 
 
 async def _prepare(uri: str, directory: Path, config: BookieConfig, store_config: StoreConfig) -> None:
-    """The embedded store is made where it is missing; a shared one is only ever made on purpose (`cluster init`)."""
+    """Make an embedded store if it is missing; a shared one is made only by `cluster init`."""
     if not uri.startswith("sqlite:"):
         return
     from buckram.bookie.lost_metadata import refuse_lost

@@ -1,4 +1,4 @@
-"""`buckram bookie readonly`, `writable` and `maintenance`: what a bookie is asked to be, running or not."""
+"""`buckram bookie readonly`, `writable` and `maintenance`: the state requested of a bookie, running or not."""
 
 from __future__ import annotations
 

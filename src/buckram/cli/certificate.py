@@ -50,9 +50,9 @@ def list_(directory: str, as_json: bool) -> None:
 def renew(files: tuple[Path, ...], whole: bool, directory: str, as_json: bool) -> None:
     """Make certificates anew before they end.
 
-    Those that have less than a third of their life left, or those in FILE..., however long they would live.
-    Bookies, the gateway, ZooKeeper and etcd go on with the new ones without a restart; connections that are open stay.
-    The authority keeps its key: what it has signed counts as before. But clients on other machines have a copy of
+    Those that have less than a third of their life left, or those in FILE..., however long they would live. Bookies,
+    the gateway, ZooKeeper and etcd go on with the new ones without a restart; connections that are open stay. The
+    authority keeps its key: certificates that it has signed stay valid. But clients on other machines have a copy of
     ca.pem, which they need anew before the old one ends.
 
     \b
@@ -72,7 +72,8 @@ def renew(files: tuple[Path, ...], whole: bool, directory: str, as_json: bool) -
 
 
 def _of(root: Path) -> Certificates:
-    """ConfigError where there is no secured cluster of `up`, or the extra `security` is missing."""
+    """Return the certificates of a cluster's directory. Raises ConfigError if it is no secured cluster of `up`, or the
+    extra `security` is missing."""
     need_extra("buckram certificate")
     place = ClusterDirectory.read(root.absolute())
     if not place.made:

@@ -33,7 +33,7 @@ checkpoint.add_command(fork)
 
 
 async def _now_us(client: Client) -> int:
-    """The cluster's time, which the times of objects are of."""
+    """Return the cluster's time, by which the times of objects are recorded."""
     await client.services.clocks.ensure()
     return client.services.clocks.now()
 
@@ -80,7 +80,7 @@ def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Which query, batch and offsets, how old, how large. The size is that of its state.
+    """Show the query, batch, offsets, age and size of a checkpoint. The size is that of its state.
 
     \b
     Example:
@@ -151,7 +151,7 @@ def expire(place: str, older: str, dry_run: bool, yes: bool, uri: str | None, as
 
 
 async def _delete(namespace: str, old: list[Checkpoint], before: int, uri: str | None) -> list[Checkpoint]:
-    """Those that are still old are deleted, and returned."""
+    """Delete those that are still old, and return them."""
     gone = []
     async with connected(uri) as client, client.objects(namespace) as objects:
         for one in old:

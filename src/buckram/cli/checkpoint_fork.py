@@ -21,9 +21,10 @@ from buckram.spark.checkpoint_fork import CheckpointFork, fork_checkpoint
 @metadata_option
 @json_option
 def verify(name: str, uri: str | None, as_json: bool) -> None:
-    """Whether all files that Spark needs are there and whole. Exit code 1 says which are not.
+    """Check that all files that Spark needs are there and whole. If not, name them and exit with code 1.
 
-    Offsets and commits without a gap, the state of every partition as of the last batch, digests of all of these files.
+    Checked are offsets and commits for gaps, the state of every partition as of the last batch, and the digests of all
+    these files.
 
     \b
     Example:

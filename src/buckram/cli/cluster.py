@@ -42,7 +42,7 @@ for command in (require, backup, restore, accept_restore, accept_time, salvage, 
 @metadata_option
 @json_option
 def init(manager: str | None, uri: str | None, as_json: bool) -> None:
-    """Make an empty cluster in a metadata store. Where there is one already it says so and changes nothing.
+    """Make an empty cluster in a metadata store. If there is one already, it reports that and changes nothing.
 
     \b
     Examples:
@@ -60,7 +60,7 @@ def init(manager: str | None, uri: str | None, as_json: bool) -> None:
 
 
 def _with_manager(uri: str, manager: str | None) -> str:
-    """The URI that asks for the manager; ConfigError if it names another one."""
+    """Return the URI that names the ledger manager; raises ConfigError if it names another one."""
     if manager is None:
         return uri
     from dataclasses import replace
@@ -106,7 +106,7 @@ async def _init(uri: str) -> tuple[str, str, bool]:
 @json_option
 @click.pass_context
 def check(context: click.Context, uri: str | None, as_json: bool) -> None:
-    """Read all metadata of a cluster and name what is wrong. Changes nothing.
+    """Read all metadata of a cluster and report problems. Changes nothing.
 
     Exit code 1 if something is an error; warnings leave it at 0.
 
@@ -190,9 +190,9 @@ def _print(found: Checkup, health: Health) -> None:
 @yes_option
 @json_option
 def pardon(bookie_id: str, uri: str | None, yes: bool, as_json: bool) -> None:
-    """Forget what is held against a bookie. `buckram cluster check` calls it convicted or suspect.
+    """Clear the suspicions recorded against a bookie. `buckram cluster check` calls it convicted or suspect.
 
-    It gets new ensembles again. Say so when you know what runs there and why it did what it did.
+    It gets new ensembles again. Do so when you know which program runs there and why it misbehaved.
 
     \b
     Example:

@@ -28,7 +28,7 @@ ON_DISKS = 10
 _OURS = re.compile(
     r"up\.lock|gateway\.url|cluster\.json(\.new)?|metadata\.db.*|bookie-\d+|zookeeper|etcd|security|lost\+found"
 )
-"""What a first start that was cut short may have left, and what every new file system has."""
+"""Names that may be in the directory of a new cluster: leftovers of an interrupted first start, and lost+found."""
 
 
 GATEWAY = 0
@@ -37,7 +37,8 @@ GATEWAY = 0
 
 @dataclass
 class ClusterDirectory:
-    """What cluster.json says. `ports`: bookie number -> port; only bookies that served at least once are in it.
+    """Description of a cluster's directory, stored as cluster.json. `ports`: bookie number -> port; only bookies that
+    served at least once are in it.
 
     `kind` is one of FORMATS; `metadata` the URI of the directory's own ZooKeeper or etcd, empty for the database.
     `disks`: directories in which new bookies are made in rotation; `places`: bookie number -> its directory, for those
@@ -55,7 +56,7 @@ class ClusterDirectory:
 
     @classmethod
     def read(cls, root: Path) -> ClusterDirectory:
-        """An empty one where there is none yet; CorruptStore when it is not what this version writes."""
+        """Read the description; empty if there is none yet. Raises CorruptStore if this version did not write it."""
         path = root / DESCRIPTION
         try:
             found = json.loads(path.read_bytes())
@@ -82,7 +83,7 @@ class ClusterDirectory:
         return self.bookies > 0
 
     def check_is_ours(self) -> None:
-        """ConfigError for a directory without a cluster that holds somebody else's files."""
+        """Raise ConfigError for a directory without a cluster that holds foreign files."""
         foreign = [] if self.made else sorted(one.name for one in self.root.iterdir() if not _OURS.fullmatch(one.name))
         if foreign:
             more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -106,33 +107,33 @@ class ClusterDirectory:
         draft.replace(self.root / DESCRIPTION)
 
     def bookie(self, number: int) -> Path:
-        """The directory of a bookie, which it keeps whatever disks are named later."""
+        """Return the directory of a bookie, which it keeps whatever disks are named later."""
         return self.places.get(number, self.root / f"bookie-{number}")
 
     def bookie_directories(self) -> list[Path]:
-        """Where bookies are or may be: also those that a description which was lost had counted."""
+        """Return the directories of all bookies, including those on disk that a lost description no longer counts."""
         there = [self.bookie(number) for number in range(1, self.bookies + 1)]
         for above in (self.root, *self.disks):
             there += sorted(above.glob("bookie-*/"))
         return list(dict.fromkeys(there))
 
     def place(self, count: int) -> None:
-        """Give each bookie that is new, up to number `count`, its directory: on one disk after the other."""
+        """Give each new bookie, up to number `count`, its directory: on one disk after the other."""
         for number in range(self.bookies + 1, count + 1) if self.disks else ():
             self.places.setdefault(number, self.disks[(number - 1) % len(self.disks)] / f"bookie-{number}")
 
     def missing_disk(self, number: int) -> Path | None:
-        """The disk of a bookie if it is not there: not mounted, or no directory."""
+        """Return the disk of a bookie if it is not there: not mounted, or no directory."""
         place = self.places.get(number)
         return None if place is None or place.parent.is_dir() else place.parent
 
     def lost(self, number: int) -> bool:
-        """Whether this bookie served before and has no data any more."""
+        """Return whether this bookie served before and its data are gone."""
         path = self.bookie(number)
         return number in self.ports and not (path.is_dir() and any(path.iterdir()))
 
     def free_port(self, number: int) -> int:
-        """The port that the bookie had, 0 when it had none or another program has it now."""
+        """Return the port that the bookie had, 0 when it had none or another program has it now."""
         port = self.ports.get(number, 0)
         return port if port and _is_free(port) else 0
 
@@ -165,7 +166,7 @@ def only_one(root: Path) -> Iterator[None]:
 
 
 def _who_runs(root: Path) -> str:
-    """What is known of the `buckram up` that has the lock: its process and the address of its gateway."""
+    """Describe the running `buckram up` that holds the lock: its process and its gateway's address, where known."""
     found = ["", ""]
     for place, (name, largest) in enumerate(((LOCK, 20), (GATEWAY_URL, 300))):
         with contextlib.suppress(OSError, ValueError):

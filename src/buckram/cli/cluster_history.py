@@ -117,7 +117,7 @@ async def _restore(uri: str, made: Backup) -> tuple[History, int]:
 @yes_option
 @json_option
 def accept_restore(without: tuple[str, ...], uri: str | None, yes: bool, as_json: bool) -> None:
-    """Begin a new epoch of a metadata store that went back. The store was restored, or bookies say that it went back.
+    """Begin a new epoch of a metadata store that went back. It was restored, or bookies report that it went back.
 
     Ids go on behind all that bookies hold. What they hold and the store does not know is kept until `buckram cluster
     collect`; `buckram cluster salvage` lists it and brings it back. What came back with the backup although bookies saw
@@ -190,7 +190,7 @@ async def _count(store: TreeStore) -> int:
 
 
 async def _addresses(store: TreeStore) -> dict[BookieId, BookieAddress]:
-    """Every bookie that can be asked, in a list of bookies or not."""
+    """Return the address of every reachable bookie, in a list of bookies or not."""
     from buckram.addresses import address_of_id
     from buckram.metadata.acceptance import suspects
 

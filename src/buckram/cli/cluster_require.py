@@ -10,7 +10,7 @@ from buckram.cli.output import emit
 
 @click.group()
 def require() -> None:
-    """What clients of a cluster must insist on. It holds from now on and until it is taken back."""
+    """Set what clients of a cluster must insist on. It holds from now on until it is switched off."""
 
 
 @require.command("identity")
@@ -18,9 +18,9 @@ def require() -> None:
 @metadata_option
 @json_option
 def identity(off: bool, uri: str | None, as_json: bool) -> None:
-    """Refuse bookies that do not say who they are. Those are Apache's, and bookies of earlier releases.
+    """Refuse bookies that do not identify themselves. Those are Apache's, and bookies of earlier releases.
 
-    Clients read this when they connect and follow it: what is open to such a bookie is closed, and it gets no new
+    Clients read this when they connect and follow it: connections to such a bookie are closed, and it gets no new
     ledgers. Ledgers that only such bookies hold cannot be read meanwhile.
 
     \b
@@ -39,7 +39,7 @@ def identity(off: bool, uri: str | None, as_json: bool) -> None:
 
 
 async def _set(uri: str, *, required: bool) -> list[str]:
-    """Set it; the registered bookies that do not say who they are."""
+    """Set the requirement; return the registered bookies that do not identify themselves."""
     from buckram.core.wire.introduction import answers_introductions
     from buckram.metadata.uri import open_store
 

@@ -1,4 +1,4 @@
-"""`buckram cluster accept-time`: an operator says that the clocks are right which were set."""
+"""`buckram cluster accept-time`: an operator confirms that clocks which were set are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shell completes: names of streams, namespaces and bookies, and keys of policies. It never fails."""
+"""Shell completion: names of streams, namespaces and bookies, and keys of policies. Errors yield no completions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def namespaces(context: click.Context, _: click.Parameter, begun: str) -> list[s
 
 
 def bookies(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """Those that are down, too."""
+    """Return the bookies, including those that are down."""
 
     async def found(client: Client) -> list[str]:
         store = client.services.store
@@ -57,7 +57,8 @@ def policy_keys(_context: click.Context, _: click.Parameter, begun: str) -> list
 
 
 def _asked(context: click.Context, ask: Any) -> list[str]:
-    """What the cluster answers in time; nothing where there is none: a completion has nobody to complain to."""
+    """Return what the cluster answers within WITHIN_S seconds, or an empty list on errors: a completion cannot report
+    them."""
 
     async def main() -> list[str]:
         async with asyncio.timeout(WITHIN_S), connected(context.params.get("uri")) as client:

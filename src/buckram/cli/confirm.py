@@ -11,7 +11,7 @@ from buckram.errors import InvalidArgument
 
 
 class Declined(click.ClickException):
-    """A person answered no. The message says what did not happen."""
+    """A person answered no. The message names what was not done."""
 
     exit_code = Exit.FAILED
 
@@ -26,7 +26,8 @@ def confirm(question: str, yes: bool, refusal: str) -> None:
 
 
 def confirm_loss(question: str, yes: bool, refusal: str) -> None:
-    """As `confirm`, for what cannot be undone: without a terminal and without `--yes` it is refused."""
+    """Ask like `confirm`, for actions that cannot be undone: without a terminal and without `--yes` they are
+    refused."""
     if not yes and not sys.stdin.isatty():
         raise InvalidArgument(f"{refusal}: there is no terminal to ask at; add --yes if that is what you want")
     confirm(question, yes, refusal)

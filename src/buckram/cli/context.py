@@ -1,8 +1,9 @@
-"""Contexts: clusters that have a name on this machine, each with what its clients say and trust. One file has them.
+"""Contexts: named clusters of this machine, each with the credentials and authorities of its clients. One file has
+them.
 
-They count for the command line alone; `connect()` does not look at them. Which one counts: `--context`, else
-BUCKRAM_CONTEXT, else the current one; the last two only where neither `--metadata` nor BUCKRAM_METADATA names one.
-A context is a whole: with `--context` no variable of the environment says where the cluster is, who this is or who is
+They apply to the command line only; `connect()` does not read them. The one in use is: `--context`, else
+BUCKRAM_CONTEXT, else the current one; the last two only where neither `--metadata` nor BUCKRAM_METADATA names one. A
+context is a whole: with `--context` no variable of the environment says where the cluster is, who this is or who is
 trusted, so that the token of one cluster is never shown to another.
 """
 
@@ -33,7 +34,7 @@ FIELDS = {
     "certificate": "BUCKRAM_TLS_CERTIFICATE",
     "key": "BUCKRAM_TLS_KEY",
 }
-"""What a context has, and the variable of the environment that says the same."""
+"""Fields of a context, and the environment variable with the same meaning."""
 FILES = ("token_file", "ca", "certificate", "key")
 _RIVALS = {
     "token": ("BUCKRAM_AUTH_TOKEN_FILE", "BUCKRAM_AUTH_SASL_USER"),
@@ -42,7 +43,7 @@ _RIVALS = {
     "certificate": ("BUCKRAM_TLS_KEY",),
     "key": ("BUCKRAM_TLS_CERTIFICATE",),
 }
-"""Variables that say the same in another way."""
+"""Variables that set the same value in another way."""
 SAID = {*FIELDS.values(), *(name for rivals in _RIVALS.values() for name in rivals), "BUCKRAM_AUTH_SASL_PASSWORD_FILE"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -52,7 +53,7 @@ class Chosen:
     """The context of one run of the command line, and how the environment was before it."""
 
     asked: str | None = None
-    """What `--context` says."""
+    """Value of `--context`; None if it was not given."""
     name: str | None = None
     """The one in use."""
     as_json: bool = False
@@ -60,7 +61,8 @@ class Chosen:
     _before: dict[str, str] | None = field(default=None, repr=False)
 
     def apply(self, name: str, values: Mapping[str, str], *, whole: bool) -> None:
-        """Let the environment say what the context says. `whole`: and nothing else of a cluster."""
+        """Set the environment variables of the context, except those that are set already. `whole`: remove all of them
+        first, so that only the context applies."""
         if self._before is None:
             self._before = dict(os.environ)
         if whole:
@@ -73,7 +75,7 @@ class Chosen:
         self.name = name
 
     def restore(self) -> None:
-        """The environment as it was before."""
+        """Restore the earlier environment."""
         if self._before is not None:
             os.environ.clear()
             os.environ.update(self._before)
@@ -81,7 +83,7 @@ class Chosen:
 
 
 def context_in_use() -> str | None:
-    """The name of the context that chose the cluster of the command that is running."""
+    """Return the name of the context that chose the cluster of the command that is running."""
     context = click.get_current_context(silent=True)
     chosen = context.find_object(Chosen) if context is not None else None
     return chosen.name if chosen is not None else None
@@ -106,7 +108,8 @@ def _asked(context: click.Context, _: click.Parameter, name: str | None) -> None
 
 
 def cluster_of_context(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """The callback of `--metadata`: the URI by option, environment or context; None: look beside `buckram up`."""
+    """Return the URI by option, environment or context; None: look beside `buckram up`. It is the callback of
+    `--metadata`."""
     from click.core import ParameterSource
 
     chosen = context.find_object(Chosen) or Chosen()
@@ -147,7 +150,7 @@ def _remark_another_here(name: str, uri: str) -> None:
 
 
 def check_name(name: str) -> str:
-    """The name. InvalidArgument."""
+    """Return the name if it is valid. Raises InvalidArgument."""
     if _NAME.fullmatch(name) is None:
         from buckram.errors import InvalidArgument
 
@@ -167,7 +170,7 @@ def path_of_contexts(environment: Mapping[str, str]) -> Path:
 
 @dataclass
 class Contexts:
-    """What the file says."""
+    """Contexts stored in the file."""
 
     path: Path
     current: str | None = None
@@ -175,7 +178,8 @@ class Contexts:
 
     @classmethod
     def read(cls) -> Contexts:
-        """None where there is no file. ConfigError for one that cannot be read, or that others can."""
+        """Read the contexts; empty if there is no file. Raises ConfigError if it cannot be read, or if other users can
+        read it."""
         from buckram.errors import ConfigError
 
         path = path_of_contexts(os.environ)
@@ -209,7 +213,8 @@ class Contexts:
         return cls(path, current, known)
 
     def of(self, name: str) -> dict[str, str]:
-        """What a context says. InvalidArgument with those that are known."""
+        """Return the fields of a context. Raises InvalidArgument, which lists the known contexts, for an unknown
+        name."""
         found = self.known.get(name)
         if found is None:
             from buckram.errors import InvalidArgument
@@ -219,7 +224,7 @@ class Contexts:
         return found
 
     def checked(self, name: str) -> dict[str, str]:
-        """As `of`; ConfigError where a file that it names is not there."""
+        """Return the fields like `of`; raises ConfigError if a file that the context names cannot be read."""
         found = self.of(name)
         for key in FILES:
             if key in found and not os.access(found[key], os.R_OK):
@@ -233,7 +238,7 @@ class Contexts:
 
     @contextmanager
     def changed(self) -> Iterator[None]:
-        """What is changed within is in the file afterwards: as a whole or not at all, and for its owner alone."""
+        """Save the changes made within the block: the file is replaced atomically and readable by its owner only."""
         yield
         body = {"version": VERSION, "current": self.current, "contexts": dict(sorted(self.known.items()))}
         draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")

@@ -107,7 +107,7 @@ def use(name: str | None, nothing: bool, as_json: bool) -> None:
 
 
 def _warn(name: str | None) -> None:
-    """Of what goes before the current context here."""
+    """Warn about environment variables that override the current context."""
     for variable in (VARIABLE, METADATA):
         if os.environ.get(variable) and (variable, os.environ[variable]) != (VARIABLE, name):
             remark(f"{variable} is set, and goes before the current context")
@@ -116,7 +116,7 @@ def _warn(name: str | None) -> None:
 @context.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """The contexts of this user; a star is at the current one. Tokens are not shown.
+    """List the contexts of this user; a star marks the current one. Tokens are not shown.
 
     \b
     Example:
@@ -138,7 +138,7 @@ def list_(as_json: bool) -> None:
 @click.argument("name", required=False)
 @json_option
 def show(name: str | None, as_json: bool) -> None:
-    """One context, by default the one that is in use. Its token is not shown.
+    """Show one context, by default the one in use. Its token is not shown.
 
     \b
     Example:

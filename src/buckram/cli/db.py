@@ -76,7 +76,7 @@ def create(name: str, cdc: bool, settings: tuple[str, ...], uri: str | None, as_
 @metadata_option
 @json_option
 def list_databases(namespace: str, uri: str | None, as_json: bool) -> None:
-    """The databases of a namespace, with the process that leads each.
+    """List the databases of a namespace, with their leaders.
 
     \b
     Example:
@@ -109,8 +109,8 @@ async def _databases(client: Client, namespace: str) -> list[StreamInfo]:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """Who leads a database, who follows, and how far each is. Also which earlier states a fork can have, and the newest
-    backup that was made by its policy.
+    """Show who leads a database, who follows, and how far each is. Also which earlier states a fork can have, and the
+    newest backup that was made by its policy.
 
     \b
     Example:
@@ -236,10 +236,11 @@ def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, a
 @json_option
 @click.pass_context
 def verify(context: click.Context, name: str, uri: str | None, as_json: bool) -> None:
-    """Read all that is kept of a database and compare every digest. SQLite checks the pages. 1 if it has faults.
+    """Read all retained data of a database and compare every digest. SQLite checks the pages. Exit code 1 if it has
+    faults.
 
-    The digests are that of the log and those of servers that hold a replica, each after the transactions that it had
-    when it was asked last; `equal` says that all of them are those that the log has there.
+    The digests are that of the log and those of servers that hold a replica, each after the transactions that it had at
+    its last report; `equal` tells whether all of them match the log's there.
 
     \b
     Example:

@@ -38,8 +38,8 @@ def serve(
     """Serve databases over HTTP by libSQL's protocol (Hrana). It ends with SIGINT or SIGTERM.
 
     NAME is NAMESPACE/DATABASE (default/ may be left out), which is made if it does not exist. NAMESPACE/ with the slash
-    serves all databases of a namespace, each opened when somebody asks for it. Servers of the same database elect a
-    leader, and the others send requests on to it. Without --tokens whoever can connect may do everything, other than
+    serves all databases of a namespace, each opened at its first request. Servers of the same database elect a leader,
+    and the others send requests on to it. Without --tokens any client that can connect may do everything, other than
     pages in browsers; with it a client sends a token (`buckram token create`) as `Authorization: Bearer TOKEN`, and
     needs the permission `read` on the namespace or the database, and `append` to change it (`buckram acl grant`).
 

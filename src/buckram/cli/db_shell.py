@@ -32,7 +32,7 @@ _LEAD_WITHIN_S = 3.0
 @metadata_option
 @json_option
 def shell(name: str, sql: str | None, create: bool, uri: str | None, as_json: bool) -> None:
-    """Execute SQL that is given or stands in standard input. Each statement is executed by itself.
+    """Execute SQL from the argument or standard input. Each statement is executed by itself.
 
     This process leads meanwhile if no other does. While another one leads, and in a mirror, it reads and cannot write.
 

@@ -61,7 +61,7 @@ def systemd(
 ) -> None:
     """Write units for one machine, a bookie for each disk. How to install them is printed. Nothing is installed.
 
-    A unit counts as started once its bookie is registered; a bookie whose settings or directory are wrong is not
+    A unit is reported as started once its bookie is registered; a bookie whose settings or directory are wrong is not
     started again and again. `systemctl reload` reads the level of its log again.
 
     \b

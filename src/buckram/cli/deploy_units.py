@@ -34,15 +34,16 @@ LockPersonality=yes
 SystemCallArchitectures=native
 UMask=0027
 """
-"""A service reads the system, writes where its unit says, and gets no rights that its user has not."""
+"""Options that restrict a service: it may read the system, write only where its unit allows, and gain no further
+rights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine of a cluster: a bookie for each disk, and what looks after the cluster.
+    """One machine of a cluster: a bookie for each disk, and the services that maintain the cluster.
 
     `disks` are directories, each on a disk of its own; ports count up from the first bookie's. Raises InvalidArgument
-    for what systemd or a shell would read as something else.
+    for values that systemd or a shell would misread.
     """
 
     metadata: str
@@ -60,7 +61,7 @@ class Machine:
     gateway_port: int = 0
     """0: no gateway."""
     writable: Sequence[str] = ()
-    """Directories that all services write into, beside the disks: that of an embedded metadata database."""
+    """Directories that all services write to, besides the disks: that of an embedded metadata database."""
 
     def __post_init__(self) -> None:
         if not _URI.fullmatch(self.metadata):
@@ -100,11 +101,12 @@ class Machine:
         return range(self.http_port, self.http_port + len(self.disks))
 
     def names(self) -> list[str]:
-        """The units of the bookies, without `.service`: `bookie`, or `bookie-1` and so on where there are several."""
+        """Return the units of the bookies, without `.service`: `bookie`, or `bookie-1` and so on where there are
+        several."""
         return ["bookie"] if len(self.disks) == 1 else [f"bookie-{n}" for n in range(1, len(self.disks) + 1)]
 
     def services(self) -> list[str]:
-        """All units that are enabled."""
+        """Return all units that are enabled."""
         return [
             *self.names(),
             *(["buckram-autorecovery"] if self.autorecovery else []),
@@ -133,7 +135,7 @@ class Machine:
         return found
 
     def install(self) -> list[str]:
-        """The commands for a shell of root, in the directory that has the files."""
+        """Return the commands for a shell of root, in the directory that has the files."""
         directories = " ".join(shlex.quote(f"{disk}/bookie") for disk in self.disks)
         user = self.user
         return [

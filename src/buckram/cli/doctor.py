@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Examined:
-    """What the doctor found; after a fix, what is still there."""
+    """Result of an examination; after a fix, the remaining findings."""
 
     health: Health
     fixable: list[Fixable] = field(default_factory=list)
-    """What may be mended now."""
+    """Findings that may be fixed now."""
     done: list[tuple[Noted, str]] = field(default_factory=list)
-    """What something was done about, and what."""
+    """Findings that were fixed, each with what was done."""
     failed: dict[str, str] = field(default_factory=dict)
-    """By the place of those whose fix failed: why."""
+    """Error message by the place of each finding whose fix failed."""
 
     def because(self, finding: Finding) -> str:
-        """Why a fix left a finding."""
+        """Return why a finding remains after a fix."""
         return self.failed.get(finding.where, "it could lose data, or needs somebody to decide or to do something")
 
 
@@ -50,7 +50,7 @@ def doctor(fix: bool, uri: str | None, as_json: bool) -> None:
     That is metadata, bookies, disks, clocks, healing and streams.
 
     It reads every ledger's record and asks every bookie. With --fix it removes leftovers and orphans; what could lose
-    data, or needs somebody to decide, is left and said. Exit code 1 while something is an error.
+    data, or needs somebody to decide, is left and reported. Exit code 1 while something is an error.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ async def _examine(uri: str, fix: bool) -> Examined:
 
 
 async def _client_of(store: TreeStore, stack: AsyncExitStack) -> Client | BuckramError:
-    """A client for what only clients see and mend; the error where none may use the cluster now."""
+    """Return a client, for checks and fixes that need one, or the error for which no client can be opened now."""
     from buckram.cluster import connect
     from buckram.errors import BuckramError
 
@@ -98,7 +98,7 @@ async def _client_of(store: TreeStore, stack: AsyncExitStack) -> Client | Buckra
 
 
 async def _look(store: TreeStore, gatherer: Gatherer, client: Client | BuckramError) -> Examined:
-    """A look at the cluster's health, all records of the metadata, and what nobody needs any more."""
+    """Examine the cluster's health, all metadata records, and removable leftovers."""
     from buckram.core.health.facts import Noted
     from buckram.core.health.findings import may_remove
     from buckram.errors import BuckramError

@@ -14,18 +14,18 @@ from buckram.cli.stdout import OutputLost
 
 
 class Exit(enum.IntEnum):
-    """What a command's exit code means (docs/reference/commands.md)."""
+    """Exit codes of the commands (docs/reference/commands.md)."""
 
     OK = 0
     """Done."""
     FAILED = 1
-    """It failed, or a check found something that is not in order."""
+    """The command failed, or a check found a problem."""
     USAGE = 2
     """The command, an option or the configuration is wrong, or there is no cluster where it looked."""
     NOT_FOUND = 3
     """The ledger, entry, bookie, stream, namespace, cursor or key does not exist (any more)."""
     TRY_AGAIN = 4
-    """It failed for now, for example because too few bookies answer: the same command may succeed later."""
+    """The command failed for now, for example because too few bookies answer; it may succeed later."""
     REFUSED = 5
     """The cluster does not allow it: fenced, closed, exists already, wrong password, wrong cookie, damaged store."""
     INTERNAL = 70
@@ -33,7 +33,7 @@ class Exit(enum.IntEnum):
     INTERRUPTED = 130
     """Ctrl-C."""
     PIPE = 141
-    """Whoever read its output has gone."""
+    """The reader of the output has closed its end of the pipe."""
 
 
 _OPTIONS = {
@@ -45,12 +45,12 @@ _OPTIONS = {
     "expires_s": "--expires: seconds",
     "recursive=True": "--recursive",
 }
-"""What errors say to programs, and what they say at the command line."""
+"""Arguments that messages of errors name, and the command-line options that replace them."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What ends a command, as it is told."""
+    """Error that ended a command, in the form in which it is reported."""
 
     kind: str
     """The name of the error's class, or Usage, Interrupted, Declined."""
@@ -58,7 +58,7 @@ class Fault:
     """One line that a person can act on."""
     exit_code: Exit
     retryable: bool
-    """Whether the same command may succeed later."""
+    """True if the same command may succeed later."""
     do: str | None = None
     """A command that helps."""
     context: str | None = None
@@ -72,7 +72,7 @@ class Fault:
 
 
 def fault_of(error: BaseException, context: str | None = None) -> Fault:
-    """What is told of an error that ends a command, whose cluster was named by `context`."""
+    """Return the report of an error that ends a command. `context` is the context that named the cluster, if any."""
     if isinstance(error, click.Abort):
         return Fault("Aborted", "stopped", Exit.INTERRUPTED, True)
     if isinstance(error, click.ClickException):
@@ -99,7 +99,7 @@ def _usage(problem: click.ClickException) -> Fault:
 
 
 def exit_code_of(error: BaseException) -> Exit:
-    """The exit code for an error that ends a command."""
+    """Return the exit code for an error that ends a command."""
     if isinstance(error, click.ClickException):
         return Exit(error.exit_code)
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
@@ -128,7 +128,7 @@ def exit_code_of(error: BaseException) -> Exit:
 
 
 def _extra_of(error: BaseException) -> str | None:
-    """The extra that brings the package whose absence this error is about."""
+    """Return the extra that brings the package whose absence this error is about."""
     if not isinstance(error, ModuleNotFoundError):
         return None
     from buckram.extras import extra_of
@@ -151,14 +151,15 @@ _BY_STATUS = {
 
 
 def _http_status(error: BaseException) -> int | None:
-    """That of a problem which a part that serves HTTP found before it served."""
+    """Return the HTTP status of a problem found by a serving part before it served; None for other errors."""
     problems = sys.modules.get("buckram.serve.http.problems")
     return error.status if problems is not None and isinstance(error, problems.HttpProblem) else None
 
 
 @functools.cache
 def _by_code() -> dict[Exit, tuple[type[BaseException], ...]]:
-    """The first one that has the error counts. Imported when an error is there, as they are many."""
+    """Return the error classes of each exit code; the first code that lists an error's class applies. They are imported
+    only when an error has occurred, because they are many."""
     from buckram import errors
     from buckram.errors.groups import ABSENT, CONFLICTS
 
@@ -194,7 +195,7 @@ def _by_code() -> dict[Exit, tuple[type[BaseException], ...]]:
 
 
 def _is_about_a_cluster(error: BaseException) -> bool:
-    """Whether it helps to know which cluster was asked, and who named it."""
+    """Return whether the message should name the cluster and the context that chose it."""
     from buckram import errors
 
     asked = (errors.ClusterNotInitialised, errors.ConfigError, errors.AccessRefused, errors.Unauthorized)
@@ -202,7 +203,7 @@ def _is_about_a_cluster(error: BaseException) -> bool:
 
 
 def line_of(error: BaseException) -> str:
-    """One line that a person can act on."""
+    """Return one line that a person can act on."""
     code = exit_code_of(error)
     message = str(error)
     if code is Exit.INTERRUPTED:

@@ -1,6 +1,6 @@
-"""What `stream create` and `namespace set` refuse without --force.
+"""Checks of `stream create` and `namespace set` that --force overrides.
 
-Names that shells take apart, and ensembles that this cluster cannot have.
+They refuse names that shells split, and ensembles that this cluster cannot have.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def has_blanks(name: StreamName) -> bool:
-    """Whether the name has to be quoted wherever it is typed."""
+    """Return whether the name contains blanks, so that it has to be quoted in shells."""
     return any(c.isspace() for c in str(name))
 
 
 def refuse_blanks(name: StreamName, otherwise: str = "say --force") -> None:
-    """InvalidArgument for a name with blanks; `otherwise`: what somebody does who wants it so."""
+    """Raise InvalidArgument for a name with blanks; `otherwise` tells how to use it all the same."""
     if has_blanks(name):
         raise InvalidArgument(
             f"stream name {str(name)!r} has a blank in it: choose another, such as "
@@ -31,7 +31,7 @@ def refuse_blanks(name: StreamName, otherwise: str = "say --force") -> None:
 
 
 async def refuse_too_large(client: Client, policy: Mapping[str, Any]) -> None:
-    """InvalidArgument when the policy asks for more bookies than the cluster has ever known."""
+    """Raise InvalidArgument when the policy asks for more bookies than the cluster has ever known."""
     if policy.get("ensemble") is None:
         return
     from buckram.client.write.create import fitting

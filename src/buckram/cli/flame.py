@@ -1,4 +1,5 @@
-"""Sampled stacks: into a flame graph (SVG), and into microseconds per entry by stage. Pure; profiling.py takes samples.
+"""Conversion of sampled stacks into a flame graph (SVG), and into microseconds per entry by stage. Pure; profiling.py
+takes samples.
 
 Stacks are those of `py-spy record --format raw`: frames from the outermost on
 with semicolons between, a space, a count.
@@ -90,7 +91,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def parse(text: str) -> Counter[tuple[str, ...]]:
-    """Stacks with their counts; ValueError for a line that is none."""
+    """Return stacks with their counts; raises ValueError for a line of another form."""
     found: Counter[tuple[str, ...]] = Counter()
     for line in text.splitlines():
         if line.strip():
@@ -100,7 +101,7 @@ def parse(text: str) -> Counter[tuple[str, ...]]:
 
 
 def stage_of(stack: tuple[str, ...]) -> str:
-    """The stage of the innermost frame that has one."""
+    """Return the stage of the innermost frame that belongs to one."""
     for frame in reversed(stack):
         named = _FRAME.match(frame)
         if named is None:
@@ -113,7 +114,7 @@ def stage_of(stack: tuple[str, ...]) -> str:
 
 
 def budget(stacks: Stacks, us_per_entry: float) -> dict[str, float]:
-    """Microseconds per entry by stage, the dearest first: the process's CPU time by the share of samples."""
+    """Return microseconds per entry by stage, the dearest first: the process's CPU time by the share of samples."""
     total = sum(stacks.values())
     by_stage: Counter[str] = Counter()
     for stack, count in stacks.items():
@@ -133,8 +134,8 @@ class _Node:
 
 
 def svg(title: str, processes: Mapping[str, Stacks]) -> str:
-    """A flame graph of several processes side by side: wide is much time, what is called stands above its caller.
-    The pointer on a frame shows its name and share."""
+    """Return a flame graph of several processes side by side as SVG. The width of a frame is its share of time, callees
+    stand above their caller. The pointer on a frame shows its name and share."""
     root = _Node()
     for name, stacks in processes.items():
         for stack, count in stacks.items():

@@ -1,6 +1,6 @@
-"""What no program could do without, measured on this machine: copying, checking, sending and syncing an entry's bytes.
+"""Lower bounds measured on this machine: copying, checking, sending and syncing an entry's bytes.
 
-CPU microseconds per entry, each with nothing around it; what `buckram bench --profile` says is to be held against them.
+CPU microseconds per entry, each operation alone, to compare with what `buckram bench --profile` measures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = 0.3
 
 
 def _cost(step: Callable[[], int]) -> float:
-    """CPU seconds of this process for each byte; `step` says how many it did."""
+    """Return CPU seconds of this process for each byte; `step` returns how many it processed."""
     step()
     done, cpu, end = 0, time.process_time(), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
@@ -56,7 +56,7 @@ def _checking(size: int) -> Callable[[], int]:
 
 
 def _sending() -> float:
-    """CPU seconds for each byte through a TCP connection of this machine, both ends together."""
+    """Return CPU seconds for each byte through a TCP connection of this machine, both ends together."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = socket.create_connection(server.getsockname())
         receiver, _ = server.accept()
@@ -81,7 +81,8 @@ def _sending() -> float:
 
 
 def _syncing(folder: Path) -> tuple[float, float]:
-    """CPU seconds for each byte written past the page cache and synced, and seconds that one such group takes."""
+    """Return CPU seconds for each byte written past the page cache and synced, and seconds that one such group
+    takes."""
     size = 16 * GROUP
     with tempfile.NamedTemporaryFile(dir=folder, prefix="floor-") as file:
         file.write(bytes(size))
@@ -110,8 +111,8 @@ def _syncing(folder: Path) -> tuple[float, float]:
 
 
 def measure(size: int, folder: Path) -> dict[str, float]:
-    """Microseconds of CPU for an entry of `size` bytes; `folder` is on the device that counts. And the milliseconds
-    that a group of one megabyte takes to be synced, which is time, not CPU."""
+    """Return microseconds of CPU for an entry of `size` bytes; `folder` is on the device to measure. The result also
+    has the milliseconds of syncing a group of one megabyte, which is elapsed time, not CPU."""
     entry = max(1, size)
     write, group = _syncing(folder)
     return {

@@ -38,8 +38,8 @@ def gateway(open_to_all: bool, limits: tuple[str, ...], uri: str | None, as_json
 
     Streams, ledgers, objects and databases are there for any language, until SIGINT or SIGTERM.
 
-    Any number of gateways may run; a client is sent on to the one that writes its stream. Without --tokens whoever is
-    on this machine may do everything, and others may read. With it a client sends a token (`buckram token create`) as
+    Any number of gateways may run; a client is sent on to the one that writes its stream. Without --tokens anybody on
+    this machine may do everything, and others may read. With it a client sends a token (`buckram token create`) as
     `Authorization: Bearer TOKEN`, and grants decide (`buckram acl grant`); in a browser one logs in with it.
 
     \b

@@ -1,4 +1,4 @@
-"""What Ctrl-C does: at once the end while there is nothing to lose, and a KeyboardInterrupt while there is.
+"""Handling of Ctrl-C: it exits at once while there is nothing to lose, and raises KeyboardInterrupt while there is.
 
 Python raises KeyboardInterrupt between any two instructions. Within an import, or between the making of a coroutine
 and its first step, that leaves warnings of Python's own on standard error.
@@ -20,11 +20,11 @@ _LINE = b"buckram: interrupted\n"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, and what was not done for that reason."""
+    """KeyboardInterrupt that names what was not done because of it."""
 
 
 def exit_at_once() -> None:
-    """From now on Ctrl-C ends the process with one line and exit code 130; nothing where it is ignored."""
+    """Make Ctrl-C end the process with one line and exit code 130, unless SIGINT is ignored."""
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL):
         signal.signal(signal.SIGINT, _leave)
 

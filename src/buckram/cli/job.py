@@ -26,7 +26,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 _STREAM_JOBS = ("export", "import", "verify")
-"""Those of `buckram stream` that are jobs, too."""
+"""Subcommands of `buckram stream` that are also offered as jobs."""
 
 
 class _Jobs(click.Group):
@@ -49,7 +49,7 @@ class _Jobs(click.Group):
 def job() -> None:
     """Maintenance on Spark, and copies in and out.
 
-    Each job may be stopped and run again; bookies are asked no faster than --rate.
+    Each job may be stopped and run again; bookies are read no faster than --rate.
     """
 
 
@@ -104,7 +104,7 @@ def _session(
 
 @contextlib.contextmanager
 def _progress(title: str, *, show: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress display at a terminal."""
+    """Yield a progress display at a terminal."""
     from buckram.cli.output import progress
 
     seen = 0
@@ -353,9 +353,9 @@ def import_kafka_command(
 ) -> None:
     """Import a topic of Kafka into a stream. It is made if it does not exist. Each committed record once.
 
-    It ends at what the topic had when it began. May be killed at any time, and repeated: it goes on where it was. Each
-    record keeps its value, key, headers, time and the order in its partition, and says in the header kafka.origin where
-    it was: TOPIC/PARTITION/OFFSET.
+    It ends at what the topic had when it began. May be killed at any time, and repeated: it goes on where it stopped.
+    Each record keeps its value, key, headers, time and the order in its partition, and says in the header kafka.origin
+    where it was: TOPIC/PARTITION/OFFSET.
 
     \b
     Examples:
@@ -402,7 +402,7 @@ def import_kafka_command(
 
 
 def _connector(paths: Sequence[Path]) -> dict[str, str]:
-    """The settings with which Spark has its connector for Kafka. A session of spark-submit has its own."""
+    """Return the settings that give Spark its connector for Kafka. A session of spark-submit has its own."""
     from buckram.errors import ConfigError
 
     jars = [jar for path in paths for jar in (sorted(path.glob("*.jar")) if path.is_dir() else [path])]
@@ -422,7 +422,7 @@ def _connector(paths: Sequence[Path]) -> dict[str, str]:
 
 @job.command("file")
 def file_command() -> None:
-    """The file to give to spark-submit.
+    """Print the path of the file to give to spark-submit.
 
     \b
     Example:

@@ -27,8 +27,8 @@ def key() -> None:
 def create(file: Path, as_json: bool) -> None:
     """Make a new key and put it first into FILE. The file is made with mode 0600 if it does not exist.
 
-    New ledgers are encrypted with the first key; those below it stay for what was written before. So this is how a
-    key is changed: every reader needs the new FILE before a writer has it.
+    New ledgers are encrypted with the first key; those below it still decrypt older ledgers. To rotate a key: every
+    reader needs the new FILE before a writer has it.
 
     \b
     Example:

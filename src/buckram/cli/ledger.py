@@ -97,7 +97,7 @@ def show(ledger_id: int, uri: str | None, as_json: bool) -> None:
 
 
 async def _looked(uri: str | None, ledger_id: int) -> tuple[LedgerMetadata, list[str]]:
-    """Its record, and which of its members are not registered now."""
+    """Return the ledger's metadata, and the members that are not registered now."""
     async with connected(uri) as client:
         metadata = await client.metadata(ledger_id)
         return metadata, away_of(client, metadata)
@@ -115,7 +115,7 @@ def _print(ledger_id: int, metadata: LedgerMetadata, as_json: bool) -> None:
 @metadata_option
 @json_option
 def list_ledgers(ids: bool, uri: str | None, as_json: bool) -> None:
-    """All ledgers, ascending.
+    """List all ledgers, ascending.
 
     \b
     Example:
@@ -189,7 +189,7 @@ def recover(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: 
 @metadata_option
 @json_option
 def close(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
-    """The same as `recover`: A LIVE WRITER IS FENCED and cannot go on.
+    """Close like `recover`: A LIVE WRITER IS FENCED and cannot go on.
 
     Only the writer itself can close its ledger without that (`ledger write --close`).
 
@@ -210,7 +210,7 @@ def close(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bo
 def delete(ledger_id: int, force: bool, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
     """Delete a ledger, whose live writer is fenced. A ledger that is open is recovered first.
 
-    Bookies give the space back when they next compare their store with the metadata, so one that is away and comes back
+    Bookies give the space back when they next compare their store with the metadata, so one that is down meanwhile
     holds its entries until then. Where too few bookies answer for a recovery, --force removes the ledger's metadata all
     the same: a writer that still reaches its bookies may go on until they collect the ledger, and what it wrote is
     lost. A ledger of a stream is refused, with --force, too: `stream delete --force` deletes it with its stream.

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 COPIES = ("replicas", "replicas_lacking", "replicas_unknown")
 _PROBLEMS = 100
-"""So many problems stand in the last line; each ledger's line has its own."""
+"""Maximum problems in the last line; the line of each ledger has all of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one ledger: its state, its line of JSON, what people read, what is wrong, and the exit code."""
+    """Result for one ledger: its state, its line of JSON, its text for people, its problems, and the exit code."""
 
     ledger: int
     state: str
@@ -44,7 +44,7 @@ class Outcome:
     problems: tuple[Problem, ...] = ()
     code: Exit = Exit.OK
     gone: bool = False
-    """It does not exist."""
+    """True if the ledger does not exist."""
 
     def as_json(self) -> dict[str, Any]:
         shown = {"ledger": self.ledger, "healthy": not self.problems, "state": self.state}
@@ -53,18 +53,18 @@ class Outcome:
 
 @dataclass(slots=True)
 class Sums:
-    """What came of all of them."""
+    """Sums over all ledgers of a run."""
 
     ledgers: int = 0
     states: Counter[str] = field(default_factory=Counter)
     entries: int = 0
     bytes: int = 0
     copies: Counter[str] = field(default_factory=Counter)
-    """Of `check`: how many copies of entries there must be, lack, and could not be looked at."""
+    """Set by `check`: numbers of copies of entries that are required, that lack, and that could not be checked."""
     problems: list[Problem] = field(default_factory=list)
     code: Exit = Exit.OK
     stopped: str = ""
-    """Why it ended before all were done; empty: it did not."""
+    """Reason why the run ended before all ledgers were done; empty if it did not."""
 
     def add(self, one: Outcome) -> None:
         self.ledgers += 1
@@ -81,7 +81,7 @@ Work = Callable[["Client", int], Awaitable[Outcome]]
 
 
 def _which(ledgers: tuple[int, ...], everything: bool) -> Sequence[int] | None:
-    """The ledgers, each once; None: all of them. InvalidArgument."""
+    """Return the ledgers, each once; None: all of them. Raises InvalidArgument."""
     if everything == bool(ledgers):
         raise InvalidArgument("name the ledgers, or say --all" if not ledgers else "--all: name no ledgers beside it")
     return None if everything else list(dict.fromkeys(ledgers))
@@ -135,7 +135,8 @@ async def _some(
 
 
 async def _guarded(client: Client, ledger: int, work: Work, alone: bool) -> Outcome | MetadataUnavailable:
-    """What came of one ledger, whatever that was. The error of a ledger that is alone ends the command."""
+    """Return the outcome of one ledger, also for an error. The error of a single ledger (`alone`) is raised and ends
+    the command."""
     try:
         return await work(client, ledger)
     except MetadataUnavailable as error:
@@ -165,7 +166,8 @@ def _failed(ledger: int, error: BuckramError) -> Outcome:
 
 
 def _end(sums: Sums, as_json: bool, alone: bool, extra: dict[str, Any], more: str = "") -> None:
-    """`extra` and `more` are what the last line says beside the ledgers and their states."""
+    """Print the last line with the sums and exit with the code. `extra` and `more` are additional contents of that
+    line."""
     if not alone and as_json:
         shown = {"ledgers": sums.ledgers, "healthy": not sums.problems and not sums.stopped, "states": sums.states}
         emit(shown | extra | {"stopped": sums.stopped or None, "problems": [one.as_json() for one in sums.problems]})
@@ -188,12 +190,12 @@ def _end(sums: Sums, as_json: bool, alone: bool, extra: dict[str, Any], more: st
 def check(
     ledgers: tuple[int, ...], everything: bool, read: bool, rate: str | None, uri: str | None, as_json: bool
 ) -> None:
-    """Whether every bookie has all the entries that it must have. Changes nothing.
+    """Check that every bookie has all the entries that it must have. Changes nothing.
 
-    Says of each ledger: healthy, lacks copies (how many of how many, which bookie, which entries), damaged (with
-    --read), or unknown, where a bookie does not answer. Nothing is said of entries that can still be written. With
-    --json a line for each ledger, and for more than one a last line with the sums. The exit code is the highest that
-    any ledger has: 1 copies lack, 4 it could not be told.
+    Reports for each ledger: healthy, lacks copies (how many of how many, which bookie, which entries), damaged (with
+    --read), or unknown, where a bookie does not answer. Entries that can still be written are not checked. With --json
+    a line for each ledger, and for more than one a last line with the sums. The exit code is the highest that any
+    ledger has: 1 copies lack, 4 it could not be determined.
 
     \b
     Examples:
@@ -217,7 +219,7 @@ def check(
 
 
 def _of_copies(copies: int, lacking: int, unknown: int) -> str:
-    """What lacks, of how many copies of entries."""
+    """Describe how many of the copies of entries lack, and how many could not be checked."""
     parts = [f"{lacking} of {counted(copies, 'copy')} of entries lack"] if lacking else []
     parts += [f"{unknown} of {counted(copies, 'copy')} of entries could not be looked at"] if unknown else []
     return ", ".join(parts) or f"{counted(copies, 'copy')} of entries"
@@ -266,9 +268,9 @@ def repair(
 ) -> None:
     """Copy missing or bad entries from good replicas. Where a bookie is gone, they go onto another one.
 
-    Every copy is read. Says what it did; a ledger that cannot be repaired stops no other. With --json a line for each
-    ledger, and for more than one a last line with the sums. The exit code is the highest that any ledger has: 1 when
-    something is left to repair.
+    Every copy is read. It reports what it did; a ledger that cannot be repaired does not stop the others. With --json a
+    line for each ledger, and for more than one a last line with the sums. The exit code is the highest that any ledger
+    has: 1 when something is left to repair.
 
     \b
     Examples:

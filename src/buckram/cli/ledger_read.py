@@ -78,7 +78,8 @@ async def _read(
 
 
 async def _hint_stream(client: Client, ledger_id: int, *, frames: bool) -> None:
-    """Entries of a stream's ledger are frames of records, which nobody wants on a terminal."""
+    """Hint that the ledger belongs to a stream, whose entries are binary frames of records. Raises InvalidArgument if
+    such frames would be printed on a terminal."""
     owner = owner_of((await client.metadata(ledger_id)).custom_metadata)
     if owner is None:
         return

@@ -64,8 +64,8 @@ def write(
 ) -> None:
     """Make a ledger out of the lines of standard input.
 
-    The first line of output names the ledger, the last says how many entries it got; both are JSON. SIGTERM and
-    Ctrl-C end the input: what was read is written, then the ledger is closed.
+    The first line of output names the ledger, the last says how many entries it got; both are JSON. SIGTERM and Ctrl-C
+    end the input: all lines read so far are written, then the ledger is closed.
 
     \b
     Example:
@@ -152,7 +152,7 @@ class _Copy:
             await self._room.acquire()
 
     def _sound(self, batch: list[bytes]) -> list[bytes]:
-        """The lines before the first that is too long; that one is remembered."""
+        """Return the lines before the first that is too long; its error is remembered."""
         if max(map(len, batch)) <= self._longest:
             return batch
         index, line = next((n, line) for n, line in enumerate(batch) if len(line) > self._longest)

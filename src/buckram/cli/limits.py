@@ -18,7 +18,7 @@ _BYTES = ("bytes", "bytes_per_s")
 
 
 def limit_option(*kinds: type) -> Callable[[F], F]:
-    """The option for the fields of these dataclasses."""
+    """Return the option for the fields of these dataclasses."""
     names = sorted(field.name for kind in kinds for field in fields(kind))
 
     def complete(_context: click.Context, _: click.Parameter, begun: str) -> list[str]:
@@ -35,7 +35,7 @@ def limit_option(*kinds: type) -> Callable[[F], F]:
 
 
 class ChosenLimits:
-    """What was given with --limit, for the dataclasses that `of` is asked for. Raises InvalidArgument."""
+    """Values given with --limit. Raises InvalidArgument for one that is malformed or given twice."""
 
     def __init__(self, given: Sequence[str]) -> None:
         self._given: dict[str, str] = {}
@@ -48,7 +48,8 @@ class ChosenLimits:
             self._given[name] = text
 
     def of(self, *limits: T) -> list[T]:
-        """These limits with the values that were given. InvalidArgument for a name that none of them has."""
+        """Return these limits with the given values applied. Raises InvalidArgument for a name that none of them
+        has."""
         known = {field.name: field for one in limits for field in fields(one)}  # type: ignore[arg-type]
         for name in self._given:
             if name not in known:

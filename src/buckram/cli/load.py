@@ -1,7 +1,7 @@
 """Load generators behind `buckram bench`: writes at full speed or paced, reads in sequence or at random.
 
-They use the public client as a program would. Paced latency counts from the moment an entry was due, so a generator
-or a cluster that falls behind shows it. Figures only; starting clusters and printing are elsewhere.
+They use the public client as a program would. Paced latency counts from the moment an entry was due, so it includes any
+lag of the generator or the cluster. Figures only; starting clusters and printing are elsewhere.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
 TICK_MIN_S, TICK_MAX_S = 0.0002, 0.001
 _WAKING_NS = 100_000
-"""So long after its timer has expired a sleeper is awake, at best."""
+"""Shortest delay in nanoseconds between the expiry of a timer and the wake-up of its sleeper."""
 WARM_UP_SHARE = 0.1
 PAYLOADS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLoad:
-    """What to write. `rate` 0 is full speed; `outstanding` is entries not yet acknowledged, over all ledgers."""
+    """Parameters of a write load. `rate` 0 is full speed; `outstanding` is entries not yet acknowledged, over all
+    ledgers."""
 
     ledgers: int
     size: int
@@ -46,12 +47,12 @@ class WriteLoad:
     rate: float = 0.0
     outstanding: int = 4000
     namespace: str = ""
-    """Of the ledgers; "" is `default`."""
+    """Namespace of the ledgers; "" is `default`."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened: (latency in seconds, entries) per wait, and how many were acknowledged or failed."""
+    """Results of a load: (latency in seconds, entries) per wait, and the numbers of acknowledged and failed entries."""
 
     waits: list[tuple[float, int]] = field(default_factory=list)
     acked: int = 0
@@ -71,8 +72,8 @@ class Tally:
         return dict(zip(("p50_ms", "p99_ms", "p999_ms"), self.quantiles((0.5, 0.99, 0.999)), strict=True))
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:
-        """Milliseconds for each of these ascending shares, each wait weighted by its entries: the smallest latency
-        that at least that share of the entries did not exceed. Zeros when there was none."""
+        """Return milliseconds for each of these ascending shares, each wait weighted by its entries: the smallest
+        latency that at least that share of the entries did not exceed. Zeros when there was none."""
         ordered = sorted(self.waits)
         total = sum(n for _, n in ordered)
         found: list[float] = []
@@ -97,7 +98,7 @@ async def write(
 ) -> dict[str, Any]:
     """Run a write load after a short warm-up; the figures of `buckram bench write`. Ledgers are closed at the end.
 
-    `measured(tally)` is entered for the time that counts, with what will hold every wait of it.
+    `measured(tally)` is entered for the measured period, with the tally of its waits.
     """
     # The writer knows the limit to the byte; what cannot be a frame is not even made.
     if load.size > (limit := client.services.net.max_frame_bytes):
@@ -136,7 +137,8 @@ async def write(
 async def _full_speed(
     writers: list[Writer], payloads: list[bytes], load: WriteLoad, tally: Tally, seconds: float
 ) -> None:
-    """A few chains a ledger, each always waiting for one batch: per entry nothing but a place in a list."""
+    """Write with a few chains per ledger, each waiting for one batch at a time, so that an entry costs only a place in
+    a list."""
     chains = 4 if len(writers) == 1 else 2
     batch = max(1, load.outstanding // (len(writers) * chains))
     entries = [payloads[n % len(payloads)] for n in range(batch)]
@@ -199,9 +201,9 @@ async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, 
 @contextlib.contextmanager
 def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) -> Iterator[float]:
     """Call `call` on the loop each `period` seconds; periods that passed meanwhile are one call. Loop timers have a
-    millisecond's grain; the kernel's timerfd has none. No task: waking one would cost as much as what it sends.
-    `until`, which the caller waits for, fails with what `call` raises. Gives the moment from which the periods count
-    (time.perf_counter), so that what is due at their ends need not wait for the next one."""
+    millisecond's grain; the kernel's timerfd has none. It uses no task, because waking one would cost as much as the
+    sending. `until`, which the caller waits for, fails with what `call` raises. Yields the start of the first period
+    (time.perf_counter), so that entries due at the end of a period are sent at that end."""
     loop = asyncio.get_running_loop()
     descriptor = _timerfd()
     timer: asyncio.TimerHandle | None = None
@@ -245,7 +247,7 @@ def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) 
 
 
 def _timerfd() -> int | None:
-    """A Linux timer as a file descriptor; None elsewhere."""
+    """Return a Linux timer as a file descriptor; None elsewhere."""
     try:
         descriptor: int = _libc().timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     except (AttributeError, OSError):
@@ -254,7 +256,7 @@ def _timerfd() -> int | None:
 
 
 def _arm(descriptor: int, period: int, first: int) -> None:
-    """It expires in `first` nanoseconds and each `period` from then on."""
+    """Set the timer to expire after `first` nanoseconds, then every `period` nanoseconds."""
     times = (ctypes.c_long * 4)(0, period, 0, first)
     _libc().timerfd_settime(descriptor, 0, times, None)
 
@@ -265,7 +267,8 @@ def _libc() -> ctypes.CDLL:
 
 
 async def read_sequential(reader: Reader, batch: int) -> dict[str, Any]:
-    """All readable entries, `batch` a call, two calls at a time; latency is that of a call."""
+    """Read all readable entries, `batch` per call, two calls at a time; return the figures. Latency is that of a
+    call."""
     last = await reader.read_last_confirmed()
     tally, size, began, cpu = Tally(), 0, time.perf_counter(), cpu_seconds()
     starts = iter(range(0, last + 1, batch))

@@ -31,7 +31,7 @@ log = logging.getLogger("buckram.log")
 
 
 def service_log(default: str = "info", config_file: str | None = None) -> AbstractContextManager[Log]:
-    """Lines on standard error while the context lasts, as [log] says. ConfigError for a level that is none."""
+    """Log lines to standard error during the context, as [log] configures. Raises ConfigError for an unknown level."""
     from buckram.runtime.logs.running import logging_to
 
     config, _ = load("log", read_toml(config_file), os.environ)
@@ -39,7 +39,8 @@ def service_log(default: str = "info", config_file: str | None = None) -> Abstra
 
 
 def level_on_hangup(loop: asyncio.AbstractEventLoop, running: Log, config_file: str | None) -> None:
-    """At SIGHUP the level is read from the file again. Not where a terminal may hang up: that ends the process."""
+    """Read the log level from the file again at SIGHUP. At a terminal nothing changes: there SIGHUP ends the
+    process."""
     if sys.stdin is None or not sys.stdin.isatty():
         loop.add_signal_handler(signal.SIGHUP, _read_again, running, config_file)
 
@@ -59,8 +60,9 @@ def _read_again(running: Log, config_file: str | None) -> None:
 def log_level(address: str, level: str | None, as_json: bool) -> None:
     """Show or change the level of a running bookie's log. A change holds until the bookie ends.
 
-    HOST:PORT is where its HTTP API is (`bookie run --http`). LEVEL is debug, info, warning or error, and after it
-    perhaps LOGGER=LEVEL for single parts. Where the bookie asks for logins, BUCKRAM_TOKEN has to be an administrator's.
+    HOST:PORT is where its HTTP API is (`bookie run --http`). LEVEL is debug, info, warning or error, optionally
+    followed by LOGGER=LEVEL for single parts. If the bookie requires logins, BUCKRAM_TOKEN has to be an
+    administrator's.
 
     \b
     Examples:

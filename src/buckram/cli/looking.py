@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def gathering(uri: str) -> AsyncIterator[tuple[TreeStore, Gatherer]]:
-    """The store of a cluster and what looks at it. MetadataUnavailable where the store cannot be opened."""
+    """Yield the store of a cluster and a gatherer that examines it. Raises MetadataUnavailable where the store cannot
+    be opened."""
     from buckram.cli.cluster_history import open_tree
     from buckram.client.ledger_client import secured_world
     from buckram.config import load
@@ -42,7 +43,8 @@ async def gathering(uri: str) -> AsyncIterator[tuple[TreeStore, Gatherer]]:
 
 
 async def look_once(uri: str) -> Health:
-    """The cluster as it is now, also where its metadata store cannot be reached. ClusterNotInitialised."""
+    """Return the present health of the cluster, also if its metadata store cannot be reached. Raises
+    ClusterNotInitialised."""
     from buckram.errors import AccessRefused, MetadataUnavailable
     from buckram.health.gathering import refused, unreachable
 
@@ -56,7 +58,7 @@ async def look_once(uri: str) -> Health:
 
 
 def lines_of(finding: Finding) -> list[str]:
-    """A finding for people: state, place and reason, then what to do, then where the runbook says more."""
+    """Return a finding for people: state, place and reason, then what to do, then the place in the runbook."""
     state = finding.state
     return [
         f"{state.severity.value} {state.name} {finding.where}: {finding.why}",
@@ -66,7 +68,7 @@ def lines_of(finding: Finding) -> list[str]:
 
 
 def last_line(found: Sequence[Finding]) -> str:
-    """How many findings there are, of each severity."""
+    """Return the line with the number of findings by severity."""
     from buckram.core.health.findings import summary
 
     return f"{counted(len(found), 'problem')}: {summary(found)}" if found else "nothing is wrong"

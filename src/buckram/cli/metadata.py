@@ -19,7 +19,7 @@ def metadata() -> None:
 @metadata_option
 @json_option
 def show(ledger_id: int, uri: str | None, as_json: bool) -> None:
-    """A ledger's record as the metadata store has it. With its version, format and fragments.
+    """Show a ledger's record as the metadata store has it. With its version, format and fragments.
 
     \b
     Example:

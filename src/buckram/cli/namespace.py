@@ -43,7 +43,7 @@ def policy_option(command: F) -> F:
 
 
 def quota_option(command: F) -> F:
-    """What a namespace may have and do."""
+    """Add the option --quota, which sets quotas of a namespace."""
     return click.option(
         "--quota",
         "limits",
@@ -98,7 +98,7 @@ def create(
 @metadata_option
 @json_option
 def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
-    """All namespaces in which one may read something, in order.
+    """List all namespaces in which you may read something, in order.
 
     \b
     Example:
@@ -128,7 +128,7 @@ def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
-    """What is set for a namespace, and what holds for its streams.
+    """Show what is set for a namespace and holds for its streams.
 
     \b
     Example:
@@ -152,7 +152,7 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 def set_policy(
     name: str, settings: tuple[str, ...], limits: tuple[str, ...], force: bool, uri: str | None, as_json: bool
 ) -> None:
-    """Change settings of a namespace. Writers that are open see them when they are opened again; quotas hold at once.
+    """Change settings of a namespace. Open writers see them when they are opened again; quotas apply at once.
 
     \b
     Example:
@@ -204,7 +204,7 @@ def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
 
 
 async def _remark_if_over(client: Client, name: str, quotas: Quotas) -> None:
-    """Say what a quota below what is stored does."""
+    """Remark that a quota below the stored bytes deletes nothing and stops writes."""
     from buckram.core.tenants.usage import NOTHING
     from buckram.metadata.tenants import TenantStore
 
@@ -233,7 +233,7 @@ def _show(name: str, found: Shown, as_json: bool, done: str) -> None:
 
 
 def _origin(info: NamespaceInfo, key: str) -> str:
-    """Whose choice a setting is, where it is not the default."""
+    """Return the remark behind a setting that says where its value comes from; empty for the default."""
     if key == "ensemble" and info.fitted:
         return "  (as few bookies as there are; `buckram up` with more widens it)"
     return "  (set here)" if key in info.policy else ""

@@ -1,4 +1,4 @@
-"""Tells systemd that a service is ready, where it asks for that (`Type=notify`)."""
+"""Notification of systemd that a service is ready, for units with `Type=notify`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VARIABLE = "NOTIFY_SOCKET"
 
 
 def notify_ready() -> None:
-    """Say so once; where nobody asks, or nobody listens any more, nothing happens."""
+    """Send READY=1 to the socket named by the environment; does nothing without one, or if it cannot be reached."""
     name = os.environ.get(VARIABLE, "")
     if not name.startswith(("/", "@")):
         return

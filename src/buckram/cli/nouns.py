@@ -29,28 +29,26 @@ GROUPS: dict[str, dict[str, Noun]] = {
     },
     "Operate": {
         "up": Noun("buckram.cli.up:up", "Start a cluster here and keep it running until Ctrl-C"),
-        "status": Noun("buckram.cli.status:status", "How the cluster is: bookies, space, ledgers without copies"),
-        "top": Noun("buckram.cli.top:top", "What bookies and streams do now, again and again"),
+        "status": Noun("buckram.cli.status:status", "Show health: bookies, space, ledgers without copies"),
+        "top": Noun("buckram.cli.top:top", "Show what bookies and streams do now, again and again"),
         "doctor": Noun("buckram.cli.doctor:doctor", "Look at everything, and say what is wrong and what to do"),
         "bookie": Noun("buckram.cli.bookie:bookie", "Run bookies, list them, and look at what one holds"),
         "cluster": Noun("buckram.cli.cluster:cluster", "Make, check and remove a cluster's metadata"),
         "metadata": Noun("buckram.cli.metadata:metadata", "Look into the metadata store"),
         "autorecovery": Noun("buckram.cli.autorecovery:autorecovery", "Make the copies again that lost bookies held"),
-        "placement": Noun(
-            "buckram.cli.placement:placement", "Which bookies hold which copies, by region, zone and rack"
-        ),
+        "placement": Noun("buckram.cli.placement:placement", "Show and set where copies are, by region, zone and rack"),
         "rebalance": Noun("buckram.cli.rebalance:rebalance", "Move copies from the fullest bookies to the emptiest"),
-        "usage": Noun("buckram.cli.usage:usage", "What namespaces store, send and receive, and their quotas"),
+        "usage": Noun("buckram.cli.usage:usage", "Show what namespaces store and transfer, and their quotas"),
         "plan": Noun("buckram.cli.plan:plan", "When disks are full, and how many bookies a load needs"),
         "upgrade-check": Noun(
-            "buckram.cli.upgrade_check:upgrade_check", "Whether bookies can be upgraded to this release"
+            "buckram.cli.upgrade_check:upgrade_check", "Check whether bookies can be upgraded to this release"
         ),
         "gateway": Noun("buckram.cli.gateway:gateway", "Serve the cluster over HTTP, with a web console"),
         "exporter": Noun("buckram.cli.exporter:exporter", "Serve metrics of streams, cursors, databases and more"),
     },
     "Secure": {
         "token": Noun("buckram.cli.token:token", "Tokens, by which clients are known to bookies"),
-        "acl": Noun("buckram.cli.acl:acl", "Who may do what with namespaces, streams and objects"),
+        "acl": Noun("buckram.cli.acl:acl", "Manage who may do what with namespaces, streams and objects"),
         "certificate": Noun("buckram.cli.certificate:certificate", "Certificates of a secured cluster"),
         "key": Noun("buckram.cli.key:key", "Keys of namespaces whose entries are encrypted"),
         "apache-client": Noun(

@@ -37,7 +37,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class Sink(Protocol):
-    """Where the bytes of an object go."""
+    """Destination for the bytes of an object."""
 
     def write(self, data: bytes, /) -> object: ...
     def flush(self) -> None: ...
@@ -58,8 +58,8 @@ def split(full: str) -> tuple[str, str]:
 
 @asynccontextmanager
 async def objects_of(client: Client, namespace: str, name: str) -> AsyncIterator[Objects]:
-    """The objects of a namespace. Where there is none, the first part of a name with slashes may have been taken for
-    it: NoSuchNamespace says so."""
+    """Yield the objects of a namespace. If it does not exist, the first part of a name with slashes may have been taken
+    for a namespace: NoSuchNamespace then says so."""
     try:
         async with client.objects(namespace) as objects:
             yield objects
@@ -123,7 +123,7 @@ def put(
 @metadata_option
 @json_option
 def get(name: str, file: str, start: int, length: int | None, raw: bool, uri: str | None, as_json: bool) -> None:
-    """Write the bytes of an object to FILE, default standard output. With --json only what is known of it is printed.
+    """Write the bytes of an object to FILE, default standard output. With --json only its metadata is printed.
 
     A file appears when all of it is there and has the object's digest.
 
@@ -284,9 +284,9 @@ def delete(name: str, if_match: int | None, recursive: bool, yes: bool, uri: str
 @metadata_option
 @json_option
 def sweep(namespace: str, grace: str, uri: str | None, as_json: bool) -> None:
-    """Give back the space of what was deleted or has expired. What writers left that died goes as well.
+    """Free the space of objects that were deleted or have expired. Leftovers of writers that died are removed as well.
 
-    A process that writes objects for long does so by itself. Fit for cron where only short commands write.
+    A long-running process that writes objects does so by itself. Run this from cron where only short commands write.
 
     \b
     Example:
@@ -310,7 +310,7 @@ object_.add_command(abort)
 
 @contextmanager
 def _input(file: str) -> Iterator[tuple[BinaryIO | FileIO, int | None]]:
-    """The file that is put, and its size where that is known."""
+    """Yield the file to put, and its size if that is known."""
     if file == "-":
         # Without a buffer: its lock would be held by the thread that reads when the command ends early.
         with open(0, "rb", buffering=0, closefd=False) as data:

@@ -29,7 +29,8 @@ DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 
 
 def quorum(text: str, write: int | None, ack: int | None) -> Quorum:
-    """From `E` or `E/Qw/Qa` and the two other options; what is left out: Qw = E, Qa = the majority of Qw."""
+    """Return the quorum from `E` or `E/Qw/Qa` and the two other options. Defaults: Qw = E, Qa = the majority of Qw.
+    Raises InvalidArgument if both forms name quorums."""
     from buckram.core.ledgers.quorum import Quorum
 
     if write is None and ack is None:
@@ -93,7 +94,7 @@ def quorum_options(default: str = "3/3/2") -> Callable[[F], F]:
 
 
 def ledger_options(command: F) -> F:
-    """What a new ledger is made with."""
+    """Add the options for the creation of a ledger: quorums, digest, password and custom metadata."""
     command = click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Custom metadata; repeatable.")(command)
     command = password_option(command)
     command = click.option("--digest", type=click.Choice(DIGESTS), default="crc32c", show_default=True)(command)
@@ -113,14 +114,15 @@ def custom_metadata(pairs: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def cluster_uri(given: str | None) -> str:
-    """The URI in force; ConfigError that says how to start or name a cluster when there is none."""
+    """Return the URI in force; raises ConfigError, which tells how to start or name a cluster, if there is none."""
     return given or default_uri(os.environ, Path.cwd(), how="give --metadata URI")
 
 
 def connected(
     uri: str | None, *, wire_protocol: int | None = None, service: str = ""
 ) -> AbstractAsyncContextManager[Client]:
-    """The client of one command, configured by the environment. `service`: its name in telemetry, if it serves."""
+    """Return the client of one command, configured by the environment. `service`: its name in telemetry, if it
+    serves."""
     from dataclasses import replace
 
     from buckram.cluster import connect
@@ -136,7 +138,7 @@ def connected(
 
 @asynccontextmanager
 async def _explained(opening: AbstractAsyncContextManager[Client]) -> AsyncIterator[Client]:
-    """A client whose commands say of a stream that does not exist that its namespace does not."""
+    """Yield a client; a NoSuchStream in the block becomes NoSuchNamespace if the namespace does not exist either."""
     async with opening as client:
         try:
             yield client
@@ -153,7 +155,8 @@ async def _explained(opening: AbstractAsyncContextManager[Client]) -> AsyncItera
 
 @asynccontextmanager
 async def metadata_of(uri: str | None) -> AsyncIterator[TreeStore]:
-    """The cluster's metadata store alone, for what needs no bookie: a client costs half a second of imports."""
+    """Yield the cluster's metadata store alone, for commands that need no bookie: a client costs half a second of
+    imports."""
     from buckram.metadata.uri import open_store
 
     store = await open_store(cluster_uri(uri))
@@ -181,7 +184,7 @@ def read_toml(path: str | None) -> Mapping[str, Any]:
 
 
 _CANCELLED_WITHIN_S = 3.0
-"""What goes on until Ctrl-C has nothing to put in order that takes longer."""
+"""Seconds to wait for the clean-up of cancelled work after Ctrl-C."""
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
@@ -198,7 +201,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 
 def watch_async(main: Coroutine[Any, Any, None]) -> None:
-    """As `run_async`, for what goes on until Ctrl-C, which is its normal end."""
+    """Run like `run_async`, for commands that go on until Ctrl-C, which is their normal end."""
     try:
         run_async(_until_cancelled(main))
     except KeyboardInterrupt:
@@ -208,7 +211,8 @@ def watch_async(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def _until_cancelled(main: Coroutine[Any, Any, None]) -> None:
-    """Run it. A cancellation that gets lost, because what it interrupted ended in the same moment, comes again."""
+    """Run a coroutine. A cancellation that gets lost, because the interrupted step ended at the same moment, is
+    repeated."""
     import asyncio
 
     task = asyncio.ensure_future(main)
@@ -222,7 +226,8 @@ async def _until_cancelled(main: Coroutine[Any, Any, None]) -> None:
 
 
 def oidc_issuer() -> Issuer | None:
-    """The issuer whose tokens a gateway or a server of databases takes beside the cluster's own. ConfigError."""
+    """Return the issuer whose tokens a gateway or a server of databases accepts besides the cluster's own. Raises
+    ConfigError."""
     from buckram.config import load
     from buckram.core.security.oidc import issuer_of
 

@@ -1,4 +1,4 @@
-"""How commands speak: JSON and results on standard output, progress and remarks on standard error."""
+"""Output conventions: JSON and results on standard output, progress and remarks on standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from buckram.types import LedgerMetadata
 
 
 def emit(value: Mapping[str, Any]) -> None:
-    """One JSON line, at once, which no terminal obeys."""
+    """Print one JSON line at once, without control characters."""
     print(json.dumps(value, default=_plain).replace("\x7f", "\\u007f"), flush=True)
 
 
@@ -94,12 +94,12 @@ class Degradable(Protocol):
 
 @dataclass(slots=True)
 class Bar:
-    """What a command that copies tells of its progress; nothing where nothing is shown."""
+    """Progress of a command that copies; does nothing if no bar is shown."""
 
     _show: Callable[[int, int], None] | None = None
 
     def advance(self, count: int, size: int = 0) -> None:
-        """So many more entries or records, of so many bytes together."""
+        """Add `count` entries or records of `size` bytes together."""
         if self._show is not None:
             self._show(count, size)
 
@@ -118,7 +118,8 @@ def input_size() -> int | None:
 
 
 def shows_bar(*, reading: bool) -> bool:
-    """Whether `transfer` shows a bar: at a terminal, unless results go there, or somebody types what is written."""
+    """Return whether `transfer` shows a bar: at a terminal, unless results are printed there, or the input is typed
+    there."""
     return sys.stderr.isatty() and not (sys.stdout if reading else sys.stdin).isatty()
 
 
@@ -132,10 +133,10 @@ def transfer(
     reading: bool = False,
     file: bool = False,
 ) -> Iterator[Bar]:
-    """A bar for what is copied: how many, bytes, rate and time left. `total`: bytes; `count`: entries or records.
+    """Yield a progress bar: count, bytes, rate and time left. `total`: bytes; `count`: entries or records.
 
-    `reading`: results go to standard output, so a terminal there shows no bar, and typing is no matter. `file`: what is
-    copied comes from a file or goes into one, so neither matters.
+    `reading`: results go to standard output, so there is no bar if that is a terminal; whether standard input is one
+    does not matter. `file`: the data come from a file or go into one, so neither matters.
     """
     if not show or not (shows_bar(reading=reading) or (file and sys.stderr.isatty())):
         yield Bar()
@@ -181,13 +182,13 @@ def transfer(
 
 class Advance(Protocol):
     def __call__(self, amount: int, whole: int | None = None, text: str = "", /) -> None:
-        """Show that so much more is done, and where they are given a new whole and a text behind the bar."""
+        """Add `amount` to the progress; `whole` replaces the total and `text` the text behind the bar, where given."""
         ...
 
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None, *, show: bool = True, rest: bool = False) -> Iterator[Advance]:
-    """A bar on standard error, only at a terminal; the value is called with how much more is done.
+    """Yield a bar on standard error, only at a terminal; the value is called with how much more is done.
 
     `rest`: and with the total, which may grow, and what stands behind the bar.
     """

@@ -27,7 +27,7 @@ class Suggesting(click.Group):
 
 
 class PartsGroup(Suggesting):
-    """`parts` says of each command that is defined elsewhere where that is: MODULE:NAME."""
+    """Group whose commands are partly defined elsewhere: `parts` maps their names to MODULE:NAME."""
 
     def __init__(self, *arguments: Any, parts: Mapping[str, str], **options: Any) -> None:
         super().__init__(*arguments, **options)

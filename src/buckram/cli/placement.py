@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def placement() -> None:
-    """Which bookies hold which copies, by region, zone and rack."""
+    """Show and set where copies are, by region, zone and rack."""
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def placement() -> None:
 @metadata_option
 @json_option
 def explain(ledger_id: int | None, new: bool, name: str | None, uri: str | None, as_json: bool) -> None:
-    """Why each bookie is a member of a ledger or is not. Also whether the placement is met.
+    """Explain why each bookie is a member of a ledger or is not. Also whether the placement is met.
 
     Exit code 1 when it is not.
 
@@ -133,18 +133,18 @@ def check(fix: bool, password: str, uri: str | None, as_json: bool) -> None:
 
 
 Row = tuple["Misplaced", "RepairReport | str | None", bool]
-"""A ledger, what a repair of it said, and whether it breaks its placement still."""
+"""Ledger, result of its repair, and whether it still breaks its placement."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """What a check of all ledgers found."""
+    """Result of a check of all ledgers."""
 
     ledgers: int = 0
     rows: list[Row] = field(default_factory=list)
     unreadable: list[MalformedRecord] = field(default_factory=list)
     short: list[Shortage] = field(default_factory=list)
-    """What no choice of bookies would give: no fault of a ledger, and no move mends it."""
+    """Requirements that no choice of bookies can meet: not a fault of a ledger, and no move mends them."""
 
 
 async def _check(uri: str | None, fix: bool, password: str) -> Checked:
@@ -168,7 +168,7 @@ async def _check(uri: str | None, fix: bool, password: str) -> Checked:
 
 
 async def _note(client: Client, checked: Checked) -> None:
-    """Have `status` tell what is left, and not what the last check of the auditor found."""
+    """Publish the remaining misplaced ledgers, so that `status` does not show the auditor's older result."""
     from buckram.healing.board import Board
     from buckram.healing.ledger_walk import Checked as Counted
     from buckram.healing.overview import PLACEMENT
@@ -247,14 +247,15 @@ def _misplaced_json(one: Misplaced, done: RepairReport | str | None, left: bool)
 
 @placement.group("topology")
 def topology() -> None:
-    """Where bookies are. What is set here wins over what a bookie says itself; clients that run follow at once."""
+    """Show and set where bookies are. A location set here overrides the bookie's own; running clients follow at
+    once."""
 
 
 @topology.command("show")
 @metadata_option
 @json_option
 def show(uri: str | None, as_json: bool) -> None:
-    """Location and labels of each bookie, and who says so.
+    """Show location and labels of each bookie, and their source.
 
     \b
     Example:
@@ -291,7 +292,7 @@ def set_location(
 @metadata_option
 @json_option
 def load(file: str, uri: str | None, as_json: bool) -> None:
-    """Take all locations from a file. Each line is BOOKIE PATH [LABEL ...]; they replace what was set before.
+    """Read all locations from a file. Each line is BOOKIE PATH [LABEL ...]; they replace all earlier settings.
 
     \b
     Example:
@@ -339,7 +340,7 @@ async def _load(uri: str | None, file: str, lines: Sequence[str]) -> tuple[Topol
 
 
 async def _known(client: Client) -> list[str]:
-    """Every bookie that has a cookie or is registered."""
+    """Return every bookie that has a cookie or is registered."""
     there = client.services.bookies.bookies
     return sorted(dict.fromkeys((*await client.services.store.known_bookies(), *there.writable, *there.readonly)))
 

@@ -250,7 +250,7 @@ def size(
     copy_rate: str | None,
     as_json: bool,
 ) -> None:
-    """How many bookies a rate, a retention and a loss to survive need. Exit code 1 where no number is enough.
+    """Compute the bookies for a rate, a retention and a loss. Exit code 1 where no number is enough.
 
     \b
     Example:

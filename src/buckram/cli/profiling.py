@@ -1,6 +1,7 @@
-"""`buckram bench --profile`: samples of this process and of the bookies of this machine while a load counts, by py-spy.
+"""`buckram bench --profile`: samples this process and the bookies of this machine with py-spy during the measured part
+of a load.
 
-What becomes of the samples is flame.py; what the machine needs in any case, floor.py. Linux only.
+The samples are evaluated in flame.py; the machine's lower bounds are measured in floor.py. Linux only.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class ProfileFailed(BuckramError):
-    """py-spy could not look into a process; says what it said."""
+    """py-spy could not profile a process; the message has its output."""
 
 
 def sampler() -> str:
-    """The py-spy to use; ConfigError where there is none."""
+    """Return the path of py-spy; raises ConfigError if it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     if found is None:
@@ -107,8 +108,8 @@ class Profile:
         )
 
     def finish(self, entries: int, size: int) -> dict[str, Any]:
-        """Write flame.svg, budget.md and budget.json for so many entries of `size` bytes; the budget: microseconds of
-        CPU per entry by process and stage, and the floor."""
+        """Write flame.svg, budget.md and budget.json for a number of entries of `size` bytes. The budget has the
+        microseconds of CPU per entry by process and stage, and the floor."""
         stacks = {name: flame.parse(self._raw(name).read_text()) for name in self.pids}
         each = {name: 1e6 * self._cpu[name] / max(1, entries) for name in self.pids}
         found: dict[str, Any] = {name: flame.budget(stacks[name], each[name]) for name in self.pids}

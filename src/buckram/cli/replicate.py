@@ -90,8 +90,8 @@ def run(
     """Copy streams with their offsets, until Ctrl-C. With --once it ends when all is there. Each record once.
 
     A whole namespace is copied with its databases, machines, objects and grants. May be killed at any time, and run
-    again: it goes on after the last record that the target has. What is in the target is a mirror, which nobody else
-    writes to until it is promoted.
+    again: it goes on after the last record that the target has. The target holds mirrors, which refuse other writers
+    until they are promoted.
 
     \b
     Examples:
@@ -248,9 +248,9 @@ async def _follow(
 @_OTHER
 @json_option
 def status(namespaces: tuple[str, ...], uri: str | None, other: str, as_json: bool) -> None:
-    """Which namespaces are replicated, and how far behind. The lag is in records, bytes and seconds.
+    """Show which namespaces are replicated, and how far behind. The lag is in records, bytes and seconds.
 
-    Lags are exact where both clusters can be reached. Otherwise they are as they were last written down.
+    Lags are exact where both clusters can be reached. Otherwise the last recorded ones are shown.
 
     \b
     Examples:
@@ -319,7 +319,7 @@ def _shown(value: float | None) -> float | str:
 @yes_option
 @json_option
 def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool, as_json: bool) -> None:
-    """Make the mirrors of a namespace writable. Records and objects of the other side that were not copied are told.
+    """Make the mirrors of a namespace writable. Reports records and objects of the other side that were not copied.
 
     The other side takes no records from then on, or as soon as a replication meets it again if it cannot be reached
     now. Records that it has and that were not copied stay there: `buckram replicate reconcile` says which.
@@ -438,7 +438,7 @@ def reconcile(
 async def _reconciled(
     namespace: str, uri: str | None, other: str, found: Sequence[Difference] | None, rate: str | None
 ) -> tuple[list[Difference], KeptObjects | None]:
-    """The differences; if `found` is given they are reconciled, provided that they are still the same."""
+    """Return the differences; if `found` is given they are reconciled, provided that they are still the same."""
     from buckram.replication.reconciling import differences, differing_objects
     from buckram.replication.reconciling import reconcile as reconciled
     from buckram.replication.sides import read_link, side_of

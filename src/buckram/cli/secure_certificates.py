@@ -1,7 +1,7 @@
-"""The certificates of `buckram up --secure`: made where they are missing, and made anew before they end.
+"""The certificates of `buckram up --secure`: made if they are missing, and renewed before they end.
 
-They are in DIR/security: the authority's own (`ca`), and those of the servers that it signed. Whoever uses one reads
-its file again when that changes, so nothing has to be started again. Needs the extra `security`. Not here: the rule
+They are in DIR/security: the authority's own (`ca`), and those of the servers that it signed. Their users read a
+changed file again, so nothing has to be restarted. Needs the extra `security`. Not here: the rule
 (`core/security/certificates.py`), certificates of Apache's clients (`cli/apache_access.py`).
 """
 
@@ -21,17 +21,17 @@ from buckram.errors import ConfigError, InvalidArgument
 
 AUTHORITY = "ca"
 SERVERS = ("bookie", "gateway", "zookeeper", "etcd")
-"""Whose certificates there may be. All bookies of `up` show one."""
+"""Servers that may have a certificate. All bookies of `up` share one."""
 BOTH = "both.pem"
 """ZooKeeper takes its certificate and the key from one file."""
 LOOK_S = 3600.0
-"""So often `up` looks, while it runs, whether one is due."""
+"""Seconds between two checks of a running `up` whether a certificate is due for renewal."""
 _LOCK = "certificates.lock"
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One certificate as it is now."""
+    """Current state of one certificate."""
 
     name: str
     file: Path
@@ -45,7 +45,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Those of `folder`, which is DIR/security. `clock` is for tests."""
+    """Certificates in `folder`, which is DIR/security. `clock` is replaced by tests."""
 
     folder: Path
     clock: Callable[[], float] = time.time
@@ -54,7 +54,7 @@ class Certificates:
         return self.folder / f"{name}.pem"
 
     def shown(self) -> Sequence[Shown]:
-        """All that are there, the authority's first. ConfigError for one that cannot be read."""
+        """Return all that are there, the authority's first. Raises ConfigError for one that cannot be read."""
         found = [name for name in (AUTHORITY, *SERVERS) if self.file(name).exists()]
         return [Shown(name, self.file(name), self._life(name)) for name in found]
 
@@ -71,7 +71,7 @@ class Certificates:
         return due
 
     def renew(self, names: Sequence[str]) -> None:
-        """Make these anew, however long they would live. InvalidArgument for one that is not there."""
+        """Make these anew, however long they would live. Raises InvalidArgument for one that is not there."""
         known = [one.name for one in self.shown()]
         for name in names:
             if name not in known:
@@ -82,7 +82,7 @@ class Certificates:
             self._make(sorted(names, key=known.index))
 
     def named(self, file: Path) -> str:
-        """The name of the certificate in this file of the folder. InvalidArgument."""
+        """Return the name of the certificate in this file of the folder. Raises InvalidArgument."""
         for one in self.shown():
             if file.exists() and one.file.samefile(file):
                 return one.name
@@ -101,7 +101,8 @@ class Certificates:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """One process at a time makes certificates: a key and its certificate belong together."""
+        """Hold the lock under which one process at a time makes certificates: a key and its certificate belong
+        together."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -111,7 +112,7 @@ class Certificates:
             os.close(held)
 
     def _make(self, names: Sequence[str]) -> None:
-        """The authority is needed for this alone: its key may be elsewhere until then."""
+        """Make these certificates. Only this needs the authority's key, which may be kept elsewhere otherwise."""
         from buckram.runtime.net.authority import Authority, write_private
 
         authority, hosts = Authority(self.folder), ["127.0.0.1", "::1", "localhost", socket.gethostname()]
@@ -125,7 +126,7 @@ class Certificates:
 
 
 class Renewing:
-    """Looks now and then, while `up` runs, and says what was made anew, or why that failed."""
+    """Periodic renewal while `up` runs; reports renewed certificates, or why renewal failed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What `buckram up --secure` makes below its directory: an authority, certificates, tokens, and who uses which.
+"""Security files that `buckram up --secure` makes below its directory: an authority, certificates and tokens.
 
 Needs the extra `security`. Not here: the cluster's directory itself (`cli/cluster_directory.py`).
 """
@@ -47,7 +47,7 @@ class SecureDirectory:
         return Certificates(self.path)
 
     async def prepare(self, store: MetadataStore) -> None:
-        """Make what is missing, and certificates and tokens anew that end soon. ConfigError without the extra
+        """Make what is missing, and renew certificates and tokens that end soon. Raises ConfigError without the extra
         `security`."""
         need_extra("--secure")
         from buckram.runtime.net.authority import write_private
@@ -65,7 +65,7 @@ class SecureDirectory:
             await security.change_acl(lambda acl: acl.granting(f"token:{CLIENT}", "default", everything))
 
     async def _lasts(self, security: SecurityStore, store: MetadataStore, file: Path) -> bool:
-        """Whether the file holds a token of this cluster that counts for a good while."""
+        """Return whether the file holds a token of this cluster that stays valid for at least _RENEW_S seconds."""
         from buckram.core.security.tokens import TokenRefused, verify
 
         try:
@@ -77,7 +77,7 @@ class SecureDirectory:
         return True
 
     def bookie_settings(self) -> dict[str, str]:
-        """The environment of the bookies."""
+        """Return the environment variables of the bookies."""
         return {
             "BUCKRAM_TLS_MODE": "required",
             "BUCKRAM_TLS_CA": str(self.ca),
@@ -91,9 +91,9 @@ class SecureDirectory:
         }
 
     def gateway_tls(self) -> TlsConfig:
-        """What the gateway shows, and whom it trusts where it sends requests on."""
+        """Return the gateway's certificate and key, and the authority that it trusts when it forwards requests."""
         return TlsConfig("required", str(self.ca), str(self.path / "gateway.pem"), str(self.path / "gateway.key"))
 
     def admin_settings(self) -> dict[str, str]:
-        """The environment of what looks after the cluster."""
+        """Return the environment variables of the services that maintain the cluster."""
         return {"BUCKRAM_CA": str(self.ca), "BUCKRAM_TOKEN": self.admin_token}

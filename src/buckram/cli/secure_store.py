@@ -1,8 +1,8 @@
-"""What the ZooKeeper or etcd of a cluster has of `buckram up --secure`: a certificate, a user, and how to enter it.
+"""Security of the ZooKeeper or etcd of `buckram up --secure`: a certificate, a user and its password.
 
-Whoever enters it as that user is an administrator of the cluster. ZooKeeper may have further logins, of Apache's
-clients. It reads its users when it starts, so `up` starts it again when they change. Not here: bookies and clients
-(`cli/secure_directory.py`), what those logins may do (`metadata/zookeeper/shared_tree.py`).
+That user is an administrator of the cluster. ZooKeeper may have further logins, of Apache's clients. It reads its users
+when it starts, so `up` starts it again when they change. Not here: bookies and clients (`cli/secure_directory.py`),
+what those logins may do (`metadata/zookeeper/shared_tree.py`).
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ Cancelled = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class SecureStore:
-    """`kind` is zookeeper or etcd. Its files are among those of `guard`, and for their owner only."""
+    """Secured metadata store. `kind` is zookeeper or etcd. Its files are among those of `guard`, readable by their
+    owner only."""
 
     guard: SecureDirectory
     kind: str
 
     def start(self, directory: Path, deadline_s: float, cancelled: Cancelled) -> ZooKeeperServer | EtcdServer:
-        """Start the server so that it takes TLS only, and nobody without a password. The errors of `start_zookeeper`
-        and `start_etcd`, and ConfigError without the extra `security`."""
+        """Start the server with TLS only and passwords required. Raises the errors of `start_zookeeper` and
+        `start_etcd`, and ConfigError without the extra `security`."""
         self.prepare()
         with removed_on_failure(directory, whole=True):
             return self._start(directory, deadline_s, cancelled)
@@ -85,7 +86,7 @@ class SecureStore:
         return f"etcds://{server.address}/buckram" if self.kind == "etcd" else f"zk://{server.address}/ledgers"
 
     def settings(self) -> dict[str, str]:
-        """The environment of whoever opens the store: bookies, and administrators."""
+        """Return the environment variables for processes that open the store: bookies, and administrators."""
         if self.kind == "etcd":
             return {ETCD_CA: str(self.guard.ca), ETCD_AUTH: f"{USER}:{self.password}"}
         login = f"sasl:{ZOOKEEPER_USER}:{self.password}"
@@ -133,7 +134,7 @@ class SecureStore:
         return found
 
     def change_login(self, user: str, password: str | None) -> None:
-        """Give a user a password, or take the login away. It counts when ZooKeeper has been started again."""
+        """Give a user a password, or take the login away. It takes effect when ZooKeeper has been restarted."""
         from buckram.runtime.net.authority import write_private
 
         with (self.guard.path / "zookeeper.lock").open("a") as held:

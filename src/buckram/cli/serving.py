@@ -1,4 +1,4 @@
-"""What commands that run until they are told to stop share, and those that serve HTTP: addresses, tokens, TLS."""
+"""Shared parts of commands that run until they are stopped, and of those that serve HTTP: addresses, tokens, TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How clients reach a server, and what it asks of them."""
+    """Address of a server, and what it requires of clients."""
 
     host: str
     port: int
@@ -31,13 +31,14 @@ class Reach:
     tokens: bool
     tls: TlsConfig | None
     ca: str
-    """The file of those who certify other servers; empty: whom this system trusts."""
+    """File of the authorities of other servers; empty: the system's authorities."""
     hosts: Sequence[str]
     pages: Sequence[str]
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Reach:
-        """From the values of `serving_options`, which are taken out of `options`. InvalidArgument."""
+        """Make the address from the values of `serving_options`, which are removed from `options`. Raises
+        InvalidArgument."""
         advertise = options.pop("advertise")
         if advertise is not None and not advertise.startswith(("http://", "https://")):
             raise InvalidArgument(f"--advertise {advertise!r}: needs a URL such as http://10.0.0.7:8080")
@@ -56,7 +57,7 @@ class Reach:
 
 
 def serving_options(command: F) -> F:
-    """The options that `Reach` is made of."""
+    """Add the options from which `Reach` is made."""
     for option in (
         click.option("--allow-origin", "pages", multiple=True, metavar="URL", help="Origin of pages that may use it."),
         click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name by which clients reach it."),
@@ -92,7 +93,7 @@ def stoppable(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def stop_event() -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set."""
+    """Return an event that SIGINT and SIGTERM set."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

@@ -55,7 +55,7 @@ def spark_conf(
 
     With several gateways paths begin with webhdfs://buckram/, and the client goes on with another gateway when one
     dies. In Python `buckram.spark.configure(builder, URI)` sets the same, and starts a relay between the driver and
-    several gateways, which keeps what is under way when one dies.
+    several gateways, which keeps running transfers alive when one dies.
 
     \b
     Examples:

@@ -1,4 +1,5 @@
-"""`buckram status`: one screen of bookies, space, ledgers that lack copies with reasons, rates and what is left."""
+"""`buckram status`: one screen of bookies, space, ledgers that lack copies with reasons, rates and remaining
+capacity."""
 
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 @metadata_option
 @json_option
 def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
-    """How the cluster is: bookies, space, ledgers without copies.
+    """Show health: bookies, space, ledgers without copies.
 
-    Every ledger that lacks copies has its reason. Exit code 1 if something is an error; warnings leave it at 0.
+    Every ledger that lacks copies is shown with its reason. Exit code 1 if something is an error; warnings leave it at
+    0.
 
     \b
     Examples:
@@ -57,7 +59,8 @@ def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
 
 
 async def _watch(gatherer: Gatherer, pause: float, as_json: bool) -> None:
-    """Look for ever. While the metadata store is away that is said, and it goes on when it is back."""
+    """Show the health again and again. While the metadata store is away, that is reported, and it goes on
+    afterwards."""
     while True:
         found = await gatherer.look()
         if not as_json:
@@ -108,7 +111,7 @@ def _show_healing(healing: Overview) -> None:
 
 
 def _show_bookies(bookies: tuple[BookieState, ...]) -> None:
-    """All of a small cluster; of a large one those that are not well, and the fullest."""
+    """Print all bookies of a small cluster; of a large one those with problems, and the fullest."""
     shown = sorted(bookies, key=lambda one: (one.state == "writable", one.free_bytes or 0))[:MOST_LEDGERS]
     rows = [(one.id, one.state, _gb(one.free_bytes), _gb(one.total_bytes)) for one in bookies if one in shown]
     table(("BOOKIE", "STATE", "FREE GB", "OF GB"), rows)
@@ -123,7 +126,7 @@ def _show_bookies(bookies: tuple[BookieState, ...]) -> None:
 
 
 def ago(seconds: float | None) -> str:
-    """For people: "3 h ago"; empty where it is not known."""
+    """Return a duration as text for people, such as "3 h ago"; empty for None."""
     if seconds is None:
         return ""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):

@@ -11,11 +11,11 @@ CHUNKS_WAITING = 4
 
 
 class Lines:
-    """`async for batch in Lines()`: lists of lines without their ends; a last line without an end counts, too.
+    """`async for batch in Lines()`: lists of lines without their ends, including an unterminated last line.
 
-    A daemon thread reads big chunks, because files cannot be waited for on a loop; at most CHUNKS_WAITING wait.
-    `stop` ends the iteration after what was taken so far, even while the thread still waits for input. Of a line longer
-    than `longest` bytes what was read so far is handed out: the caller is to refuse it, not to wait for its end.
+    A daemon thread reads big chunks, because files cannot be waited for on a loop; at most CHUNKS_WAITING wait. `stop`
+    ends the iteration after what was taken so far, even while the thread still waits for input. The part that was read
+    of a line longer than `longest` bytes is handed out: the caller refuses it instead of waiting for its end.
     """
 
     def __init__(self, longest: int, descriptor: int = 0) -> None:

@@ -25,7 +25,7 @@ _ERRORS = "buckram-printable"
 
 
 class OutputLost(Exception):
-    """Standard output takes no more, so what was printed is incomplete."""
+    """Standard output cannot be written any more, so the printed result is incomplete."""
 
 
 class _Output(io.FileIO):
@@ -53,7 +53,7 @@ class Screen(io.TextIOWrapper):
 
 
 class Obeyed:
-    """A Screen for those who know what they write, such as a progress bar."""
+    """A Screen that passes control characters, for trusted writers such as a progress bar."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -83,7 +83,7 @@ class Payload:
 
 
 def visible(text: str) -> str:
-    """The text with escapes, such as \\x1b, in the place of control characters."""
+    """Return the text with escapes, such as \\x1b, in the place of control characters."""
     return _OBEYED.sub(_escape, text)
 
 
@@ -98,13 +98,13 @@ def clear_screen() -> None:
 
 
 def obeyed(stream: IO[str]) -> IO[str]:
-    """The stream without escapes."""
+    """Return the stream that writes control characters unescaped."""
     return Obeyed(stream) if isinstance(stream, Screen) else stream  # type: ignore[return-value]
 
 
 def open_standard_files() -> None:
-    """A process that was started with one of them closed gets /dev/null there: else the first file or socket that it
-    opens has that number, and libuv aborts when it closes one below 3. sys.stdout stays None. First of all calls."""
+    """Open /dev/null in the place of standard files that are closed: else the first file or socket that the process
+    opens gets that number, and libuv aborts when it closes one below 3. sys.stdout stays None. First of all calls."""
     number = 0
     while number <= 2:
         number = os.open(os.devnull, os.O_RDWR)
@@ -116,8 +116,8 @@ def open_standard_files() -> None:
 
 
 def name_output() -> None:
-    """From now on printing raises OutputLost where it raised an OSError without a name, prints escapes for what the
-    encoding does not have, and escapes what a terminal would obey. For a process's main only."""
+    """Replace standard output and error: printing then raises OutputLost instead of an OSError without a name, and
+    escapes what the encoding lacks and what a terminal would obey. For a process's main only."""
     codecs.register_error(_ERRORS, _printable)
     old = sys.stdout
     if old is not None:  # started with standard output closed
@@ -132,7 +132,7 @@ def name_output() -> None:
 
 
 def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Bytes that came as bytes go as bytes, such as those of a name on the command line; the rest is escaped."""
+    """Write undecodable input bytes, such as those of a name on the command line, unchanged; escape the rest."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     part = error.object[error.start : error.end]

@@ -94,7 +94,7 @@ def create(
 @metadata_option
 @json_option
 def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str | None, as_json: bool) -> None:
-    """The streams of a namespace, or of all, by their full names.
+    """List the streams of a namespace, or of all, by their full names.
 
     \b
     Example:

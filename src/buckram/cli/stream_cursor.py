@@ -31,7 +31,7 @@ def cursor() -> None:
 @metadata_option
 @json_option
 def list_cursors(name: str, uri: str | None, as_json: bool) -> None:
-    """The cursors of a stream, each with its lag in records.
+    """List the cursors of a stream, each with its lag in records.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def list_cursors(name: str, uri: str | None, as_json: bool) -> None:
 
 
 class CursorBackwards(CursorMoved):
-    """What `cursor set` says: nobody else moved the cursor, it stands there."""
+    """Error of `cursor set`: the cursor stands there, no other reader has moved it."""
 
     def __init__(self, stream: str, cursor: str, offset: int, wanted: int) -> None:
         StreamError.__init__(

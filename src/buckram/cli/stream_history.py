@@ -89,7 +89,8 @@ def offload(
 
 
 async def _check_policy_place(client: Client, namespace: str, location: str) -> None:
-    """InvalidArgument where others set policies, and the operator has not listed the place that this one names."""
+    """Raise InvalidArgument if others may set policies, and the operator has not listed the place that this one
+    names."""
     from buckram.metadata.security import SecurityStore
 
     places = janitor_places()[1]
@@ -213,7 +214,7 @@ def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: st
     B is a stream, or the place that A was exported or offloaded to.
 
     Two streams are compared from where both begin, and must end at the same offset. Files are compared as far as they
-    go. Exit code 1 if there is a difference; the first one is told.
+    go. Exit code 1 if there is a difference; the first one is reported.
 
     \b
     Examples:

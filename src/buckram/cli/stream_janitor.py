@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @metadata_option
 @json_option
 def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: str | None, as_json: bool) -> None:
-    """Carry out retention, free space, remove what crashes left. This is done in all streams of the cluster.
+    """Carry out retention, free space, remove leftovers of crashes. This is done in all streams of the cluster.
 
     It also makes the backups of databases that policies ask for, at the places of BUCKRAM_JANITOR_BACKUP_PLACES, and
     keeps history at those of BUCKRAM_JANITOR_OFFLOAD_PLACES only.
@@ -79,7 +79,8 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
 
 
 def janitor_places() -> tuple[dict[str, str], OffloadPlaces]:
-    """Where backups of databases and history may be, as an operator has listed it. ConfigError."""
+    """Return the places for backups of databases and for history, as an operator has listed them. Raises
+    ConfigError."""
     from buckram.config import load
     from buckram.core.db.backups import parse_places
     from buckram.core.streams.offload_places import parse_offload_places
@@ -112,9 +113,10 @@ def _tell(report: JanitorReport, as_json: bool) -> None:
 @metadata_option
 @json_option
 def orphans(delete: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Ledgers that were made for a stream but have no place in it. Those that are safe to delete are told.
+    """List ledgers made for a stream that have no place in it. Shows which are safe to delete.
 
-    Reads the record of every ledger. One that is in progress may still become a segment: the janitor knows when not.
+    Reads the record of every ledger. One that is in progress may still become a segment; the janitor decides when it
+    cannot.
 
     \b
     Example:

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 OFFSET = click.IntRange(min=0)
 COMMIT_S = 0.5
-"""How long what was printed may wait for its commit: one for each batch would cost more than reading."""
+"""Longest delay in seconds between printing records and committing them: a commit per batch would cost more than
+reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How records are printed."""
+    """Format in which records are printed."""
 
     as_json: bool
     raw: bool
@@ -154,7 +155,7 @@ def tail(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Print the last records of a stream, and with -f those that come.
+    """Print the last records of a stream, and with -f new ones.
 
     \b
     Examples:
@@ -191,7 +192,8 @@ def _start(text: str | None) -> int | str:
 async def _print(
     reader: StreamReader, form: Form, count: int | None, commit: bool, expected: int | None = None
 ) -> None:
-    """Until the end, `count`, or Ctrl-C, which is how one ends following. What was printed is committed soon after."""
+    """Print records until the end, `count`, or Ctrl-C, which is the way to end following. Printed records are committed
+    soon after."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     out = Payload(raw=form.raw)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,6 +1,6 @@
-"""How `buckram stream` prints streams: as text, and as JSON.
+"""Output of `buckram stream`: streams as text, and as JSON.
 
-Not here: the commands, and finding out what they print (`cli/stream.py`).
+Not here: the commands, and gathering what they print (`cli/stream.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def print_stream(
     as_json: bool,
     tiers: dict[str, dict[str, int]] | None = None,
 ) -> None:
-    """Print a stream with its cursors, with these segments, and with what is in each tier if that is known."""
+    """Print a stream with its cursors, these segments, and the contents of each tier if `tiers` is given."""
     if as_json:
         shown = info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
         shown |= {"tier": tiers} if tiers is not None else {}

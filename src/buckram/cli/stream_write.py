@@ -83,7 +83,7 @@ def write(
     """Append lines of standard input to a stream as records.
 
     With --jsonl a line is an object with value or value_base64 (null deletes a key), and optionally key or key_base64,
-    headers, timestamp_us and txid. SIGTERM and Ctrl-C end the input: what was read is written.
+    headers, timestamp_us and txid. SIGTERM and Ctrl-C end the input: all lines read so far are written.
 
     \b
     Examples:
@@ -141,7 +141,7 @@ class _Copy:
                 await writer.abandon()
 
     async def _refuse_new_name_with_blanks(self, client: Client) -> None:
-        """A typing error must not make a stream whose name has to be quoted from then on."""
+        """Refuse to create a stream with blanks in its name, which may be a typing error."""
         if not self._choice.create or not has_blanks(self._name):
             return
         try:
@@ -172,7 +172,7 @@ class _Copy:
         return await attempt(wait=True)
 
     async def _finish(self, writer: StreamWriter) -> None:
-        """Say what is stored, then what went wrong. A line that was refused keeps none before it from being stored."""
+        """Report what is stored, then the error. A refused line does not keep the lines before it from being stored."""
         from buckram.serve.views.record_lines import BadLine
 
         failure = self._failure
@@ -247,6 +247,6 @@ class _Copy:
 
 
 async def _when_lost(writer: StreamWriter, source: Lines) -> None:
-    """A writer that was taken over ends at once, not with its next line."""
+    """End the input at once when the writer is lost, not with its next line."""
     await writer.lost.wait()
     source.stop()

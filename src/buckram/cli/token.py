@@ -30,7 +30,8 @@ def token() -> None:
 
 @contextlib.asynccontextmanager
 async def security_store(uri: str | None) -> AsyncIterator[tuple[SecurityStore, str]]:
-    """The security keys of the cluster, opened directly, and the cluster's id. InvalidArgument for buckram:// URIs."""
+    """Yield the security keys of the cluster, opened directly, and the cluster's id. Raises InvalidArgument for
+    buckram:// URIs."""
     from buckram.metadata.service.uri import parse_service
     from buckram.metadata.uri import open_store
 
@@ -82,7 +83,7 @@ def create(subject: str, roles: tuple[str, ...], expires: str, new_key: bool, ur
 @click.argument("text", metavar="TOKEN")
 @json_option
 def show(text: str, as_json: bool) -> None:
-    """Print what a token says, without verifying it. TOKEN - is read from standard input."""
+    """Print the contents of a token, without verifying it. TOKEN - is read from standard input."""
     import jwt
 
     try:
@@ -100,7 +101,7 @@ _NAMES = {"id": "jti", "subject": "sub", "roles": "roles", "cluster": "aud", "is
 @metadata_option
 @json_option
 def verify(text: str, uri: str | None, as_json: bool) -> None:
-    """Say whether a token counts in this cluster now. Exit code 5 if it does not. TOKEN - is standard input."""
+    """Check whether a token is valid in this cluster now. Exit code 5 if it does not. TOKEN - is standard input."""
     from buckram.core.security.tokens import Token, TokenRefused
     from buckram.core.security.tokens import verify as verified
     from buckram.errors import Unauthorized
@@ -124,7 +125,7 @@ def verify(text: str, uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def list_(uri: str | None, as_json: bool) -> None:
-    """List the tokens that were made, those that were revoked included."""
+    """List all tokens, including revoked ones."""
 
     async def main() -> list[dict[str, Any]]:
         async with security_store(uri) as (security, _):
@@ -185,12 +186,12 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
 
 
 def time_text(seconds: float) -> str:
-    """A time in seconds since 1970, for people."""
+    """Return a time in seconds since 1970, for people."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def state_text(one: dict[str, Any], ended: str) -> str:
-    """Whether a token or a certificate counts; `ended`: the key that says that it was taken back."""
+    """Return the state of a token or a certificate; `ended` is the key that marks it as taken back."""
     if one[ended]:
         return ended
     return "expired" if one["expires_s"] <= time.time() else "counts"

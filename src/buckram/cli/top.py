@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
 
 _MOST_STREAMS = 200
-"""So many streams are looked at, in the order of their names."""
+"""Maximum streams that are shown, in the order of their names."""
 _AT_ONCE = 32
 _SHOWN = 20
 
@@ -37,7 +37,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Everything at one moment; `at_s` by the loop's clock."""
+    """Sample of everything at one moment; `at_s` by the loop's clock."""
 
     at_s: float
     bookies: dict[str, tuple[str, int | None, BookieReport]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Look:
 @metadata_option
 @json_option
 def top(every: str, once: bool, uri: str | None, as_json: bool) -> None:
-    """What bookies and streams do now, again and again.
+    """Show what bookies and streams do now, again and again.
 
     Entries and bytes per second, free space, lag of cursors. Ctrl-C ends it.
 
@@ -117,7 +117,7 @@ async def bookie_report(client: Client, bookie: str, state: str) -> tuple[str, i
 
 
 async def _stream(client: Client, namespace: str, name: str) -> Stream | None:
-    """None for one that is gone or cannot be read now."""
+    """Return a stream's end and lag; None if it is gone or cannot be read now."""
     place = client.namespace(namespace)
     try:
         end = (await place.info(name)).end
@@ -128,7 +128,7 @@ async def _stream(client: Client, namespace: str, name: str) -> Stream | None:
 
 
 def _rates(before: Look, now: Look) -> dict[str, Any]:
-    """The screen as `--json` prints it. A bookie that was restarted meanwhile counts from its start."""
+    """Return the rates in the form that `--json` prints. Rates of a bookie restarted meanwhile count from its start."""
     seconds = max(now.at_s - before.at_s, 1e-3)
 
     def rate(had: int, has: int) -> float:

@@ -34,7 +34,7 @@ from buckram.serve.webhdfs.limits import files_url
 MAX_BOOKIES = 100
 SERVER_SECONDS = 120.0
 LOST_BOOKIE_DELAY_S = 10.0
-"""Of a trial cluster: its bookies are back at once or not at all."""
+"""Grace period for lost bookies of a trial cluster, seconds: they return at once or not at all."""
 NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "etcd": "etcd"}
 
 
@@ -205,7 +205,7 @@ def _gateway(place: ClusterDirectory, uri: str, guard: SecureDirectory | None, c
 
 
 def _disks(given: str) -> list[Path]:
-    """The directories that --disks names. InvalidArgument for one that is not there, or there twice."""
+    """Return the directories that --disks names. Raises InvalidArgument for one that is not there, or there twice."""
     found: list[Path] = []
     for name in given.split(","):
         path = Path(name.strip()).absolute()
@@ -255,7 +255,7 @@ def _pages(option: str, given: str | None, count: int) -> dict[int, str]:
 
 
 def _choose_kind(place: ClusterDirectory, kind: str | None) -> None:
-    """What was chosen when the directory was made is kept."""
+    """Keep the metadata store that was chosen when the directory was made. Raises ConfigError for another one."""
     if not place.made:
         place.kind = kind or "sqlite"
     elif kind is None and place.kind != "sqlite":
@@ -286,7 +286,8 @@ def _start_server(
 
 
 def _choose_security(place: ClusterDirectory, secure: bool) -> None:
-    """A cluster that was made secure stays so, and one that was not is not changed behind the back of its clients."""
+    """Keep the security with which the directory was made: a secure cluster stays secure, and --secure raises
+    ConfigError for another one."""
     if secure and place.made and not place.secure:
         raise ConfigError(
             f"--secure: {place.root} was made without it; docs/explanation/security.md says how to turn it on"
@@ -299,7 +300,7 @@ def _choose_security(place: ClusterDirectory, secure: bool) -> None:
 
 
 async def _check_not_lost(uri: str, place: ClusterDirectory) -> None:
-    """WrongCluster where bookies have data and the metadata do not know their cluster."""
+    """Raise WrongCluster if bookies have data and the metadata do not know their cluster."""
     from buckram.bookie.lost_metadata import refuse_lost
     from buckram.metadata.uri import open_store
 
@@ -342,7 +343,7 @@ class _Users:
 
 
 def _start_again(server: ZooKeeperServer, stop: threading.Event) -> None:
-    """ZooKeeper reads its users when it starts. Sessions go on, but those of a login that was taken away."""
+    """Restart ZooKeeper, which reads its users when it starts. Sessions go on, except those of a removed login."""
     remark("the logins of ZooKeeper have changed: starting it again")
     server.kill()
     try:
@@ -354,7 +355,7 @@ def _start_again(server: ZooKeeperServer, stop: threading.Event) -> None:
 
 
 def _why_not(place: ClusterDirectory, number: int, more: str) -> str:
-    """Why a bookie cannot be started where it was, and what can be done; empty: nothing is known."""
+    """Return why a bookie cannot be started in its place, and what to do; empty if no reason is known."""
     try:
         disk = place.missing_disk(number)
         if disk is not None:
@@ -370,7 +371,7 @@ def _why_not(place: ClusterDirectory, number: int, more: str) -> str:
 
 
 def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: threading.Event) -> None:
-    """Start all that can be started; says of each other what can be done. ChildFailed when none is left."""
+    """Start all that can be started; report for each other one what can be done. Raises ChildFailed if none is left."""
     problems = []
     more = f"start again with --bookies {len(children) + 1}, then `buckram ledger repair` each ledger"
     for n, child in children.items():
@@ -408,7 +409,8 @@ def _report(
     opening: Path | None,
     as_json: bool,
 ) -> None:
-    """`opening`: the file with what opens the metadata store, where it asks for that."""
+    """Print the addresses of the cluster. `opening`: the file with the credentials of the metadata store, if it
+    requires them."""
     lines: list[tuple[ReadyLine, str | None]] = [
         (child.ready, pages.get(n)) for n, child in children.items() if child.ready is not None
     ]
@@ -460,7 +462,7 @@ def _watch(
     renewing: Renewing | None,
     stop: threading.Event,
 ) -> None:
-    """Until told to stop; says once what ended, and gives up when no bookie is left."""
+    """Watch the processes until `stop` is set; reports once what ended, and gives up when no bookie is left."""
     running = {n: child for n, child in children.items() if child.ready is not None}
     while not stop.wait(0.2):
         if isinstance(server, ZooKeeperServer) and users is not None and users.changed():

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def running_gateway(uri: str, port: int, *, tls: TlsConfig | None) -> Iterator[str | None]:
-    """Run a gateway meanwhile, and give its URL; None where it cannot run, which is said. Port 0 is any. With `tls` it
-    asks for tokens, too."""
+    """Run a gateway during the block; yield its URL, or None if it cannot run, which is reported. Port 0 is any. With
+    `tls` it requires tokens, too."""
     try:
         check_installed()
         from buckram.serve.http.server import bind, url_of

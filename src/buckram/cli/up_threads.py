@@ -1,4 +1,4 @@
-"""What `buckram up` does beside its bookies: threads with a loop of their own, the janitor and autorecovery.
+"""Background threads of `buckram up`, each with a loop of its own: the janitor and autorecovery.
 
 None of them ever ends the cluster.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
 
 ORPHANS_S = 600.0
-"""Between two looks at every ledger of the cluster."""
+"""Seconds between two scans of all ledgers of the cluster."""
 STOP_S = 10.0
 _POLL_S = 0.02
 BEGUN_S = 10.0
-"""So long is waited for work that is to be seen by others before the cluster is called ready."""
+"""Seconds to wait for visible background work before the cluster is reported as ready."""
 AGAIN_S = 5.0
 """After a failure, before the work begins anew with another client."""
 
@@ -33,7 +33,8 @@ Work = Callable[["Client", "ClusterThread"], Awaitable[None]]
 
 
 class ClusterThread:
-    """`with ClusterThread(name, uri, work):` works beside the caller. What it says is said once on standard error."""
+    """`with ClusterThread(name, uri, work):` runs work beside the caller. Its problems are reported once on standard
+    error."""
 
     def __init__(self, name: str, uri: str, work: Work, *, otherwise: str) -> None:
         """`otherwise`: what people have to do when the thread has ended."""
@@ -97,7 +98,8 @@ class ClusterThread:
 
 
 def janitor_thread(uri: str, every_s: float) -> ClusterThread:
-    """Retention, what crashes left and backups, again and again. ConfigError for a wrong list of places."""
+    """Return a thread that carries out retention, removes leftovers of crashes and makes backups, again and again.
+    Raises ConfigError for a wrong list of places."""
     from buckram.cli.stream_janitor import janitor_places
 
     places, history = janitor_places()
@@ -130,7 +132,8 @@ async def _auditor_seen(client: Client, thread: ClusterThread) -> None:
 
 
 def healing_thread(uri: str, delay_s: float) -> ClusterThread:
-    """An auditor and a replicator; `delay_s`: how long a bookie may be away before its ledgers are copied."""
+    """Return a thread with an auditor and a replicator; `delay_s`: how long a bookie may be away before its ledgers are
+    copied."""
 
     async def work(client: Client, thread: ClusterThread) -> None:
         from buckram.config import load

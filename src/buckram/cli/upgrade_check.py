@@ -20,12 +20,12 @@ from buckram.core.cluster.upgrade import RELEASES, release_problems, series
 from buckram.errors import BuckramError, ConfigError, CorruptStore
 
 _ALLOWED = ("auditor-missing", "autorecovery-disabled")
-"""Errors that do not stand against an upgrade: nobody needs copies made while bookies restart in turn."""
+"""Errors that do not stand against an upgrade: copies need not be made while bookies restart in turn."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """What was found. With a problem an upgrade has to wait; a note is to be known before."""
+    """Findings of the check. A problem delays the upgrade; a note is information to have before it."""
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -41,11 +41,11 @@ class Checked:
 @metadata_option
 @json_option
 def upgrade_check(directories: tuple[str, ...], files: tuple[str, ...], uri: str | None, as_json: bool) -> None:
-    """Whether bookies can be upgraded to this release. This is the release of the command. Nothing is changed.
+    """Check whether bookies can be upgraded to this release. This is the release of the command. Nothing is changed.
 
     Run the new release's command, before the first bookie is stopped and again after each. It asks whether every ledger
     has its copies and every bookie runs, which releases they run, and, on a bookie's machine, whether this release
-    reads its directory (--data) and its settings (--config). Exit code 1 when something stands against it.
+    reads its directory (--data) and its settings (--config). Exit code 1 if anything prevents the upgrade.
 
     \b
     Example:

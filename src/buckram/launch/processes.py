@@ -29,7 +29,7 @@ SLICE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReadyLine:
-    """What a bookie prints once it is registered and serves."""
+    """Line that a bookie prints once it is registered and serves."""
 
     bookie_id: BookieId
     host: str
@@ -85,7 +85,7 @@ class BookieProcess:
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Spawn it; wait_ready tells when it serves. Started again after an end it asks for the port it had."""
+        """Spawn it; wait_ready tells when it serves. A restarted bookie requests its earlier port."""
         if self.alive:
             raise ChildFailed(f"the bookie in {self.directory} runs already as process {self.pid}")
         self.reap()
@@ -102,7 +102,7 @@ class BookieProcess:
         self.ready = None
 
     def wait_ready(self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False) -> ReadyLine:
-        """The ready line; ChildFailed when the process ends before or takes longer than the deadline.
+        """Return the ready line; raises ChildFailed when the process ends before or takes longer than the deadline.
 
         `cancelled` is asked now and then and ends the wait.
         """
@@ -129,7 +129,7 @@ class BookieProcess:
         return self.ready
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """Return the last line of its log."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").strip().splitlines()
             return lines[-1] if lines else "it said nothing"

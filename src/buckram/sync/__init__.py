@@ -70,10 +70,11 @@ def connect(
     encryption: EncryptionConfig | None = None,
     telemetry: TelemetryConfig | None = None,
 ) -> Client:
-    """A client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up` here).
+    """Return a client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up`
+    here).
 
-    Arguments and errors as those of buckram.connect, ClusterNotInitialised first of all. ConfigError where gevent or
-    eventlet has patched threads or sockets.
+    Arguments and errors as those of buckram.connect, ClusterNotInitialised first of all. Raises ConfigError where
+    gevent or eventlet has patched threads or sockets.
     """
     settings = config or client_config()
     where = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
@@ -125,7 +126,7 @@ class Client(NotAsync):
         placement: str | None = None,
         encrypt: bool = False,
     ) -> Writer:
-        """A new ledger and its writer; arguments as in buckram.Client.create."""
+        """Return a new ledger and its writer; arguments as in buckram.Client.create."""
 
         async def start() -> tuple[_Writer, TaskScope]:
             writer = await self._client.create(
@@ -149,7 +150,7 @@ class Client(NotAsync):
     def open(
         self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
     ) -> Reader:
-        """A reader of a ledger as it is; never fences."""
+        """Return a reader of a ledger as it is; never fences."""
 
         async def start() -> _Reader:
             return await self._client.open(ledger_id, password=password, digest=digest)
@@ -178,7 +179,7 @@ class Client(NotAsync):
         self._thread.run(lambda: self._client.delete(ledger_id, password=password, digest=digest, force=force))
 
     def list(self) -> Iterator[LedgerId]:
-        """All ledger ids, ascending."""
+        """Yield all ledger ids, ascending."""
         self._thread.check()
         ids = self._client.list()
 
@@ -193,7 +194,7 @@ class Client(NotAsync):
         return flatten(self._thread, page, ids)
 
     def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
-        """Read a ledger's metadata from the metadata store. NoSuchLedger if there is none."""
+        """Read a ledger's metadata from the metadata store. Raises NoSuchLedger if there is none."""
         return self._thread.run(lambda: self._client.metadata(ledger_id))
 
     def repair(
@@ -210,13 +211,13 @@ class Client(NotAsync):
         )
 
     def namespace(self, name: str = "default") -> Namespace:
-        """A namespace of streams: `with client.namespace("shop").writer("orders") as writer: ...`."""
+        """Return a namespace of streams: `with client.namespace("shop").writer("orders") as writer: ...`."""
         return Namespace(self._thread, self._thread.run(_given(lambda: self._client.namespace(name))), self._config)
 
     def objects(
         self, namespace: str = "default", *, process: str = "", settings: MachineSettings | None = None, **policy: Any
     ) -> Objects:
-        """The objects of a namespace: `with client.objects("shop") as objects: objects.put("a/b", data)`."""
+        """Return the objects of a namespace: `with client.objects("shop") as objects: objects.put("a/b", data)`."""
 
         async def start() -> Objects:
             opening = self._client.objects(namespace, process=process, settings=settings, **policy)
@@ -243,7 +244,7 @@ class Client(NotAsync):
 
 
 def _given(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
-    """What is made on the loop without waiting."""
+    """Wrap a call that makes an object on the loop without waiting as a coroutine function."""
 
     async def main() -> T:
         return make()
@@ -252,7 +253,7 @@ def _given(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
 
 
 def _close_all() -> None:
-    """At the end of the interpreter: writers are closed, then connections end in order."""
+    """Close all clients at the end of the interpreter: first their writers, then their connections in order."""
     leftover.close_all()  # while their clients are there
     for client in list(_clients):
         try:

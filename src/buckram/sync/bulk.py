@@ -45,7 +45,7 @@ class BulkLedger(NotCopied):
         return self._thread.run(lambda: self._ledger.append_arrow(batch))
 
     def abandon(self) -> None:
-        """Stop writing without sealing; the ledger is nobody's then."""
+        """Stop writing without sealing; the ledger is left without a writer."""
         self._thread.run(self._ledger.abandon)
 
     def close(self) -> SealedLedger:
@@ -61,20 +61,21 @@ class Bulk(NotCopied):
         self.stream = bulk.stream
         """NAMESPACE/STREAM."""
         self.application = bulk.application
-        """Whose step it is."""
+        """Application whose step it is."""
         self.version = bulk.version
         """The number of the step; each is published once."""
 
     def published(self) -> Transaction | None:
-        """What this version was published as; None if it was not."""
+        """Return the transaction that published this version; None if it was not published."""
         return self._thread.run(self._bulk.published)
 
     def foreseen(self, *, seal_live: bool = False, beside_writer: bool = False) -> bool:
-        """Whether there is anything to do, as of when this step was opened; raises what `publish` would."""
+        """Return whether there was anything to do when this step was opened; raises the errors that `publish` would
+        raise."""
         return self._bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer)
 
     def create_ledger(self, marks: Mapping[str, bytes] | None = None) -> BulkLedger:
-        """A ledger for records of this step. `marks`: what else its custom metadata says."""
+        """Return a ledger for records of this step. `marks`: further keys of its custom metadata."""
 
         async def create() -> BulkLedger:
             return BulkLedger(self._thread, await self._bulk.create_ledger(marks))
@@ -84,7 +85,7 @@ class Bulk(NotCopied):
     def publish(
         self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False, beside_writer: bool = False
     ) -> Transaction:
-        """Make the ledgers segments and record the transaction, in one step; the offsets they got.
+        """Make the ledgers segments and record the transaction, in one step; return it with their offsets.
 
         Nothing was published after OpenSegment (a writer has the stream: `seal_live` fences it, and `beside_writer`
         lets it put the ledgers between its own segments), StaleTransaction, CheckpointReset, UnknownQuery,

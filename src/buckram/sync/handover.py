@@ -21,7 +21,7 @@ class AsyncAppends(Protocol[T]):
     """The async handle behind a blocking one. Both are called on the loop, with what `Handover.put` got."""
 
     def append_nowait(self, *payload: Any, **extras: Any) -> asyncio.Future[T]:
-        """Append at once. BufferFull where there is no room; another BuckramError where it is refused for good."""
+        """Append at once. Raises BufferFull if there is no room, another BuckramError if it is refused for good."""
         ...
 
     def append(self, *payload: Any, **extras: Any) -> Awaitable[T]:
@@ -65,13 +65,13 @@ class Handover(Generic[T]):
         return future
 
     def raise_rejected(self) -> None:
-        """The first append that was refused, once."""
+        """Raise the error of the first refused append, once."""
         rejected, self._rejected = self._rejected, None
         if rejected is not None:
             raise rejected
 
     def _drain(self) -> None:
-        """On the loop: what came since the last time, in order."""
+        """Append the records queued since the last call, in order. Runs on the loop."""
         with self._lock:
             queue, self._queue = self._queue, []
         for size, payload, extras, future in queue:

@@ -28,7 +28,7 @@ class Machine(NotAsync, Generic[M]):
 
     @property
     def role(self) -> str:
-        """What this replica is: "follower", "leader", or "stopped"."""
+        """Role of this replica: "follower", "leader", or "stopped"."""
         return self._machine.role
 
     @property
@@ -42,7 +42,7 @@ class Machine(NotAsync, Generic[M]):
         return self._machine.damaged_snapshots
 
     def leader(self) -> str:
-        """The name of the process that leads; empty if nobody does."""
+        """Return the name of the process that leads; empty if there is none."""
         return self._thread.run(self._machine.leader)
 
     def execute(self, command: Any, *, token: str | None = None) -> Any:
@@ -50,7 +50,7 @@ class Machine(NotAsync, Generic[M]):
         return self._thread.run(lambda: self._machine.execute(command, token=token))
 
     def token(self) -> str:
-        """A new token, under which a command may be repeated."""
+        """Return a new token, under which a command may be repeated."""
         return self._thread.run(self._machine.token)
 
     def read(

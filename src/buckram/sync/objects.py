@@ -25,7 +25,7 @@ class Objects(NotAsync):
 
     @property
     def ended(self) -> bool:
-        """Whether it was closed, or its replica of the index stopped: open the objects again."""
+        """True if it was closed, or its replica of the index stopped: open the objects again."""
         return self._objects.ended
 
     def put(
@@ -87,7 +87,7 @@ class Objects(NotAsync):
         self._thread.run(lambda: self._objects.abort_upload(upload))
 
     def info(self, name: str) -> ObjectInfo:
-        """What is known of an object."""
+        """Return the metadata of an object."""
         return self._thread.run(lambda: self._objects.info(name))
 
     def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -97,7 +97,7 @@ class Objects(NotAsync):
     def read(
         self, name: str, *, start: int = 0, length: int | None = None, version: int | None = None
     ) -> Iterator[bytes]:
-        """Iterate over an object's bytes in pieces; `version`: ObjectChanged unless it has this one."""
+        """Iterate over an object's bytes in pieces; `version`: raises ObjectChanged unless it has this one."""
         self._thread.check()
         pieces = self._objects.read(name, start=start, length=length, version=version)
 
@@ -115,13 +115,13 @@ class Objects(NotAsync):
         return self._thread.run(lambda: self._objects.mkdirs(path))
 
     def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:
-        """What is known of an object or a directory."""
+        """Return the metadata of an object or a directory."""
         return self._thread.run(lambda: self._objects.status(path))
 
     def entries(
         self, path: str = "", *, after: ObjectInfo | DirectoryInfo | None = None, limit: int = 1000
     ) -> builtins.list[ObjectInfo | DirectoryInfo]:
-        """The objects and directories that are right in a directory; an empty list is the end."""
+        """Return the objects and directories directly in a directory; an empty list is the end."""
         return self._thread.run(lambda: self._objects.entries(path, after=after, limit=limit))
 
     def remove(self, path: str, *, recursive: bool = False) -> None:

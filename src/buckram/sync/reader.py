@@ -47,15 +47,15 @@ class Reader(NotAsync):
         return self._thread.run(self._reader.read_last_confirmed)
 
     def read(self, first: EntryId, last: EntryId) -> list[Entry]:
-        """The entries first..last, both inclusive."""
+        """Return the entries first..last, both inclusive."""
         return self._thread.run(lambda: self._reader.read(first, last))
 
     def read_payloads(self, first: EntryId, last: EntryId) -> list[bytes]:
-        """The payloads of first..last, the fastest way to read in bulk."""
+        """Return the payloads of first..last, the fastest way to read in bulk."""
         return self._thread.run(lambda: self._reader.read_payloads(first, last))
 
     def get(self, entry: EntryId) -> Entry:
-        """One entry."""
+        """Return one entry."""
         return self._thread.run(lambda: self._reader.get(entry))
 
     def read_unconfirmed(self, first: EntryId, last: EntryId) -> list[Entry]:
@@ -80,7 +80,7 @@ class Reader(NotAsync):
         return each(self._thread, step, source)
 
     def entries(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Entry]:
-        """Iterate over first..last (default: up to what is confirmed now), reading ahead."""
+        """Iterate over first..last (default: up to the last confirmed entry), reading ahead."""
         for chunk in self.chunks(first, last):
             yield from chunk
 
@@ -128,7 +128,8 @@ class Tail(NotCopied):
         return entry
 
     def next_chunk(self, timeout_s: float | None = None) -> list[Entry]:
-        """The next entries, as many as came together; empty at the end of the ledger. TimeoutError loses nothing."""
+        """Return the next entries, as many as came together; empty at the end of the ledger. TimeoutError loses
+        nothing."""
         return list(self._fetched) or self._thread.run(self._tail.next_chunk, timeout_s)
 
     def close(self) -> None:

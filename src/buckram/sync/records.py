@@ -33,13 +33,13 @@ class StreamWriter(NotAsync):
         self.stream = writer.stream
         """NAMESPACE/STREAM."""
         self.name = writer.name
-        """What others are told of this writer."""
+        """Name of this writer that others see."""
         self.epoch = writer.epoch
         """Each writer of the stream has a higher one than those before."""
         self.policy = writer.policy
         """The stream's settings, as they were when it was opened."""
         self.lost = threading.Event()
-        """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
+        """Set when the lease is lost or the ledger fenced: another process is the writer now, or the stream is gone."""
         self._handover: Handover[int] = Handover(thread, scope, config, f"stream {writer.stream}", writer)
         thread.loop.call_soon_threadsafe(self._watch)
 
@@ -52,7 +52,7 @@ class StreamWriter(NotAsync):
 
     @property
     def next_offset(self) -> int:
-        """What the next record gets; right after opening: how far a new leader must read first."""
+        """Offset of the next record; right after opening: how far a new leader must read first."""
         return self._writer.next_offset
 
     @property
@@ -77,7 +77,7 @@ class StreamWriter(NotAsync):
 
     @property
     def lost_reason(self) -> str:
-        """Why `lost` is set; empty if it is not."""
+        """Reason why `lost` is set; empty if it is not."""
         return self._writer.lost_reason
 
     @property
@@ -87,12 +87,12 @@ class StreamWriter(NotAsync):
 
     @property
     def degraded_reason(self) -> str:
-        """Why records get fewer copies than they should, or have to wait; empty if they do not."""
+        """Reason why records get fewer copies than they should, or have to wait; empty if they do not."""
         return self._writer.degraded_reason
 
     @property
     def roll_trouble(self) -> str:
-        """Why a roll that is due was put off; empty if none is."""
+        """Reason why a roll that is due was put off; empty if none is."""
         return self._writer.roll_trouble
 
     def append(
@@ -274,7 +274,7 @@ class StreamReader(NotAsync):
         return self._thread.run(self._reader.open)
 
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
-        """The next records; None at the end. TimeoutError after `timeout_s` loses nothing."""
+        """Return the next records; None at the end. TimeoutError after `timeout_s` loses nothing."""
         rest, self._rest, self._records = self._rest, None, iter(())
         if rest is not None and self._position is not None and self._position < rest.next_offset:
             batch: Batch | None = rest.between(self._position)
@@ -285,12 +285,12 @@ class StreamReader(NotAsync):
         return batch
 
     def batches(self) -> Iterator[Batch]:
-        """All batches."""
+        """Yield all batches."""
         while (batch := self.next_batch()) is not None:
             yield batch
 
     def arrow_batches(self) -> Iterator[pa.RecordBatch]:
-        """All batches as Arrow record batches."""
+        """Yield all batches as Arrow record batches."""
         from buckram.streams.shared.arrow_batches import to_arrow
 
         return map(to_arrow, self.batches())

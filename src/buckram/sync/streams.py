@@ -63,7 +63,7 @@ class Namespaces(NotCopied):
         self._thread.run(lambda: self._spaces.delete(name))
 
     def quotas(self, name: str) -> Quotas:
-        """What the namespace may have and do."""
+        """Return the quotas of the namespace."""
         return self._thread.run(lambda: self._spaces.quotas(name))
 
     def set_quotas(self, name: str, **quotas: int | None) -> Quotas:
@@ -85,11 +85,11 @@ class Namespace(NotCopied):
     # -- streams ------------------------------------------------------------------------------------------
 
     def create(self, stream: str, *, properties: Mapping[str, str] | None = None, **policy: Any) -> StreamInfo:
-        """Make a stream. StreamExists."""
+        """Make a stream. Raises StreamExists."""
         return self._thread.run(lambda: self._namespace.create(stream, properties=properties, **policy))
 
     def exists(self, stream: str) -> bool:
-        """Whether there is a stream of this name."""
+        """Return whether there is a stream of this name."""
         return self._thread.run(lambda: self._namespace.exists(stream))
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> builtins.list[str]:
@@ -103,7 +103,7 @@ class Namespace(NotCopied):
         return self._thread.run(lambda: self._namespace.fork_stream(source, name, offset=offset, time=time, **policy))
 
     def info(self, stream: str) -> StreamInfo:
-        """What is known of a stream now. NoSuchStream."""
+        """Return the current state of a stream. Raises NoSuchStream."""
         return self._thread.run(lambda: self._namespace.info(stream))
 
     def delete(self, stream: str, *, force: bool = False, purpose: str = "records") -> None:
@@ -126,11 +126,11 @@ class Namespace(NotCopied):
         return self._thread.run(lambda: self._namespace.set_schema(stream, schema))
 
     def schema(self, stream: str) -> RecordCodec | None:
-        """What encodes and decodes records by the stream's schema of now; None if it has none."""
+        """Return the codec of the stream's current schema; None if it has none."""
         return self._thread.run(lambda: self._namespace.schema(stream))
 
     def segments(self, stream: str) -> Iterator[Segment]:
-        """The segment list, oldest first."""
+        """Yield the segment list, oldest first."""
         self._thread.check()
         rows = self._namespace.segments(stream)
 
@@ -156,7 +156,8 @@ class Namespace(NotCopied):
         name: str = "",
         linger_ms: float = 50.0,
     ) -> StreamWriter:
-        """The stream's writer; arguments and errors as in the async one. `with ns.writer("orders") as w: ...`."""
+        """Return the stream's writer; arguments and errors as in the async one. `with ns.writer("orders") as w:
+        ...`."""
 
         async def start() -> tuple[_StreamWriter, TaskScope]:
             writer = await self._namespace.writer(
@@ -179,7 +180,7 @@ class Namespace(NotCopied):
         on_truncated: Truncated = "error",
         cursor: str | None = None,
     ) -> StreamReader:
-        """A reader: `for record in ns.read("orders")`; arguments and errors as in the async one."""
+        """Return a reader: `for record in ns.read("orders")`; arguments and errors as in the async one."""
 
         async def begin() -> StreamReader:
             return StreamReader(
@@ -200,7 +201,7 @@ class Namespace(NotCopied):
         return self._thread.run(begin)
 
     def get(self, stream: str, offset: Offset) -> Record:
-        """One record. OffsetOutOfRange, OffsetTruncated."""
+        """Return one record. Raises OffsetOutOfRange, OffsetTruncated."""
         return self._thread.run(lambda: self._namespace.get(stream, offset))
 
     def truncate(
@@ -292,7 +293,7 @@ class Namespace(NotCopied):
     # -- cursors ------------------------------------------------------------------------------------------
 
     def cursors(self, stream: str, *, after: str = "", limit: int = _PAGE) -> Sequence[CursorInfo]:
-        """The stream's cursors in order of their names, each with its lag."""
+        """Return the stream's cursors in order of their names, each with its lag."""
         return self._thread.run(lambda: self._namespace.cursors(stream, after=after, limit=limit))
 
     def move_cursor(self, stream: str, cursor: str, offset: Offset) -> None:
@@ -308,7 +309,7 @@ class Namespace(NotCopied):
     def bulk(
         self, stream: str, *, application: str, version: int, query: str = "", place: str = "", new_epoch: bool = False
     ) -> Bulk:
-        """A bulk step: ledgers that become segments in one compare-and-set, once per (application, version)."""
+        """Return a bulk step: ledgers that become segments in one compare-and-set, once per (application, version)."""
 
         async def begin() -> Bulk:
             return Bulk(

@@ -21,7 +21,8 @@ class LoopThread(NotCopied):
     """A daemon thread that runs a loop until `stop`. Of no use in a forked child: threads do not survive a fork."""
 
     def __init__(self) -> None:
-        """ConfigError where threads are replaced by green ones, in which the loop would wait for itself."""
+        """Start the thread. Raises ConfigError if threads are replaced by green ones, in which the loop would wait for
+        itself."""
         refuse_green_threads()
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -120,7 +121,7 @@ class LoopThread(NotCopied):
 
 
 def refuse_green_threads() -> None:
-    """ConfigError where gevent or eventlet has replaced the threads, locks or sockets that the loop stands on."""
+    """Raise ConfigError if gevent or eventlet has replaced the threads, locks or sockets that the loop uses."""
     for name, module, question in (
         ("gevent", "gevent.monkey", "is_module_patched"),
         ("eventlet", "eventlet.patcher", "is_monkey_patched"),
@@ -139,7 +140,8 @@ def refuse_green_threads() -> None:
 
 
 def each(thread: LoopThread, step: Callable[[], Awaitable[T | None]], source: AsyncIterator[Any]) -> Iterator[T]:
-    """What `step` gives until None. The source is closed by the loop, also when the iterator is just dropped."""
+    """Yield what `step` returns until None. The source is closed on the loop, also when the iterator is just
+    dropped."""
     try:
         while (item := thread.run(step)) is not None:
             yield item

@@ -1,4 +1,4 @@
-"""The blocking face of a Writer: what is appended without waiting crosses to the loop in batches."""
+"""The blocking face of a Writer: appends that do not wait cross to the loop in batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Writer(NotAsync):
 
     @property
     def degraded_reason(self) -> str:
-        """Why entries get fewer copies than they should; empty if they do not."""
+        """Reason why entries get fewer copies than they should; empty if they do not."""
         return self._writer.degraded_reason
 
     @property

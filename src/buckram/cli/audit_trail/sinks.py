@@ -78,7 +78,7 @@ class SyslogSink:
 
 
 def open_sink(setting: str) -> Sink | None:
-    """Return what [bookie] audit_sink names; None for "". ConfigError."""
+    """Return the sink that [bookie] audit_sink names; None for "". Raises ConfigError."""
     kind, colon, path = setting.partition(":")
     if not setting:
         return None
@@ -93,7 +93,7 @@ def open_sink(setting: str) -> Sink | None:
 
 
 class Copies:
-    """What waits for a sink."""
+    """Bounded queue of audit events that wait to be copied to a sink."""
 
     def __init__(self, sink: Sink, stats: Stats) -> None:
         self._sink = sink
@@ -119,7 +119,7 @@ class Copies:
         self._some.set()
 
     async def run(self) -> None:
-        """Write until `end`, and then what is left, once."""
+        """Write events until `end` is called, then write the remaining ones once."""
         delays = Delays(ROLL)
         while True:
             await self._some.wait()
@@ -137,7 +137,7 @@ class Copies:
         self._some.set()
 
     async def write(self) -> bool:
-        """Write what waits now; whether that succeeded. It is told when that changes."""
+        """Write the waiting events; return whether that succeeded. A change between success and failure is logged."""
         while self._waiting:
             lines = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
             try:
@@ -183,7 +183,7 @@ class Copies:
 
 @asynccontextmanager
 async def copying(events: AuditLog, sink: Sink) -> AsyncIterator[None]:
-    """Copy events to a sink meanwhile, and at the end what is left, if that is quick."""
+    """Copy events to a sink during the block. At its end the remaining events are copied, within _STOP_S seconds."""
     copies = Copies(sink, events.stats)
     events.copy_to(copies.add)
     task = asyncio.ensure_future(copies.run())

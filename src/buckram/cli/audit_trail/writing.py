@@ -1,4 +1,5 @@
-"""Writes what a bookie noted into the stream `system/audit`: bulk steps, so that every bookie writes for itself.
+"""Writes the events that a bookie recorded into the stream `system/audit`: bulk steps, so that every bookie writes for
+itself.
 
 Each batch is a ledger of its own that becomes a segment in one compare-and-set, once; small segments are joined by the
 janitor. While the trail cannot be written events wait in the bookie's bounded lists (`bookie/audit_log.py`), with the
@@ -31,7 +32,7 @@ BATCH = 2000
 GATHER_S = 2.0
 """Events of this time share a ledger."""
 LOOK_S = 5.0
-"""Notes of other processes are looked for so often, whatever watches say."""
+"""Seconds between two looks for notes of other processes, independent of watches."""
 
 
 _TOKEN_S, _SESSION_S = 86_400.0, 0.8 * 86_400.0
@@ -39,7 +40,7 @@ _TOKEN_S, _SESSION_S = 86_400.0, 0.8 * 86_400.0
 
 
 class AuditWriter:
-    """Writes the events of one bookie, and notes that others left. `client` may do everything on `system`."""
+    """Writes the events of one bookie, and notes left by other processes. `client` needs all rights on `system`."""
 
     def __init__(self, client: Client, store: MetadataStore, events: AuditLog, process: str) -> None:
         self._client, self._store, self._events, self._process = client, store, events, process
@@ -64,7 +65,7 @@ class AuditWriter:
             await asyncio.sleep(GATHER_S)
 
     async def _wait(self) -> None:
-        """Until there is something to write."""
+        """Wait until there is something to write, for LOOK_S seconds at most."""
         waits = [asyncio.ensure_future(self._events.wait()), asyncio.ensure_future(self._noted.wait())]
         try:
             await asyncio.wait(waits, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -142,7 +143,8 @@ async def writing(
 
 
 def _tls_of_client(tls: TlsConfig) -> TlsConfig:
-    """A bookie's certificate is for servers; it is shown to other bookies only where they insist on one."""
+    """Return the TLS settings of the bookie as a client. Its certificate is for servers, so it is shown to other
+    bookies only if they require one."""
     if tls.mode == "off":
         return TlsConfig()
     if tls.client_certificates == "required":
@@ -151,7 +153,7 @@ def _tls_of_client(tls: TlsConfig) -> TlsConfig:
 
 
 async def _token(bookie: Bookie, store: MetadataStore, auth: AuthConfig) -> str:
-    """A token for the bookie itself; "" where tokens are not asked for."""
+    """Return a token for the bookie itself; "" if tokens are not required."""
     if "token" not in auth.logins.replace(",", " ").split():
         return ""
     now = time.time()

@@ -1,4 +1,5 @@
-"""How fast a rack fills: the median of the slopes between its samples, which one jump or one deletion does not move."""
+"""Growth of a rack's use: the median of the slopes between its samples, which one jump or one deletion does not
+move."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from buckram.cli.planning.history import Point
 
 DAY_S = 86_400.0
 MOST_POINTS = 150
-"""Slopes are taken between all pairs of so many; more samples are thinned out evenly."""
+"""Maximum samples of which all pairs give slopes; more samples are thinned out evenly."""
 LEAST_S = 3600.0
-"""A shorter history says nothing about days."""
+"""Minimum length of a history in seconds: a shorter one says nothing about days."""
 
 
 class Trend(NamedTuple):
@@ -23,7 +24,7 @@ class Trend(NamedTuple):
 
 
 def trend(points: Sequence[Point]) -> Trend | None:
-    """None where the history is too short. `points` in the order of time."""
+    """Return the trend of `points`, which are in the order of time; None if the history is too short."""
     if len(points) < 2 or points[-1].wall_s - points[0].wall_s < LEAST_S:
         return None
     chosen = thinned(points)
@@ -41,7 +42,7 @@ def trend(points: Sequence[Point]) -> Trend | None:
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
-    """At most so many of them, the first and the last among these."""
+    """Return at most `most` points, evenly chosen, including the first and the last."""
     if len(points) <= most:
         return points
     step = (len(points) - 1) / (most - 1)

@@ -1,4 +1,4 @@
-"""Samples of the space of all bookies: what one is as a record of the usage history, and sums of racks over time."""
+"""Samples of the space of all bookies: their form as records of the usage history, and sums of racks over time."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Point(NamedTuple):
 
 
 def by_rack(samples: Sequence[Sample]) -> dict[str, list[Point]]:
-    """What each rack of the newest sample had in use, oldest first.
+    """Return the used bytes over time of each rack of the newest sample, oldest first.
 
-    Counted are the bookies of the newest sample, where they are now. One that was silent in between had what it had
-    before; before its first sample it had nothing.
+    Counted are the bookies of the newest sample, in their present racks. A bookie missing from a sample keeps its
+    earlier value, 0 before its first sample.
     """
     if not samples:
         return {}

@@ -1,4 +1,5 @@
-"""When racks are full, as things go or after a change. Pure arithmetic; what it takes for granted it says."""
+"""Forecast of the time when racks are full, unchanged or after a change. Pure arithmetic; assumptions are part of the
+result."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from buckram.cli.planning.history import Point, Sample, by_rack
 from buckram.errors import InvalidArgument
 
 FAR_DAYS = 36_500.0
-"""Further than this nobody looks: it counts as never."""
+"""Horizon of the outlook, days: what lies beyond counts as never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What would be changed: bookies added, and copies of what is written from then on.
+    """Planned change: added bookies, and the number of copies of data written from then on.
 
     `racks`: bookies to add by rack, which may be a new one; `bookie_bytes`: the size of each; `copies`: how many copies
     there will be for one that there is now (1.0: no change); `rebalance`: whether old copies are moved, too.
@@ -36,7 +37,7 @@ class Rack:
     total_bytes: int
     used_bytes: int
     usable_bytes: int
-    """What bookies take before they are read-only: all but their reserve."""
+    """Bytes that the bookies take before they become read-only: all but their reserve."""
     per_day: float
     """Bytes, while no rack is full; low and high: what nine of ten stretches of the history are above and below."""
     low: float
@@ -60,7 +61,8 @@ class Outlook:
 
 
 def outlook(samples: Sequence[Sample], reserved_bytes: int, change: Change | None = None) -> Outlook:
-    """`reserved_bytes`: free space of one bookie below which it is read-only. InvalidArgument for an empty history."""
+    """Forecast when racks are full. `reserved_bytes`: free space of one bookie below which it is read-only. Raises
+    InvalidArgument for an empty history."""
     points = by_rack(samples)
     if not points:
         raise InvalidArgument("the usage history is empty: let `buckram plan record --every 10m` run for a day or two")
@@ -140,7 +142,7 @@ def _apply(now: dict[str, _Now], change: Change) -> None:
 
 
 def _fill(now: Mapping[str, _Now], reserved: int, rate_of: Callable[[_Now], float]) -> dict[str, float | None]:
-    """Days until each rack is full. When one is, what it took goes to the others, by their numbers of bookies."""
+    """Return days until each rack is full. The load of a full one goes to the others, by their numbers of bookies."""
     left = {rack: float(one.usable(reserved) - one.used) for rack, one in now.items()}
     rates = {rack: rate_of(one) for rack, one in now.items()}
     found: dict[str, float | None] = dict.fromkeys(now)

@@ -10,12 +10,13 @@ from buckram.cli.planning.outlook import Outlook, Rack
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 420, 70, 170, 40, 50
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""They can be told apart by people who see fewer colours."""
+"""Colours that people with colour blindness can tell apart."""
 MOST_DAYS = 730.0
 
 
 def svg(found: Outlook) -> str:
-    """Full is 100 %: each rack by what it can take. Solid lines are the history, dashed ones the median from now on."""
+    """Draw the use of each rack in percent of its capacity. Solid lines are the history, dashed ones the median from
+    now on."""
     past = found.span_s / DAY_S
     ahead = min(MOST_DAYS, max((one.days for one in found.racks if one.days is not None), default=30.0) * 1.1 + 1)
     scale = _Scale(past, ahead)

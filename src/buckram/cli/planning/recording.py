@@ -23,7 +23,7 @@ MOST_SAMPLES = 100_000
 
 
 async def sample(client: Client) -> Sample:
-    """The space of every bookie that answers, now. MetadataError."""
+    """Return the present space of every bookie that answers. Raises MetadataError."""
     await client.services.clocks.ensure()
     found = await client.services.store.bookies()
     known = await spaces(client, sorted({*found.writable, *found.readonly}))
@@ -68,7 +68,7 @@ async def keep_recording(client: Client, every_s: float, told: Callable[[Sample]
 
 
 async def history(client: Client, since_s: float = 0.0) -> list[Sample]:
-    """Samples from that wall time on, oldest first; empty where nobody has recorded any. At most MOST_SAMPLES."""
+    """Return the samples since a wall time, oldest first; empty if none were recorded. At most MOST_SAMPLES."""
     found: list[Sample] = []
     streams = client.namespace(NAMESPACE)
     try:

@@ -1,4 +1,4 @@
-"""How many bookies a load needs: for its bytes, for its rate, for its copies, and with some of them lost."""
+"""Sizing: the number of bookies that a load needs for its bytes, its rate and its copies, with some of them lost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MOST_BOOKIES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the cluster has to take.
+    """Load that the cluster has to take.
 
-    `bytes_per_s` and `retention_s`: payload that is written, and how long it is kept. `lost`: how many bookies (or
-    racks, where `racks` is not 0) may be gone while everything still goes on. `bookie_bytes_per_s`: what one bookie
-    takes; `fill`: how full a disk may get; `copy_bytes_per_s`: what one bookie copies while it makes lost copies again.
+    `bytes_per_s` and `retention_s`: written payload, and how long it is kept. `lost`: how many bookies (or racks, if
+    `racks` is not 0) may fail without an interruption. `bookie_bytes_per_s`: what one bookie takes; `fill`: how full a
+    disk may get; `copy_bytes_per_s`: what one bookie copies while it makes lost copies again.
     """
 
     bytes_per_s: float
@@ -43,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One reason for bookies, and how many it asks for, with those that may be lost."""
+    """One requirement on the number of bookies, and that number, including those that may be lost."""
 
     what: str
     bookies: int
@@ -62,13 +62,13 @@ class Sizing:
     """The part of the disks that these take, with no bookie lost."""
     full_after_loss: float
     repair_s: float
-    """How long it takes to make the copies again of one lost bookie."""
+    """Seconds to replace the copies of one lost bookie."""
     problems: tuple[str, ...]
     assumed: tuple[str, ...]
 
 
 def sizing(load: Load) -> Sizing:
-    """InvalidArgument where more bookies would be needed than there can be."""
+    """Return the number of bookies for a load. Raises InvalidArgument if more are needed than there can be."""
     quorum = load.quorum
     stored = load.bytes_per_s * load.retention_s * quorum.write_quorum
     for_space = math.ceil(stored / (load.fill * load.bookie_bytes))
@@ -96,7 +96,7 @@ def sizing(load: Load) -> Sizing:
 
 
 def _with_lost(needed: int, load: Load) -> int:
-    """So many that `needed` are left when the loss has happened."""
+    """Return the number of bookies of which `needed` remain after the loss."""
     if not load.racks:
         return needed + load.lost
     needed = max(needed, load.racks - load.lost)

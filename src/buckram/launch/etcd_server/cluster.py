@@ -54,7 +54,7 @@ class EtcdCluster:
         return ",".join(server.address for server in self.servers)
 
     def leader(self, deadline_s: float = READY_SECONDS) -> int:
-        """The index of the leader; waits while there is none."""
+        """Return the index of the leader; waits while there is none."""
         limit = time.monotonic() + deadline_s
         while time.monotonic() < limit:
             for n, server in enumerate(self.servers):

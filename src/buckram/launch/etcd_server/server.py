@@ -68,12 +68,12 @@ class EtcdSettings:
 
     @property
     def scheme(self) -> str:
-        """Of the URLs of this server."""
+        """Return the scheme of this server's URLs."""
         return "http" if self.tls is None else "https"
 
 
 def find_etcd() -> Path:
-    """The program; ConfigError that says what to do when there is none, or only an older one."""
+    """Return the path of etcd; raises ConfigError, which tells what to do, if there is none, or only an older one."""
     given = os.environ.get(VARIABLE)
     beside = Path(sys.executable).parent / "etcd"
     found = given or (str(beside) if beside.exists() else shutil.which("etcd"))
@@ -91,7 +91,7 @@ def find_etcd() -> Path:
 
 
 def etcd_command(program: Path, settings: EtcdSettings, data: Path, port: int, peer_port: int) -> list[str]:
-    """The whole command line of a server. Other members of a cluster reach it at the host that clients use."""
+    """Return the whole command line of a server. Other members of a cluster reach it at the host that clients use."""
     peer = f"{settings.scheme}://{join(loopback(settings.host) if settings.members else '127.0.0.1', peer_port)}"
     command = [str(program), f"--name={settings.name}", f"--data-dir={data}"]
     command += [f"--listen-client-urls={settings.scheme}://{join(settings.host, port)}"]
@@ -246,7 +246,8 @@ class EtcdServer:
 
     @property
     def leader(self) -> str:
-        """The number of the cluster's leader as this server knows it, empty while there is none or nobody answers."""
+        """Return the number of the cluster's leader as this server knows it, empty if there is none or the server does
+        not answer."""
         return str(self.status().get("leader", ""))
 
     @property
@@ -256,13 +257,13 @@ class EtcdServer:
         return isinstance(header, dict) and bool(status.get("leader")) and status["leader"] == header.get("member_id")
 
     def status(self) -> dict[str, object]:
-        """What it says of itself; empty when nobody answers."""
+        """Return the server's status; empty if it does not answer or knows no leader."""
         found = self.ask("maintenance/status", {})
         return found if "leader" in found and found["leader"] != "0" else {}
 
     def ask(self, path: str, body: Mapping[str, object]) -> dict[str, object]:
-        """The answer to a request of its JSON interface, which has `error` where it was refused; empty when nobody
-        answers."""
+        """Return the answer to a request of the JSON interface, with the key `error` if it was refused; empty if the
+        server does not answer."""
         url = f"{self.settings.scheme}://{self.address}/v3/{path}"
         request = urllib.request.Request(url, json.dumps(body).encode())
         try:
@@ -359,6 +360,6 @@ def _lock(path: Path) -> int:
 
 
 def known_port(path: Path) -> int:
-    """The port that the server of this directory had, 0 when there was none."""
+    """Return the port that the server of this directory had, 0 when there was none."""
     port = read_description(path / DESCRIPTION, FORMAT_VERSION).get("port", 0)
     return port if isinstance(port, int) else 0

@@ -1,4 +1,4 @@
-"""Users of an etcd server that was started here: from then on nobody enters without a password.
+"""Users of an etcd server that was started here. Once they are set up, every login needs a password.
 
 Not here: how clients log in (`metadata/etcd/client.py`).
 """
@@ -11,13 +11,14 @@ from buckram.errors import EtcdFailed
 from buckram.launch.etcd_server.server import EtcdServer
 
 USER = "root"
-"""etcd asks for passwords only once there is a user of this name."""
+"""Name of the user; etcd requires passwords only if there is a user of this name."""
 _THERE = "already exists"
 _NOT_ASKED = "authentication is not enabled"
 
 
 def require_password(server: EtcdServer, password: str) -> None:
-    """Have the server ask everybody for a password, and let USER in with this one. Idempotent. EtcdFailed."""
+    """Make the server require a password of every client, and create USER with this one. Idempotent. Raises
+    EtcdFailed."""
     refused = _refusal(server, "auth/authenticate", {"name": USER, "password": password})
     if _NOT_ASKED in refused:
         _only_ours(server)
@@ -47,7 +48,7 @@ def _only_ours(server: EtcdServer) -> None:
 
 
 def _refusal(server: EtcdServer, path: str, body: Mapping[str, object]) -> str:
-    """Why a request was refused; "" if it was not."""
+    """Return why a request was refused; "" if it was not."""
     answer = server.ask(path, body)
     if not answer:
         return f"nobody answers; see {server.log}"

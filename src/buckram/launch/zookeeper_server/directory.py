@@ -1,4 +1,4 @@
-"""A server's directory: what is in it, who it belongs to, the lock that keeps two servers off it.
+"""A server's directory: its contents, its owner, and the lock that keeps a second server off it.
 
 zookeeper.json   which server this is, and its port, so that the same directory is the same server again
 zoo.cfg          written at each start          data/            snapshots and transactions, ZooKeeper's own
@@ -28,7 +28,8 @@ class ServerDirectory:
     """Opened means locked; the lock is inherited by the server, so that it outlives a parent that is killed."""
 
     def __init__(self, path: Path, member: int) -> None:
-        """`member`: the server's number in its ensemble, 0 on its own. ForeignDirectory, ConfigError, OSError."""
+        """`member`: the server's number in its ensemble, 0 on its own. Raises ForeignDirectory, ConfigError,
+        OSError."""
         self.path = path.absolute()
         self.data = self.path / "data"
         self.config = self.path / "zoo.cfg"
@@ -71,11 +72,11 @@ class ServerDirectory:
         write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": port, "member": self._member})
 
     def begin_log(self) -> None:
-        """What the log holds now belongs to earlier starts."""
+        """Remember the present end of the log, which separates earlier starts from this one."""
         self._log_begin = self.log.stat().st_size if self.log.exists() else 0
 
     def last_words(self) -> str:
-        """What the JVM said, else the last exception in the log of this start, else the log's last line."""
+        """Return the output of the JVM, else the last exception in the log of this start, else the log's last line."""
         said = _lines(self.out, 0) or _lines(self.log, self._log_begin)
         told = [line for line in said if EXCEPTION.match(line)]
         return ([*said, *told] or ["it said nothing"])[-1].strip()
@@ -96,7 +97,7 @@ def _lines(path: Path, begin: int) -> list[str]:
 
 
 def known_port(path: Path) -> int:
-    """The port that the server of this directory had, 0 when there was none."""
+    """Return the port that the server of this directory had, 0 when there was none."""
     port = read_description(path / DESCRIPTION, FORMAT_VERSION).get("port", 0)
     return port if isinstance(port, int) else 0
 
@@ -120,7 +121,7 @@ def _lock(path: Path) -> int:
 
 
 def read_description(path: Path, version: int) -> dict[str, object]:
-    """A JSON object of ours; empty when there is none, CorruptStore when it is not what this version writes."""
+    """Read a JSON object of ours; empty if there is none. Raises CorruptStore if this version did not write it."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -84,7 +84,7 @@ class Ensemble:
                 server.wait_ready(max(0.1, limit - time.monotonic()))
 
     def leader(self, deadline_s: float = READY_SECONDS) -> int:
-        """The index of the leader; waits while there is none."""
+        """Return the index of the leader; waits while there is none."""
         limit = time.monotonic() + deadline_s
         while time.monotonic() < limit:
             for n, server in enumerate(self.servers):

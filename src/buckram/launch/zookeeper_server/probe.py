@@ -1,7 +1,7 @@
-"""Whether a server serves: a session is begun with it as a client does, and is found in the log of its own directory.
+"""Readiness probe of a server: it begins a session as a client does, and finds it in the log of the server's directory.
 
-So it was answered by a quorum, and by this server and no other that has the port. Four-letter words, which anybody may
-ask, can stay off.
+That proves that a quorum answered, and that this server did and no other one on the same port. Four-letter words, which
+any peer may send, can stay off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOGS = 2
 
 
 def begin_session(connection: socket.socket) -> bytes:
-    """Begin a session and end it; return its id, eight bytes. Empty if the server does not serve. OSError."""
+    """Begin a session and end it; return its id, eight bytes. Empty if the server does not serve. Raises OSError."""
     connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
     (length,) = struct.unpack(">i", _exactly(connection, 4))
     if not _RESPONSE.size <= length <= _LONGEST:

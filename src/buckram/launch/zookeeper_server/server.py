@@ -191,7 +191,7 @@ class ZooKeeperServer:
             self.directory.remember(self.port)
 
     def _serves(self, within_s: float) -> bool | None:
-        """None: there was no answer in this time."""
+        """Return whether the server serves; None if it did not answer within `within_s` seconds."""
         try:
             with self._connected(within_s) as connection:
                 session = begin_session(connection)
@@ -212,8 +212,8 @@ class ZooKeeperServer:
             yield connection
 
     def ask(self, word: str) -> bytes:
-        """The answer to one of ZooKeeper's four-letter words; empty when nobody answers. All but `srvr`, which
-        ZooKeeper does not let anybody turn off, are off."""
+        """Return the answer to one of ZooKeeper's four-letter words; empty if the server does not answer. All words but
+        `srvr`, which ZooKeeper always allows, are off."""
         try:
             with self._connected() as connection:
                 connection.sendall(word.encode())
@@ -248,13 +248,13 @@ class ZooKeeperServer:
         self.wait_ready(deadline_s)
 
     def stop(self, deadline_s: float = STOP_SECONDS) -> None:
-        """Ask it to end, reap it, give the directory back; killed when it takes too long. Idempotent."""
+        """Ask the server to end, reap it and unlock its directory; it is killed after the deadline. Idempotent."""
         self.ask_to_stop()
         self._reap(deadline_s)
         self.close()
 
     def ask_to_stop(self) -> None:
-        """The first half of `stop`, which does not wait."""
+        """Send the signals that end the server, without waiting; the first step of `stop`."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
 
@@ -290,7 +290,7 @@ class ZooKeeperServer:
 
 
 def client_context(tls: TlsConfig) -> ssl.SSLContext:
-    """How to ask a server that has a certificate of this authority. ConfigError."""
+    """Return the TLS context for connections to a server with a certificate of this authority. Raises ConfigError."""
     try:
         return ssl.create_default_context(cafile=tls.ca)
     except OSError as error:
@@ -298,7 +298,7 @@ def client_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def check_port(host: str, port: int) -> None:
-    """PortInUse when another program listens there, ConfigError when the host is none of this machine's."""
+    """Raise PortInUse if another program listens there, ConfigError if the host is not this machine's."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family) as probe:
@@ -318,7 +318,8 @@ def _port_in_use(host: str, port: int) -> PortInUse:
 
 
 def free_port(host: str, taken: frozenset[int] = frozenset()) -> int:
-    """A port that nobody listens on, outside the range of outgoing connections."""
+    """Return a port that is not in use, outside the range of outgoing connections. Raises ZooKeeperFailed if none is
+    found."""
     rng = random.SystemRandom()
     for _ in range(1000):
         port = rng.choice(PORTS)

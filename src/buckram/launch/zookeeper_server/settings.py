@@ -1,4 +1,4 @@
-"""What a ZooKeeper server is started with: jars, JVM flags, zoo.cfg. Finds and formats; starts nothing."""
+"""Settings of a ZooKeeper server: jars, JVM flags, zoo.cfg. This module finds and formats; it starts nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JARS = (
 )
 NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
 TLS_JARS = ("netty-resolver", "netty-transport-classes-epoll", "netty-transport-native-unix-common")
-"""What it loads besides with netty for the connections of clients, which TLS needs."""
+"""Jars that netty needs besides for client connections over TLS."""
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 LOGGING = Path(__file__).parent / "log4j2.properties"
 LOG_PIECE_KIB = 16 * 1024
@@ -80,7 +80,7 @@ class Settings:
 
 
 def zoo_cfg(settings: Settings, data: Path, port: int) -> str:
-    """The server's configuration file."""
+    """Return the server's configuration file."""
     values: dict[str, object] = {
         "dataDir": _escaped(str(data)),
         **_listening(settings, port),
@@ -118,14 +118,14 @@ def _listening(settings: Settings, port: int) -> dict[str, object]:
 
 
 def _escaped(text: str) -> str:
-    """A value as Java's property files take it: Latin-1 with escapes."""
+    """Return a value as Java's property files take it: Latin-1 with escapes."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[n : n + 2], "big") for n in range(0, len(units), 2)]
     return "".join(chr(c) if 0x20 < c < 0x7F and c != 0x5C else f"\\u{c:04x}" for c in codes)
 
 
 def java_command(settings: Settings, directory: Path, config: Path, log: Path) -> list[str]:
-    """The whole command line; ConfigError when there is no Java or no PySpark."""
+    """Return the whole command line; raises ConfigError when there is no Java or no PySpark."""
     netty = settings.tls is not None or any("Netty" in one for one in settings.options)
     jars = find_jars((*JARS, *TLS_JARS) if netty else JARS)
     java = find_java(wanted_by="ZooKeeper").home / "bin" / "java"
@@ -155,7 +155,8 @@ def java_command(settings: Settings, directory: Path, config: Path, log: Path) -
 
 
 def find_jars(names: Sequence[str] = JARS) -> Sequence[Path]:
-    """The jars of the server out of PySpark's; ConfigError that says what to install when they are not there."""
+    """Return the jars of the server out of PySpark's; raises ConfigError, which tells what to install, if they are
+    missing."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(

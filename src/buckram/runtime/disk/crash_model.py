@@ -1,4 +1,4 @@
-"""CrashModel: a directory as durable bytes plus all writes that were not synced yet, and what a crash leaves of it.
+"""CrashModel: a directory as durable bytes plus all writes that were not synced yet, and the state after a crash.
 
 Pure: no clock, no files, randomness is passed in. MemoryDisk and the simulator's disk are thin layers over it. The
 model is that of a POSIX file system without ordered data: until its file is synced any subset of the written sectors

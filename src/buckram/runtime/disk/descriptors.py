@@ -20,12 +20,12 @@ OPERATORS = 16
 """Connections of this machine's clients beyond the limit: an operator can look at a bookie that is full."""
 MOST_FILES = 256
 LEAST = 96
-"""With a lower limit a bookie does not start: it could serve next to nobody."""
+"""Smallest limit of descriptors with which a bookie starts: below it too few would be left for connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How a limit of `limit` descriptors is shared: between log files kept open for reading, and connections."""
+    """Shares of a limit of `limit` descriptors: for log files kept open for reading, and for connections."""
 
     limit: int
     files: int
@@ -33,7 +33,7 @@ class Shares:
 
 
 def raise_limit() -> int:
-    """Let this process open as many files as it is allowed to; return how many that is now."""
+    """Raise the soft limit of open files to the hard limit, as far as allowed; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -63,7 +63,7 @@ def shares(limit: int) -> Shares:
 
 
 def shares_of_bookie() -> Shares:
-    """Raise the limit and share what there is. ConfigError if that is too little for a bookie."""
+    """Raise the limit of open files and return its shares. Raises ConfigError if it is too low for a bookie."""
     limit = raise_limit()
     if limit < LEAST:
         raise ConfigError(

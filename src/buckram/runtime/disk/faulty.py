@@ -1,9 +1,9 @@
 """FaultyDisk: a LocalDisk that fails on demand: no space, a write or a sync that fails or takes long, changed bytes.
 
-For tests of whole processes. What is to fail stands in a small JSON file, which is looked at before each operation:
-{"number": 3, "full": true, "writes": 1, "syncs": 0, "reads": 0, "slow_ms": 0}. The counts say how many of the next
-operations fail; they count anew when `number` is another. While `slow_ms` is set each sync takes so much longer. What
-is on the device stays as it is: only answers are changed.
+For tests of whole processes. The failures are set in a small JSON file, which is read before each operation: {"number":
+3, "full": true, "writes": 1, "syncs": 0, "reads": 0, "slow_ms": 0}. The counts say how many of the next operations
+fail; they count anew when `number` is another. While `slow_ms` is set each sync takes so much longer. The data on the
+device stay intact: only answers are changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from buckram.types import Buffer
 
 
 class DiskFaults(NamedTuple):
-    """Which operations are to fail: all that need space if `full`, and so many of the next writes, syncs and reads."""
+    """Operations that are to fail: all that need space if `full`, and as many of the next writes, syncs and reads as
+    given."""
 
     number: int = 0
     full: bool = False
@@ -41,7 +42,7 @@ class DiskFaults(NamedTuple):
 
 
 class FaultyDisk(LocalDisk):
-    """A LocalDisk that fails as the file `faults` says; nothing fails as long as there is no such file."""
+    """A LocalDisk that fails as the file `faults` requests; nothing fails as long as there is no such file."""
 
     def __init__(self, path: str | Path, faults: str | Path, mode: str = "adaptive") -> None:
         self._faults_path = Path(faults)

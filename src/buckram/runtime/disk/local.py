@@ -34,8 +34,8 @@ from buckram.types import Buffer
 T = TypeVar("T")
 LOCK_NAME = "lock"
 PROBE = ".probe-"
-"""Names begin so of files by which a device is asked how it writes. They are no part of what a directory holds: a
-process that is killed at that moment leaves one behind."""
+"""Prefix of files that probe how a device writes. They are no part of what a directory holds: a process that is killed
+at that moment leaves one behind."""
 MODES = ("adaptive", "inline", "thread")
 _MAX_BUFFERS = 1000
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)

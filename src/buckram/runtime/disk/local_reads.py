@@ -1,4 +1,4 @@
-"""Reads of a LocalDisk: what the page cache has at once, small ones while the device is fast, the rest in threads."""
+"""Reads of a LocalDisk: cached data immediately, small reads while the device is fast, the rest in threads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from buckram.runtime.disk.trouble import explaining
 from buckram.seams import OnRead, Read
 
 LARGE_BYTES = 256 << 10
-"""From this size on, files opened with direct=True are read past the page cache: filling it takes longer."""
+"""Size in bytes from which files opened with direct=True are read past the page cache, because filling it takes
+longer."""
 _AT_ONCE_S = 0.002
-"""How long the loop waits for small reads before others, such as a commit, have their turn."""
+"""Seconds that the loop spends on small reads before other work, such as a commit, has its turn."""
 _HINTED = 64
-"""How many reads of one caller the device is told of at a time."""
+"""Maximum reads of one caller that are announced to the device at a time."""
 _WAITED_S = 0.00002
-"""A read that took less did not wait for the device and says nothing about its speed."""
+"""Minimum seconds of a read that measures the device's speed: a shorter one did not wait for the device."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class _Small:
-    """Small reads of one caller; the device was told of the first `hinted` of them."""
+    """Small reads of one caller; the first `hinted` of them were announced to the device."""
 
     __slots__ = ("done", "found", "hinted", "reads")
 
@@ -48,7 +49,7 @@ class LocalReads:
         self._round_due: asyncio.AbstractEventLoop | None = None
 
     def read(self, reads: Sequence[Read], done: OnRead) -> None:
-        """Read as `seams.Disk.read` says."""
+        """Read as `seams.Disk.read` specifies."""
         if self._mode == "inline":
             done(self._all(reads))
             return

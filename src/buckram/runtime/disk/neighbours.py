@@ -1,7 +1,7 @@
 """Reads log files of other bookies on this machine that run as the same user (seams.LocalFiles).
 
-The content is not interpreted here. A file may be removed or overwritten during a read, so the data counts only after
-its digest is checked.
+The content is not interpreted here. A file may be removed or overwritten during a read, so the data may be used only
+after its digest is checked.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ _DIRECT = getattr(os, "O_DIRECT", 0)
 _UNIT = 4096
 """Memory, offset and length of direct reads are multiples of this."""
 _LARGE = 128 * 1024
-"""From this size on, what the page cache lacks is first read past it: filling it costs several times the read."""
+"""Size in bytes from which data missing in the page cache are first read past it: filling it costs several times the
+read."""
 _KEPT = 8
 _Past = set[tuple[str, str, int]]
 """Directory, name and offset of places that were read past the page cache once."""
 _REMEMBERED = 16384
-"""How many places are remembered; then all are forgotten."""
+"""Maximum remembered places; beyond it all are forgotten."""
 
 
 def identity_of(directory: str | Path) -> str:
-    """Return the `Disk.identity()` of a LocalDisk in this directory; OSError if there is none."""
+    """Return the `Disk.identity()` of a LocalDisk in this directory; raises OSError if there is none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -62,7 +63,7 @@ class NeighbourDirectory:
         return done
 
     def read_now(self, places: Sequence[FileRange]) -> list[FileData]:
-        """Read and block meanwhile. OSError."""
+        """Read and block meanwhile. Raises OSError."""
         files: dict[str, int] = {}
         began = time.perf_counter()
         try:

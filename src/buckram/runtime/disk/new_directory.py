@@ -1,6 +1,6 @@
-"""A directory that a start makes: when the start fails, what was made in vain is removed again.
+"""Removal of a new directory when the start that made it fails.
 
-A directory that was there before stays, with all that is in it. Not here: what a bookie does in its directory
+A directory that existed before stays, with all its contents. Not here: what a bookie does in its directory
 (`runtime/disk/local.py`).
 """
 
@@ -21,8 +21,8 @@ def removed_on_failure(
     """Remove `directory`, and those above it, after an error, if they were not there before the block.
 
     `lock` names the lock's file, which goes, too, unless somebody holds it. Any other file keeps its directory, because
-    it may be the only trace of what was begun. `whole`: nothing in it is of use if the block fails, so all of it goes,
-    `unless` a file of this name is in it.
+    it may be the only trace of work already begun. `whole`: nothing in it is of use if the block fails, so all of it
+    goes, `unless` a file of this name is in it.
     """
     path = Path(directory).absolute()
     missing = _missing(path)
@@ -36,7 +36,7 @@ def removed_on_failure(
 
 
 def _missing(path: Path) -> list[Path]:
-    """The directories that are not there, from the innermost on."""
+    """Return the directories of the path that do not exist, innermost first."""
     found = []
     while not path.exists() and path != path.parent:
         found.append(path)
@@ -45,7 +45,7 @@ def _missing(path: Path) -> list[Path]:
 
 
 def _remove(made: list[Path], lock: str, whole: bool) -> None:
-    """Raises OSError for the first one that has to stay."""
+    """Remove the directories that were made, innermost first. Raises OSError for the first one that has to stay."""
     if made[0].is_dir():
         if lock and (made[0] / lock).exists():
             _remove_with_lock(made[0], lock, whole)
@@ -59,7 +59,8 @@ def _remove(made: list[Path], lock: str, whole: bool) -> None:
 
 
 def _remove_with_lock(directory: Path, lock: str, whole: bool) -> None:
-    """Raises BlockingIOError where another process holds the lock: the directory is its own by now."""
+    """Remove a directory while holding its lock. Raises BlockingIOError if another process holds it and thus owns the
+    directory."""
     descriptor = os.open(directory / lock, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

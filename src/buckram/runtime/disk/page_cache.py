@@ -1,4 +1,4 @@
-"""Reads what is in the operating system's page cache without touching the device.
+"""Reads of data in the operating system's page cache that do not touch the device.
 
 A trial read (RWF_NOWAIT) would start read-ahead, so the kernel is asked first where it can answer (cachestat,
 Linux 6.5).

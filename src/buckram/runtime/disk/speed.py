@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 SLOW_S, FAST_S = 0.0015, 0.001
-"""Above SLOW_S (moving average of what an operation took) it is not any more, below FAST_S it is again."""
+"""Thresholds of the moving average of an operation, seconds: at SLOW_S a device stops being fast, below FAST_S it is
+fast again."""
 _WEIGHT = 1 / 16
 
 

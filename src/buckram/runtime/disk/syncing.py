@@ -1,7 +1,7 @@
-"""Syncs: what was written is on the device when these return. Nothing else in Buckram calls fsync.
+"""Syncs: written data are on the device when these functions return. Nothing else in Buckram calls fsync.
 
 On macOS fsync only hands the data to the device, which may keep them in a cache that a loss of power empties. There it
-is F_FULLFSYNC that waits for the device. SQLite does so by itself when it is told (`metadata/sqlite_file.py`).
+is F_FULLFSYNC that waits for the device. SQLite does so by itself if it is configured to (`metadata/sqlite_file.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 FULL: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS's number for it; None elsewhere."""
 _NOT_THERE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY)
-"""What file systems over a network answer to F_FULLFSYNC: fsync is all there is."""
+"""Errors with which network file systems refuse F_FULLFSYNC; then fsync is used instead."""
 
 
 def sync_file(fd: int) -> None:

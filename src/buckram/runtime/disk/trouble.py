@@ -35,22 +35,23 @@ _ADVICE = {
 
 
 def no_space(error: OSError) -> bool:
-    """Whether the file system has no space, or not for this user."""
+    """Return whether an error says that the file system has no space, at least not for this user."""
     return error.errno in NO_SPACE
 
 
 def passing(error: BaseException) -> bool:
-    """Whether something is short for now. It says nothing of the data, and the same operation may be tried again."""
+    """Return whether a resource is short for the moment. Such an error does not concern the data; the operation may be
+    retried."""
     return isinstance(error, OSError) and error.errno in _SHORT
 
 
 def harmless(error: BaseException) -> bool:
-    """Whether an error of reading leaves open how the data is: it may be whole."""
+    """Return whether a read error leaves it open whether the data are whole."""
     return passing(error) or (isinstance(error, OSError) and error.errno in _NOT_ALLOWED)
 
 
 def explained(error: OSError, operation: str, path: str | Path) -> OSError:
-    """The same error, of the same class, with a text that a person can act on."""
+    """Return an error of the same class, with a text that a person can act on."""
     number = error.errno or errno.EIO
     advice = _ADVICE.get(number, _SEE_LOG)
     return OSError(number, f"{path}: cannot {operation}: {os.strerror(number)}; {advice}")

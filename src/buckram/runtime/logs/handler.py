@@ -1,4 +1,4 @@
-"""The handler of a process's log: limits what is repeated, finds the fields, makes the line."""
+"""The handler of a process's log: it limits repeated lines, finds the fields and formats the line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LineHandler(logging.Handler):
         self._as_line = as_json if format == "json" else as_text
         self._repeats: Repeats[Kind] = Repeats(lines_per_minute)
         self.process_fields: dict[str, int | str] = {"process": os.getpid()}
-        """What is true of every line, such as the bookie's id; a line that names another bookie wins."""
+        """Fields added to every line, such as the bookie's id; a line's own field of the same name takes precedence."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -46,7 +46,7 @@ class LineHandler(logging.Handler):
             self.handleError(record)
 
     def say_rest(self, wall_s: float) -> None:
-        """At the end: what was left out in windows that are not over."""
+        """Report the suppressed lines of windows that are still open. Called at the end of the process."""
         for left_out in self._repeats.rest():
             self._say_left_out(left_out, wall_s)
 

@@ -24,6 +24,6 @@ def set_levels(text: str, what: str = "level") -> Levels:
 
 
 def levels() -> Levels:
-    """What is in force: the nearest level with a name, where a program chose one between two."""
+    """Return the levels in force; a level without a name is rounded down to the next named one."""
     base = logging.getLogger().level
     return Levels(max(10, min(40, base // 10 * 10)), dict(_rooms))

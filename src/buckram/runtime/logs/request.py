@@ -1,4 +1,4 @@
-"""Which request a line of the log belongs to: a context variable that follows tasks and calls on other loops."""
+"""Request that a log line belongs to: a context variable that follows tasks and calls on other loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _numbers = itertools.count(1)
 
 @contextmanager
 def about_request(asked: str = "") -> Iterator[str]:
-    """Lines are about one request meanwhile. `asked` is the id that its sender gave, used where it is a short word."""
+    """Mark log lines of the block as being about one request; yield its id. `asked` is the id that its sender gave,
+    used if it is a short word."""
     name = asked if _GOOD.fullmatch(asked) else f"http-{next(_numbers)}"
     before = REQUEST.set(name)
     try:

@@ -36,10 +36,10 @@ class Log:
 def logging_to(
     stream: TextIO, config: LogConfig, environment: Mapping[str, str], default: str = "info"
 ) -> Iterator[Log]:
-    """Lines go to `stream` meanwhile, in the place of all handlers that there were.
+    """Send log lines to `stream` during the block, in the place of all earlier handlers.
 
-    `default` is the level where the configuration names none; BUCKRAM_DEBUG makes it debug. Raises ConfigError for a
-    level that is none.
+    `default` is the level if the configuration names none; BUCKRAM_DEBUG makes it debug. Raises ConfigError for an
+    unknown level.
     """
     root = logging.getLogger()
     before, level_before = root.handlers[:], root.level

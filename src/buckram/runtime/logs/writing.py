@@ -1,4 +1,4 @@
-"""A thread that writes lines: whoever logs never waits for a pipe or a disk."""
+"""A thread that writes lines, so that logging never waits for a pipe or a disk."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import threading
 from typing import TextIO
 
 MOST_LINES = 1000
-"""Lines in memory; each has a length limit of its own (runtime/logs/format/lines.py)."""
+"""Maximum lines in memory; the length of each is limited, too (runtime/logs/format/lines.py)."""
 CLOSE_S = 2.0
 
 
 class LineWriter:
-    """Writes lines in order. When whoever reads them is too slow, lines are left out, and their number is written."""
+    """Writer of lines in order. When the reader of the stream is too slow, lines are dropped, and their number is
+    written."""
 
     def __init__(self, stream: TextIO, most: int = MOST_LINES) -> None:
         self._stream = stream
@@ -24,14 +25,14 @@ class LineWriter:
         self._thread.start()
 
     def put(self, line: str) -> None:
-        """Without waiting, from any thread."""
+        """Queue a line without waiting, from any thread; drop it if the queue is full."""
         try:
             self._lines.put_nowait(line)
         except queue.Full:
             self._lost += 1
 
     def close(self, seconds: float = CLOSE_S) -> None:
-        """Write what is waiting; gives up after `seconds`."""
+        """Write the waiting lines; gives up after `seconds`."""
         if self._closed:
             return
         self._closed = True

@@ -23,9 +23,9 @@ from buckram.errors import ConfigError
 
 AUTHORITY_DAYS = 3650
 DAYS = 365
-"""What a certificate lives, that of the authority and one that it signs."""
+"""Validity of a certificate in days, for the authority's own and those that it signs."""
 _SKEW = datetime.timedelta(minutes=10)
-"""Certificates count a little earlier, for peers whose clocks are behind."""
+"""Time by which certificates begin earlier, for peers whose clocks are behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Authority:
         return ca, key
 
     def renew(self, *, days: float = AUTHORITY_DAYS) -> None:
-        """Make the authority's certificate anew, with its key and name: what it has signed goes on to count, for those
-        who have the old certificate as well."""
+        """Renew the authority's certificate, with its key and name: certificates that it signed stay valid, also for
+        peers that have the old one."""
         self._certify(self._key, days)
         self._ca, self._key = self._read()
 
@@ -83,13 +83,13 @@ class Authority:
         _write_public(self.certificate, made)
 
     def bookie(self, name: str, hosts: Sequence[str], *, days: float = DAYS) -> Pair:
-        """A certificate that a bookie, or another server, shows at these hosts and addresses."""
+        """Make the certificate of a bookie or another server for these hosts and addresses."""
         return self._issue(name, name, (), hosts, days, (ExtendedKeyUsageOID.SERVER_AUTH,))
 
     def client(
         self, name: str, subject: str, *, units: Sequence[str] = (), days: float = DAYS, folder: Path | None = None
     ) -> Pair:
-        """A certificate by which a client is known; `units` are its OU fields, which may name roles. `folder`: where
+        """Make a certificate that identifies a client; `units` are its OU fields, which may name roles. `folder`: where
         the files are put, if not beside the authority's."""
         return self._issue(name, subject, units, (), days, (ExtendedKeyUsageOID.CLIENT_AUTH,), folder)
 
@@ -144,7 +144,8 @@ def _write_public(path: Path, certificate: x509.Certificate) -> None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """What root puts in the place of another user's file is that user's: his processes go on reading it."""
+    """Replace a file in one step. If root replaces another user's file, the new one keeps that owner, whose processes
+    go on reading it."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 _AHEAD = 4
-"""So many pieces are read before somebody wants them."""
+"""Maximum pieces that are read before they are requested."""
 
 
 async def read_beside(read: Callable[[int], Any], size: int) -> AsyncGenerator[Any, None]:

@@ -22,16 +22,17 @@ class UpClock(Protocol):
     """A clock that also knows how long the machine has been up, with the time that it slept."""
 
     def up_us(self) -> int:
-        """Microseconds since the machine was booted. Nobody can set it."""
+        """Return microseconds since the machine was booted. This clock cannot be set."""
         ...
 
     def boot(self) -> str:
-        """Return another word for each boot of each machine; empty if that is not known."""
+        """Return an identifier of this boot of this machine; empty if it is not known."""
         ...
 
 
 def up_reading(clock: Clock, otherwise: Callable[[], float]) -> Callable[[], int]:
-    """Return what reads the time that went by, in microseconds: that of the machine, else `otherwise` (seconds)."""
+    """Return a function that reads elapsed time in microseconds: the machine's, else that of `otherwise`, which reads
+    seconds."""
     return clock.up_us if isinstance(clock, UpClock) else lambda: int(otherwise() * 1_000_000)
 
 
@@ -57,9 +58,9 @@ class SystemClock:
 
 
 class ShiftedClock(SystemClock):
-    """A clock that is wrong by as many seconds as a file says; right while there is none. For tests of whole processes.
+    """A clock that is wrong by the seconds in a file; right while there is none. For tests of whole processes.
 
-    The file is looked at for each reading, so that the clock of a running process can be set.
+    The file is read for each reading of the clock, so that the clock of a running process can be set.
     """
 
     def __init__(self, offset_file: str | Path) -> None:
@@ -74,6 +75,6 @@ class ShiftedClock(SystemClock):
 
 
 def process_clock(environment: Mapping[str, str]) -> Clock:
-    """The clock of this process: the system's, or the one that a test shifts (BUCKRAM_CLOCK_OFFSET_FILE)."""
+    """Return the clock of this process: the system's, or the one that a test shifts (BUCKRAM_CLOCK_OFFSET_FILE)."""
     offset_file = environment.get(OFFSET_VARIABLE, "")
     return ShiftedClock(offset_file) if offset_file else SystemClock()

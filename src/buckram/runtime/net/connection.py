@@ -61,7 +61,7 @@ class PendingRequest:
 
 
 OnLost: TypeAlias = "Callable[[Connection], None]"
-"""Called once with a connection that can no longer be used; its `error` says why."""
+"""Callback with a connection that can no longer be used, called once; its `error` is the reason."""
 
 
 class Connection(asyncio.Protocol):
@@ -92,11 +92,12 @@ class Connection(asyncio.Protocol):
         self.introduction: Introduction | None = None
         """The bookie that this side expected; None if it did not ask who answers."""
         self.asks_login = False
-        """Whether the bookie said nothing of itself because nobody has said who asks."""
+        """True if the bookie did not introduce itself because the client has not logged in."""
         self.identity: Identity | None = None
-        """The bookie that answers; None if nobody asked, or if it does not know the question."""
+        """Identity of the bookie that answers; None if it was not requested, or if the bookie does not know the
+        request."""
         self.error: BuckramError | None = None
-        """Why the connection can no longer be used; None while it can."""
+        """Error that ended the connection; None while it can be used."""
         self._gone = asyncio.Event()
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------
@@ -163,11 +164,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is outstanding."""
+        """Return whether no request is outstanding."""
         return self._protocol.idle
 
     async def introduce(self, introduction: Introduction) -> None:
-        """Ask who answers here, before anything else. The caller sets a time-out. BookieUnavailable, ProtocolError."""
+        """Ask who answers here, before anything else. The caller sets a time-out. Raises BookieUnavailable,
+        ProtocolError."""
         self.introduction = introduction
         answer: asyncio.Future[Reply] = self._loop.create_future()
         self._write(self._protocol.introduce(introduction, answer, float("inf")))
@@ -222,7 +224,8 @@ class Connection(asyncio.Protocol):
     def send_adds(
         self, frames: bytes, acks: bytes, runs: Sequence[SentRun], deferred_sync: bool, at_once: bool = False
     ) -> int:
-        """Send the runs of a lane, whose sinks are told of every entry; raises without taking any if there is no room.
+        """Send the runs of a lane, whose sinks get the outcome of every entry; raises without taking any if there is no
+        room.
 
         With `at_once` they leave now, after what was written before, and not at the end of the turn. Returns the bytes
         that the peer has not taken, including these.
@@ -233,7 +236,7 @@ class Connection(asyncio.Protocol):
         return pending + len(data)
 
     def precede(self, packet: bytes) -> bool:
-        """Send a packet of ours about an add that is sent next; False where the bookie would not know what it is."""
+        """Send a packet of Buckram's own about the next add; return False if the bookie would not understand it."""
         identity = self.identity
         if self.version != 2 or self.error is not None or identity is None or not identity.features & TRACES:
             return False
@@ -253,7 +256,8 @@ class Connection(asyncio.Protocol):
             self._end(error)
 
     def disown(self, error: BuckramError) -> None:
-        """End the connection as `fail` does, but call nobody from inside this call; later replies are ignored."""
+        """End the connection as `fail` does, but run the callbacks later, not inside this call; later replies are
+        ignored."""
         if self.error is None:
             self.error = error
             self._forget_unsent()
@@ -276,7 +280,7 @@ class Connection(asyncio.Protocol):
         self._deliver(overdue.acks, lambda ledger: error)
 
     async def wait_gone(self) -> None:
-        """Wait until the transport says that it is gone, a second at most."""
+        """Wait until the transport reports the end of the connection, a second at most."""
         if self._transport is None:
             return
         try:

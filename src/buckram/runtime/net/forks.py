@@ -1,4 +1,5 @@
-"""Whether this process is a child of the one that made something. Asking the system for each call costs a microsecond.
+"""Detection of forks: objects compare generations to see whether they are used in a child process. Asking the system at
+each call would cost a microsecond.
 
 Not here: what a fork does to files of sessions (`metadata/session_lock.py`).
 """
@@ -8,11 +9,11 @@ from __future__ import annotations
 import os
 
 _generation = 0
-"""How often the processes from the first one down to this one were forked since this module was loaded."""
+"""Number of forks from the process that loaded this module down to this one."""
 
 
 def generation() -> int:
-    """A number that is another one in a child that was forked later."""
+    """Return a number that differs between a process and its forked children."""
     return _generation
 
 

@@ -1,6 +1,6 @@
 """A small HTTP/1.1 server: one request on each connection, bounded in size, time and number.
 
-Not here: what is served (`bookie/status_pages.py`, `serve/admin/`).
+Not here: the served content (`bookie/status_pages.py`, `serve/admin/`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from buckram.types import BookieAddress
 log = logging.getLogger("buckram.http")
 LONGEST_HEAD, LONGEST_BODY = 8192, 64 * 1024
 REQUEST_S = 10.0
-"""A request that is not complete by then is given up."""
+"""Deadline in seconds for a complete request."""
 WRITE_S = 30.0
-"""A peer that takes nothing of the answer for so long is given up."""
+"""Seconds after which a peer that takes nothing of the answer is disconnected."""
 MOST_CONNECTIONS = 64
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 REQUEST_ID = "X-Request-Id"
@@ -34,13 +34,13 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`method` is in capitals, HEAD counts as GET; of a parameter that stands there twice the last one counts."""
+    """Request of a peer. `method` is in capitals, HEAD is taken as GET; of repeated parameters the last one applies."""
 
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
-    """By name in lower case."""
+    """Headers by name in lower case."""
     body: bytes = b""
 
 
@@ -70,7 +70,7 @@ class Handler(Protocol):
 
 
 class BadRequest(Exception):
-    """The peer sent something that is no request; `status` says what is wrong with it."""
+    """Error of a request that cannot be parsed; `status` is the HTTP status of the answer."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -108,7 +108,8 @@ class _Server:
             writer.close()
 
     def _make_room(self, writer: asyncio.StreamWriter) -> bool:
-        """Cut off the oldest connection that owes its request, so that whoever is idle keeps no probe out."""
+        """Abort the oldest connection that has not sent its request yet, so that idle connections do not keep probes
+        out. Returns False if that is `writer` itself."""
         oldest = next(iter(self._reading))
         if oldest is writer:
             return False
@@ -144,7 +145,7 @@ class _Server:
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[Request, bool]:
-    """The request, and whether its answer has a body. BadRequest, IncompleteReadError."""
+    """Read a request; return it, and whether its answer has a body. Raises BadRequest, IncompleteReadError."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

@@ -1,4 +1,4 @@
-"""Making sure who answers: what a client's connections say before anything else, and what has to be answered.
+"""Identification of bookies: the first exchange of a client's connection, and the answer that it requires.
 
 Not here: which bookie to expect (`client/shared/identities.py`), connections (`runtime/net/pool.py`, which calls this
 module), and the bookie's answer (`bookie/service/dispatch.py`).
@@ -21,10 +21,10 @@ NOBODY = (
 
 
 class ExpectedIdentities(Protocol):
-    """What a process knows about the bookies it connects to, and what it does with their answers."""
+    """Known identities of bookies, and callbacks for the identities with which they answer."""
 
     def expected(self, bookie_id: BookieId) -> Expected | None:
-        """The identity that the bookie must have; None where any bookie at that address will do."""
+        """Return the identity that the bookie must have; None if any bookie at that address is accepted."""
         ...
 
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
@@ -37,7 +37,7 @@ class ExpectedIdentities(Protocol):
 
 
 class FixedIdentities:
-    """Identities that are known from the start; bookies that are not named may be any. Answers change nothing."""
+    """Identities that are known from the start; a bookie without one may be any bookie. Answers change nothing."""
 
     def __init__(self, expected: Mapping[BookieId, Expected | None]) -> None:
         self._expected = expected
@@ -46,20 +46,20 @@ class FixedIdentities:
         return self._expected.get(bookie_id)
 
     def on_identity(self, bookie_id: BookieId, identity: Identity) -> None:
-        """Nothing depends on it."""
+        """Do nothing: no later answer depends on it."""
 
     def on_wrong_bookie(self, bookie_id: BookieId) -> None:
-        """The connection is refused, which is all that there is to do."""
+        """Do nothing: the connection is refused by its caller."""
 
 
 class Introductions:
-    """Compares what each new connection's peer says of itself with the identity that `identities` expects."""
+    """Comparison of the identity that each new connection's peer claims with the one that `identities` expects."""
 
     def __init__(self, identities: ExpectedIdentities) -> None:
         self._identities = identities
 
     def incarnation(self, bookie_id: BookieId) -> str:
-        """The incarnation that is expected now; "" where any will do."""
+        """Return the incarnation that is expected now; "" if any is accepted."""
         expected = self._identities.expected(bookie_id)
         return "" if expected is None else expected.introduction.incarnation
 
@@ -79,7 +79,8 @@ class Introductions:
             self._identities.on_identity(bookie_id, connection.identity)
 
     def mismatch(self, connection: Connection) -> BuckramError | None:
-        """Return the error that says why this connection must not be used, by what is known now; None if it may be."""
+        """Return the error because of which this connection must not be used, by present knowledge; None if it may be
+        used."""
         said, bookie_id = connection.introduction, connection.bookie_id
         expected = self._identities.expected(bookie_id)
         if expected is None or said is None:

@@ -1,7 +1,7 @@
-"""The keys of an issuer of OIDC, fetched again and again, and at once when a token names one that is not known.
+"""The keys of an OIDC issuer, fetched periodically, and at once when a token names an unknown one.
 
-A thread fetches, bounded in time and bytes, and never the loop. While the issuer is away, the keys that are known go
-on to count for a time. Not here: what tokens and documents say (`core/security/oidc.py`).
+A thread fetches, bounded in time and bytes, and never the loop. While the issuer is away, the known keys stay valid for
+a time. Not here: the contents of tokens and documents (`core/security/oidc.py`).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import THREADS, StartedThread
 
 FETCH_S = 5.0
-"""How long all of a fetch may take."""
+"""Deadline of a whole fetch, seconds."""
 REFRESH_S = 60.0
-"""How often keys are fetched: an issuer publishes a new one some time before it signs with it."""
+"""Seconds between two fetches of the keys: an issuer publishes a new key some time before it signs with it."""
 AGAIN_S = 5.0
-"""A token with a key that is not known has them fetched at once, but not more often than this."""
+"""Minimum seconds between two fetches that tokens with unknown keys cause."""
 MOST_THREADS = 3
-"""An issuer that sends a byte now and then holds no more."""
+"""Maximum fetching threads: an issuer that answers byte by byte blocks no more than these."""
 _PIECE = 16 * 1024
 _log = logging.getLogger("buckram.security")
 Keys = Mapping[str, tuple[Any, str]]
 
 
 class IssuerKeys:
-    """`start` and `close`. `again_s`: as AGAIN_S."""
+    """Keys of one issuer, between `start` and `close`. `again_s` replaces AGAIN_S."""
 
     def __init__(self, issuer: Issuer, *, again_s: float = AGAIN_S, refresh_s: float = REFRESH_S) -> None:
         self.issuer = issuer
@@ -69,7 +69,7 @@ class IssuerKeys:
             await self._fetch()
 
     def _fetch(self) -> asyncio.Task[None]:
-        """One fetch at a time; whoever wants another one while it runs waits for that."""
+        """Return the running fetch, or start one: there is one fetch at a time."""
         if self._fetching is None or self._fetching.done():
             self._began_at = _now()
             self._fetching = self._scope.spawn(self._fetch_once(), "fetch")
@@ -86,7 +86,8 @@ class IssuerKeys:
             self._fetched_at = _now()
 
     async def _beside(self, work: Callable[[], Keys]) -> Keys:
-        """What `work` returns in a thread of its own, which nobody waits for when the program ends."""
+        """Return the result of `work`, run in a daemon thread that does not delay the end of the program. Raises
+        TimeoutError if MOST_THREADS are still running."""
         self._threads = [one for one in self._threads if one.is_alive()]
         if len(self._threads) >= MOST_THREADS:
             raise TimeoutError(f"{MOST_THREADS} fetches have not ended yet")
@@ -119,16 +120,16 @@ class IssuerKeys:
 
     @property
     def keys(self) -> Keys:
-        """Those that count now: none when the issuer was away for too long."""
+        """Return the valid keys; none if the last successful fetch is older than the issuer's `known_s`."""
         return self._keys if _now() - self._fetched_at < self.issuer.known_s else {}
 
     def is_mine(self, text: str | bytes) -> bool:
-        """Whether a token says that it is of the issuer."""
+        """Return whether a token names the issuer as its own."""
         return is_of(text, self.issuer)
 
     def verify(self, text: str | bytes, now_s: float, revoked: Revocations, earliest_s: float) -> Token:
-        """As `core/security/oidc.py:verify`. A key that is not known is asked for, which `meet` waits
-        for."""
+        """Verify a token like `core/security/oidc.py:verify`. An unknown key starts a fetch, for which `meet` waits.
+        Raises TokenRefused."""
         try:
             return verify(text, self.issuer, self.keys, now_s, revoked, earliest_s=earliest_s)
         except UnknownKey:
@@ -164,7 +165,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 def _fetched(issuer: Issuer, until: float) -> Keys:
-    """In a thread. Raises OSError, IssuerRefused."""
+    """Fetch the keys of an issuer; blocking, so call it in a thread. Raises OSError, IssuerRefused."""
     url = issuer.jwks or keys_url_of(_document(issuer.discovery, until), issuer)
     return keys_of(_document(url, until))
 

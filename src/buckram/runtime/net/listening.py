@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 _TRIES = 20
-"""To find a port that is free at all addresses of a host."""
+"""Attempts to find a port that is free at all addresses of a host."""
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Bind and listen. What the name means twice is bound once, and a family that this machine does not have is left
-    out where another one serves. Port 0: a free one, the same at each address. Raises OSError."""
+    """Bind and listen. An address that the name has twice is bound once, and a family that this machine lacks is left
+    out if another one serves. Port 0: a free one, the same at each address. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return _at_all(found, port, backlog)
 
 
 def listening_now(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """As `listening_sockets`, without a loop: looking up a name may take a while."""
+    """Bind and listen like `listening_sockets`, without a loop; blocks, because looking up a name may take a while."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return _at_all(found, port, backlog)
 

@@ -25,17 +25,18 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def wanted() -> bool:
-    """Whether this system has such sockets and nobody has switched them off."""
+    """Return whether this system has such sockets and BUCKRAM_SOCKETS=tcp does not switch them off."""
     return sys.platform == "linux" and os.environ.get(VARIABLE) != "tcp"
 
 
 def directory() -> Path:
-    """Where the sockets of this user are; whether it is safe to use is another question."""
+    """Return the directory of this user's sockets; it is not checked whether it is safe to use."""
     return Path(os.environ.get(VARIABLE) or f"/tmp/buckram-{os.getuid()}")
 
 
 def name_of(host: str, port: int) -> str:
-    """The name of the local door of an address, as both sides write it. An address belongs to a network namespace."""
+    """Return the file name of the local socket of an address, the same for both sides. It includes the network
+    namespace, to which an address belongs."""
     try:
         namespace = os.stat("/proc/self/ns/net").st_ino
     except OSError:
@@ -44,7 +45,8 @@ def name_of(host: str, port: int) -> str:
 
 
 def listening(host: str, port: int, backlog: int) -> socket.socket | None:
-    """Beside a TCP listener at this very address; None where the name is taken or the directory is not ours alone."""
+    """Listen on a local socket beside a TCP listener at this address. Returns None if the name is taken or the
+    directory is not ours alone."""
     with contextlib.suppress(OSError):
         directory().mkdir(mode=0o700)
     if not _is_ours():
@@ -63,13 +65,13 @@ def listening(host: str, port: int, backlog: int) -> socket.socket | None:
 
 
 def forget(door: socket.socket) -> None:
-    """Remove the file of a door that `listening` made and nobody is to come through any more."""
+    """Remove the socket file that `listening` made, so that no further client connects."""
     with contextlib.suppress(OSError):
         os.unlink(door.getsockname())
 
 
 def connected(host: str, port: int) -> socket.socket | None:
-    """A connection through the local door; None where there is none, it is not ours, or too many wait before it."""
+    """Return a connection through the local socket; None if there is none, it is not ours, or its backlog is full."""
     if not _is_ours():
         return None
     door = _new()
@@ -84,7 +86,8 @@ def connected(host: str, port: int) -> socket.socket | None:
 
 
 def _is_ours() -> bool:
-    """Whether nobody but this user may enter the directory. A link is none: somebody else may have put it there."""
+    """Return whether the directory is accessible to this user only. A symbolic link is refused, because another user
+    may have put it there."""
     try:
         found = os.lstat(directory())
     except (OSError, ValueError):
@@ -93,7 +96,8 @@ def _is_ours() -> bool:
 
 
 def _is_left_behind(name: str) -> bool:
-    """Whether the file is there and nobody listens at it: its process was killed. Only who has the TCP port asks."""
+    """Return whether the file is left of a killed process: it exists, and no process listens. Only the owner of the TCP
+    port may ask."""
     with _new() as probe:
         try:
             probe.connect(name)

@@ -1,4 +1,4 @@
-"""What a client says to be known: a token, or a user and a password (SASL DIGEST-MD5, also for Apache's bookies)."""
+"""Logins of a client: a token, or a user and a password (SASL DIGEST-MD5, also for Apache's bookies)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class SaslLogin:
 
 
 def login_of(auth: AuthConfig, token: str, environment: Mapping[str, str]) -> Callable[[], Login] | None:
-    """How to log in, by a token that is given, the settings or the environment; None: not at all. ConfigError."""
+    """Return the way to log in, from the given token, the settings or the environment; None for no login. Raises
+    ConfigError."""
     given = bool(token)
     if not token and auth.token_file:
         token = read_secret(auth.token_file)
@@ -89,7 +90,7 @@ def login_of(auth: AuthConfig, token: str, environment: Mapping[str, str]) -> Ca
 
 
 def _renewed(file: str, before: str) -> str:
-    """The token that is in the file now; the one before without a file, or while it has none."""
+    """Return the token in the file; the earlier one if there is no file, or it is empty."""
     try:
         found = read_secret(file) if file else ""
     except ConfigError:
@@ -98,7 +99,7 @@ def _renewed(file: str, before: str) -> str:
 
 
 def read_secret(name: str) -> str:
-    """The one line of a file. ConfigError."""
+    """Return the only line of a file. Raises ConfigError."""
     try:
         return Path(name).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -108,7 +109,7 @@ def read_secret(name: str) -> str:
 def secured_by(
     environment: Mapping[str, str], network: Network, *, tls: TlsConfig | None = None, token: str = ""
 ) -> Network:
-    """The network with the TLS and the login that are given, or else that the environment says. ConfigError."""
+    """Return the network with the given TLS and login, or else those of the environment. Raises ConfigError."""
     auth: AuthConfig = load("auth", environment=environment)[0]
     login = login_of(auth, token, environment)
     return secured(network, tls_of_environment(environment) if tls is None else tls, login)

@@ -1,4 +1,4 @@
-"""Which event loop a process runs on. Imported by what starts loops: the command line, bookies, the sync client."""
+"""Event loop of a process, for all that start loops: the command line, bookies, the sync client."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ LOOPS = ("uvloop", "asyncio")
 
 
 def loop_factory(environment: Mapping[str, str]) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """For asyncio.Runner: uvloop where there is one, unless BUCKRAM_LOOP=asyncio; None is asyncio's default.
+    """Return the loop factory for asyncio.Runner: uvloop if installed, unless BUCKRAM_LOOP=asyncio; None is asyncio's
+    default.
 
-    ConfigError for an unknown value, and for BUCKRAM_LOOP=uvloop where it is not installed.
+    Raises ConfigError for an unknown value, and for BUCKRAM_LOOP=uvloop where it is not installed.
     """
     wanted = environment.get(LOOP_VARIABLE, "")
     if wanted and wanted not in LOOPS:

@@ -8,11 +8,12 @@ _BURST_S = 0.25
 
 
 class Pace:
-    """`await pace.take(size)` before (or after) moving so many bytes; None or 0 bytes per second never waits."""
+    """Rate limit: `await pace.take(size)` before (or after) moving `size` bytes; None or 0 bytes per second never
+    waits."""
 
     def __init__(self, bytes_per_s: float | None, within: Pace | None = None, *, burst_s: float = _BURST_S) -> None:
-        """`within`: a limit for several jobs together, which counts as well. `burst_s`: what so many seconds are good
-        for may be used up at once, where nothing was moved for a while."""
+        """`within`: a limit shared by several jobs, which applies as well. `burst_s`: seconds of the rate that may be
+        used up at once after a pause."""
         self._rate = bytes_per_s or 0.0
         self._within = within
         self._burst_s = burst_s
@@ -20,7 +21,7 @@ class Pace:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit at all."""
+        """Return whether there is a limit at all, of its own or in `within`."""
         return self._rate > 0 or (self._within is not None and self._within.limited)
 
     async def take(self, size: int) -> None:

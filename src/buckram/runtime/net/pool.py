@@ -1,9 +1,9 @@
 """BookiePool: the only way a client reaches bookies. It decides which connection a request takes.
 
-Per bookie there is a connection for the wire that adds and reads use and, when that is v2, a v3 one for everything
-whose answer v2 lacks or could confuse: fencing reads, recovery adds, LACs, force, info, lists, long polls.
-Connections are made by the first request that needs them; a failed attempt fails what waited for it, and no more.
-Nothing is sent on one before its peer has said that it is the bookie that is meant.
+Per bookie there is a connection for the wire that adds and reads use and, when that is v2, a v3 one for all requests
+whose answers v2 lacks or could confuse: fencing reads, recovery adds, LACs, force, info, lists, long polls. Connections
+are made by the first request that needs them; a failed attempt fails what waited for it, and no more. Nothing is sent
+on one before its peer has said that it is the bookie that is meant.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class _Endpoint:
         return connection
 
     def review(self) -> None:
-        """End the connection if, by what is known of the bookies now, it no longer leads to the right one."""
+        """End the connection if it no longer leads to the right bookie, by present knowledge of the bookies."""
         if self.connection is not None:
             self._examined(self.connection, self._pool.resolve(self.bookie_id))
 
     def _examined(self, connection: Connection, address: BookieAddress | None) -> Connection | None:
         """Return the connection if it may stay, and None otherwise.
 
-        One to the bookie's earlier address may finish what it has, unless another bookie may be there by now.
+        One to the bookie's earlier address may finish its requests, unless another bookie may be there by now.
         """
         why = None if self._pool.introductions is None else self._pool.introductions.mismatch(connection)
         if address is None:
@@ -174,8 +174,8 @@ class AddLane:
         """Queue v2 ADD frames; return the bytes that the operating system has not taken yet.
 
         `acks` are the OK answers that are expected (`core/wire/adds.py:ack_frames`), 28 bytes each, in their order. All
-        frames of one turn of the loop leave in one write; with `at_once` they leave now. The sinks are told the outcome
-        of every entry of `runs` exactly once, never from inside this call. All frames of one call have the same flags.
+        frames of one turn of the loop leave in one write; with `at_once` they leave now. The sinks get the outcome of
+        every entry of `runs` exactly once, never from inside this call. All frames of one call have the same flags.
         Frames with deferred sync, or with the recovery flag, travel on the v3 wire; with `copies_on_v2` the latter stay
         on v2, which Buckram's bookies accept.
         """
@@ -210,7 +210,7 @@ class BookiePool:
 
     `resolve` returns a bookie's address, or None while it is not registered; it is called for every request.
     `wire_protocol` (2 or 3) is for adds and plain reads. `introductions` knows which bookie to expect at an address;
-    without it, whoever answers is accepted.
+    without it, any bookie that answers is accepted.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class BookiePool:
         self._endpoints: dict[tuple[BookieId, int, str], _Endpoint] = {}
         self._lanes: dict[tuple[BookieId, str], AddLane] = {}
         self._names: dict[str, None] = {}
-        """Of lanes that have a connection to themselves."""
+        """Names of lanes that have a connection of their own, in the order of their first use; at most MOST_LANES."""
         self._connections: dict[Connection, _Endpoint] = {}
         self._failed: list[tuple[BookieId, Sequence[SentRun], BuckramError]] = []
         stats = runtime.stats

@@ -40,7 +40,7 @@ class CheapGauge:
 
 
 class CheapHistogram:
-    """`counts` has one more than `bounds`: what is above all of them."""
+    """Histogram; the last of `counts` counts the values above all `bounds`."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -66,16 +66,16 @@ class _Family(Generic[M]):
         self.children: dict[Labels, M] = {}
 
     def child(self, values: Labels) -> M:
-        """Always the same one for the same values."""
+        """Return the metric for these label values, which is always the same object."""
         found = self.children.get(values)
         return self.children.setdefault(values, self._new()) if found is None else found
 
     def describe(self) -> Sequence[Metric]:
-        """The family without values, from which the registry learns its names."""
+        """Return the family without values, from which the registry learns its names."""
         raise NotImplementedError
 
     def collect(self) -> Iterator[Metric]:
-        """The family with the values of now."""
+        """Yield the family with its present values."""
         raise NotImplementedError
 
     def _new(self) -> M:

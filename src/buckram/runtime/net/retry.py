@@ -1,4 +1,4 @@
-"""The one way to try something again: after growing delays, for a bounded time. Policies: `core/backoff.py`.
+"""Retries with growing delays, for a bounded time; all code that retries uses this. Policies: `core/backoff.py`.
 
 Time is the running loop's, so a simulation's too. Cancellation passes at once.
 """
@@ -40,9 +40,9 @@ async def retry(
     rng: Random | None = None,
     on_error: Callable[[Exception], None] = lambda error: None,
 ) -> T:
-    """The first result of `attempt`, which may be made several times; after `within_s` seconds its last error.
+    """Return the first result of `attempt`, which may be made several times; after `within_s` seconds its last error.
 
-    Other errors than those of `on` are raised at once. `on_error` is called with each error before the wait.
+    Errors other than `on` are raised at once. `on_error` is called with each error before the wait.
     """
     retries = Retries(policy, within_s, rng)
     while True:

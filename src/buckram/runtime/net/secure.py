@@ -34,14 +34,14 @@ class LoginRefused(ConnectionError):
 
 
 class Login(Protocol):
-    """One handshake: `first` is what is sent first, `answer` what follows on the bookie's words; None: nothing."""
+    """One login handshake: `first` is the first message, `answer` replies to the bookie's messages; None: no reply."""
 
     plugin: str
 
     def first(self) -> bytes: ...
     def answer(self, payload: bytes) -> bytes | None: ...
     def refused(self) -> str:
-        """Why that may be, for the one who gave the credentials."""
+        """Return the likely reason of a refusal, for the user who gave the credentials."""
         ...
 
 
@@ -63,7 +63,7 @@ class _Preface(asyncio.Protocol):
             self.secured.set_result(None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The link is known already."""
+        """Do nothing: the link is known already."""
 
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:
@@ -102,7 +102,7 @@ class _Preface(asyncio.Protocol):
             self.secured.exception()  # seen, also where nobody waits
 
     async def exchange(self, request: Auth | StartTls) -> Reply:
-        """Send a v3 request and return its reply. ConnectionError."""
+        """Send a v3 request and return its reply. Raises ConnectionError."""
         self._txn += 1
         self.link.write(wire_v3.encode_request(request, self._txn))
         wanted = (OP_AUTH if isinstance(request, Auth) else OP_START_TLS, self._txn)
@@ -127,7 +127,7 @@ class _Preface(asyncio.Protocol):
             raise ConnectionError(f"the bookie's first answer: {error}") from None
 
     async def begin_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Every byte from here on is TLS. ConnectionError."""
+        """Start TLS: every later byte is encrypted. Raises ConnectionError."""
         if self._packets or self._chunks.pending_bytes:
             # Somebody on the way could have said it, to be taken for what the bookie says through TLS.
             raise ConnectionError("bytes in clear behind the bookie's answer to START_TLS")
@@ -135,7 +135,8 @@ class _Preface(asyncio.Protocol):
         await self.secured
 
     def hand_over(self, inner: Inner) -> None:
-        """From here on the connection is the protocol's."""
+        """Hand the connection over to the inner protocol. Raises the error that ended it, or ConnectionError for
+        surplus data."""
         if self._ended is not None:
             raise self._ended
         if self._packets:
@@ -204,7 +205,7 @@ async def log_in(exchange: Callable[[Auth], Awaitable[Reply]], login: Login, *, 
 
 
 def secured(network: Network, tls: TlsConfig, login: Callable[[], Login] | None = None) -> Network:
-    """The network with what the settings ask for; the same one where they ask for nothing. ConfigError."""
+    """Return the network with the TLS and login of the settings; the same one if they have none. Raises ConfigError."""
     if tls.mode == "off" and login is None:
         return network
     files = None if tls.mode == "off" else TlsFiles(tls, server_side=False)
@@ -212,7 +213,8 @@ def secured(network: Network, tls: TlsConfig, login: Callable[[], Login] | None 
 
 
 def tls_of_environment(environment: Mapping[str, str]) -> TlsConfig:
-    """What BUCKRAM_TLS_* say; BUCKRAM_CA alone turns TLS on, for bookies that are trusted by that file. ConfigError."""
+    """Return the TLS settings from BUCKRAM_TLS_*; BUCKRAM_CA alone turns TLS on, with that file as authority. Raises
+    ConfigError."""
     found: TlsConfig = load("tls", environment=environment)[0]
     ca = environment.get(CA_VARIABLE, "")
     if not ca or found.ca:

@@ -1,4 +1,4 @@
-"""Shelf: many things of which few are open. One is opened when it is asked for, and closed when it was idle.
+"""Shelf: many things of which few are open. One is opened when it is requested, and closed when it was idle.
 
 A closed one costs nothing here. Not here: what the things are (`state/db/shelf.py`, `serve/gateway/writers.py`).
 """
@@ -27,7 +27,7 @@ class _Place(Generic[T]):
 
     @property
     def item(self) -> T | None:
-        """What is kept here, once it is open."""
+        """Return the item of this place; None while it is not open."""
         if not self.opening.done() or self.failed:
             return None
         found = self.opening.result()
@@ -35,7 +35,7 @@ class _Place(Generic[T]):
 
     @property
     def failed(self) -> bool:
-        """Whether the opening was cancelled, or ended with what is no error of Buckram's."""
+        """Return whether opening was cancelled, or ended with an error that is not Buckram's."""
         opening = self.opening
         return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
@@ -57,7 +57,8 @@ class Use(Generic[T]):
 
 
 class Shelf(Generic[T]):
-    """`async with shelf.use(name) as item`. At most `most_open` are open, unless more are in use at once."""
+    """Shelf of items: `async with shelf.use(name) as item`. At most `most_open` are open, unless more are in use at
+    once."""
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class Shelf(Generic[T]):
         most_open: int,
         holder: Callable[[str], str] = lambda name: "",
     ) -> None:
-        """`what`: what is kept here, for people. One that has ended by itself is opened anew at its next use.
+        """`what` names the kind of items for people. An item that has ended by itself is opened anew at its next use.
 
-        `holder`: whose a name is. Where too many are open, those of whoever has most are closed.
+        `holder` returns the owner of a name. When too many are open, those of the owner with the most are closed.
         """
         if not 0 < idle_s <= 86_400 or not 1 <= most_open <= 100_000:
             raise InvalidArgument(f"idle_s={idle_s!r}, most_open={most_open!r}: needs up to 86400, and 1 to 100000")
@@ -81,7 +82,7 @@ class Shelf(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(what)
         self._places: OrderedDict[str, _Place[T]] = OrderedDict()
-        """In the order of their last use."""
+        """Places in the order of their last use."""
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
@@ -92,13 +93,14 @@ class Shelf(Generic[T]):
         return list(self._places)
 
     def opened(self) -> dict[str, T]:
-        """Those that are open, by name; not those that are being opened."""
+        """Return the open items by name, without those that are being opened."""
         found = ((name, place.item) for name, place in self._places.items())
         return {name: item for name, item in found if item is not None}
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[T]:
-        """What has this name, which stays open meanwhile. Raises what opening it raises, and HandleClosed."""
+        """Yield the item of this name, which stays open during the block. Raises the errors of opening it, and
+        HandleClosed."""
         use = await self.take(name)
         try:
             yield use.item
@@ -106,7 +108,8 @@ class Shelf(Generic[T]):
             use.give()
 
     async def take(self, name: str) -> Use[T]:
-        """The same for a time that is no block: it is in use until `give` of the value is called."""
+        """Take an item without a block: it stays in use until `give` of the returned value is called. Raises like
+        `use`."""
         use = await self._taken(name)
         if not self._has_ended(use.item):
             return use
@@ -165,7 +168,8 @@ class Shelf(Generic[T]):
             del self._places[name]
 
     def _look(self) -> None:
-        """Close those that nobody used for long, and some where too many are open; look again when one is due."""
+        """Close items that are idle for long, and some if too many are open; schedule the next look for the time when
+        one is due."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
@@ -184,7 +188,7 @@ class Shelf(Generic[T]):
             self._sweeping = self._loop.call_later(max(first + self._idle_s - now, 0.01), self._look)
 
     def _close_surplus(self, count: int) -> None:
-        """Close so many that nobody uses: each time the one that was used longest ago, of whoever has most open."""
+        """Close `count` unused items: each time the least recently used one of the holder with the most open."""
         if count <= 0:
             return
         open_now = Counter(map(self._holder, self._places))

@@ -109,7 +109,7 @@ class MemoryStats:
         return metric
 
     def values(self) -> dict[str, float]:
-        """A histogram gives three: name_count, name_sum and name_max, with its labels."""
+        """Return the values by name. A histogram has three: name_count, name_sum and name_max, with its labels."""
         values: dict[str, float] = {}
         for key, metric in self._metrics.items():
             if isinstance(metric, MemoryHistogram):
@@ -168,10 +168,10 @@ class PrometheusStats:
         return family
 
     def render(self) -> bytes:
-        """The text that a Prometheus server reads; its type is CONTENT_TYPE."""
+        """Return the text that a Prometheus server reads; its type is CONTENT_TYPE."""
         return self._render(self.registry)
 
 
 def _values(labels: dict[str, str]) -> tuple[str, ...]:
-    """In the order of the names."""
+    """Return the label values in the order of their names."""
     return tuple(labels[name] for name in sorted(labels))

@@ -72,10 +72,10 @@ class TaskScope:
     def keep(
         self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, wake: Callable[[], None] = lambda: None
     ) -> asyncio.Task[None]:
-        """Start what is to run for as long as the scope: where it fails it is reported, and begun anew after a moment.
+        """Start a task that runs as long as the scope: a failure is reported, and the task is restarted after a delay.
 
-        For whoever follows something. If it ended for good, what it knew last would stay true for ever. `wake` is
-        called before it begins anew, to have it look at once.
+        Meant for followers of a state: one that ended for good would leave a stale state behind. `wake` is called
+        before it begins anew, to have it look at once.
         """
 
         async def again() -> None:

@@ -19,11 +19,11 @@ from buckram.seams import ProtocolFactory
 
 BACKLOG = 1024
 SCRATCH_BYTES = 64 * 1024
-"""Received at once when nobody says where bytes belong."""
+"""Size of the buffer that receives bytes when the receiver offers no place for them."""
 
 
 class Receiver(Protocol):
-    """An asyncio.Protocol that may say where its bytes belong: a large answer is then received without a copy."""
+    """An asyncio.Protocol that may offer a buffer for its bytes: a large answer is then received without a copy."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def connection_lost(self, exc: Exception | None) -> None: ...
@@ -36,12 +36,13 @@ class Receiver(Protocol):
         ...
 
     def filled(self, count: int) -> None:
-        """Take note that so many bytes are in what `room` returned last."""
+        """Take note that `count` bytes were written into the buffer that `room` returned last."""
         ...
 
 
 class _Reception(asyncio.BufferedProtocol):
-    """Between a transport and a Receiver. `scratch` is shared: a loop fills and empties it in one step."""
+    """Adapter between a transport and a Receiver. `scratch` is shared by all connections: the loop fills and empties it
+    in one step."""
 
     def __init__(self, receiver: Receiver, scratch: memoryview) -> None:
         self._receiver, self._scratch = receiver, scratch

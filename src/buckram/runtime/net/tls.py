@@ -95,12 +95,12 @@ class TlsLink(asyncio.Transport, asyncio.Protocol):
 
     @property
     def heard(self) -> bool:
-        """Of a server's end: whether the peer has sent anything."""
+        """Return whether the peer has sent anything; for the server's end."""
         return not self._first
 
     @property
     def begun(self) -> bool:
-        """Whether the handshake has begun."""
+        """Return whether the handshake has begun."""
         return self._tls is not None
 
     @property
@@ -108,7 +108,7 @@ class TlsLink(asyncio.Transport, asyncio.Protocol):
         return self._tls is not None and not self._handshaking
 
     def start_tls(self, context: ssl.SSLContext, *, server_side: bool, host: str | None = None) -> None:
-        """Every byte from here on is TLS, in both directions. `host`: whose certificate the peer must have."""
+        """Start TLS in both directions for every later byte. `host`: the name that the peer's certificate must have."""
         self._tls = context.wrap_bio(self._in, self._out, server_side=server_side, server_hostname=host)
         self._handshaking = True
         if not server_side:

@@ -30,7 +30,8 @@ class TlsFiles:
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """As the files are now. Where they are no good any more, as they were when they were."""
+        """Return the context of the current files. While they cannot be used, the one in use stays, and an error is
+        logged."""
         state = self._look()
         if state != self._state:
             try:
@@ -44,7 +45,7 @@ class TlsFiles:
 
     @property
     def certificate(self) -> str:
-        """The file of the certificate that this side shows; empty: it shows none."""
+        """File of this side's certificate; empty if it has none."""
         return self._config.certificate
 
     def ends_s(self) -> int:
@@ -58,7 +59,8 @@ class TlsFiles:
         return self._ends[1]
 
     def lasting_context(self) -> ssl.SSLContext:
-        """A context for a server that takes one for good: each handshake uses what `context` gives at that time."""
+        """Return a context for a server that keeps one for good: each handshake uses the context that `context` returns
+        at that time."""
         lasting = self._load()
 
         def choose(tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, before: ssl.SSLContext) -> None:
@@ -121,7 +123,7 @@ class TlsFiles:
 
 
 def check_key_file(name: str) -> None:
-    """ConfigError for a private key that others may read."""
+    """Raise ConfigError for a private key that others may read."""
     try:
         mode = os.stat(name).st_mode & 0o777
     except OSError as error:

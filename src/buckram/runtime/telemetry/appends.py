@@ -1,7 +1,7 @@
-"""An append that is followed: what is known of it and of its steps to bookies, in one value.
+"""A traced append: one value for it and its steps to bookies.
 
-Of what is traced nearly everything is this, so nothing is made of it where it happens but a few numbers; the bytes are
-made by the thread that sends them (`runtime/telemetry/otlp.py`). Not here: other spans, and which appends are followed
+Nearly all spans are of this kind, so the append itself only records a few numbers; the bytes are made by the sending
+thread (`runtime/telemetry/otlp.py`). Not here: other spans, and which appends are traced
 (`runtime/telemetry/spans.py`).
 """
 
@@ -19,9 +19,9 @@ _ID_MASK = (1 << 8 * ID_BYTES) - 1
 
 
 class OtelAppend:
-    """`number` is the id of its own span as an integer; those of its steps are the next ones. `parent`: the id of the
-    step around it, b"" for none; `is_remote`: that one is of another process. Times in nanoseconds UTC, 0 for what has
-    not ended; `ends` and `errors` of steps by the place of their bookie."""
+    """A traced append. `number` is the id of its own span as an integer; those of its steps are the next ones.
+    `parent`: the id of the step around it, b"" for none; `is_remote`: that one is of another process. Times in
+    nanoseconds UTC, 0 for what has not ended; `ends` and `errors` of steps by the place of their bookie."""
 
     __slots__ = (
         "_ended",
@@ -67,11 +67,11 @@ class OtelAppend:
 
     @property
     def spans(self) -> int:
-        """How many spans it is."""
+        """Return the number of spans: the append's own and one for each bookie."""
         return 1 + len(self.bookies)
 
     def step_id(self, place: int) -> bytes:
-        """The id of the step to a bookie."""
+        """Return the id of the step to a bookie."""
         return (self.number + 1 + place & _ID_MASK).to_bytes(ID_BYTES, "big")
 
     def encoded(self) -> bytes:

@@ -34,7 +34,8 @@ _SINCE_START = AggregationTemporality.CUMULATIVE
 
 
 def metrics_of(registry: CollectorRegistry, resource: Resource, began_ns: int, now_ns: int) -> MetricsData:
-    """Everything that a registry has now. Times in nanoseconds UTC; `began_ns`: since when is counted."""
+    """Return the present values of all metrics of a registry. Times in nanoseconds UTC; `began_ns` is the start of
+    counting."""
     found = [one for family in registry.collect() for one in _of_family(family, began_ns, now_ns)]
     return MetricsData([ResourceMetrics(resource, [ScopeMetrics(_SCOPE, found, "")], "")])
 
@@ -60,7 +61,7 @@ def _metric(name: str, family: Family, data: Any) -> Metric:
 
 
 def _by_labels(family: Family) -> Iterable[tuple[tuple[tuple[str, str], ...], list[Sample]]]:
-    """The samples of a family of histograms, one histogram after another."""
+    """Return the samples of a family of histograms, one histogram after another."""
     found: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
     for sample in family.samples:
         labels = tuple(sorted((name, value) for name, value in sample.labels.items() if name != "le"))

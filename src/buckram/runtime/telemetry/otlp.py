@@ -1,7 +1,7 @@
 """Spans as the bytes of OTLP (opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest), written by hand.
 
 The SDK's objects and encoder take 100 microseconds a span, which is what five appends cost. Here the spans of an append
-are two or three joined pieces each: what is alike in many of them is made once. Not here: what spans are
+are two or three joined pieces each: parts that many of them share are made once. Not here: the contents of spans
 (`runtime/telemetry/spans.py`, `runtime/telemetry/appends.py`), sending (`runtime/telemetry/sending.py`).
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from buckram.runtime.telemetry.spans import OtelSpan
 
 INTERNAL, SERVER, CLIENT = 1, 2, 3
-"""Kinds of spans: what a process does by itself, what another one asked it for, and what it asks another one for."""
+"""Kinds of spans: work of the process itself, a request from another process, and a request to another one."""
 MAX_TEXT = 4096
 """Longer values of attributes and errors are cut, characters."""
 _TIMES = struct.Struct("<BQBQ")
@@ -31,14 +31,14 @@ _ROOT, _WITHIN = struct.Struct("<2s16s2s8sBQBQ"), struct.Struct("<2s16s2s8s2s8sB
 _ATTRIBUTE = 9
 _FLAGS = varint(16 << 3 | 5)
 _HERE, _REMOTE = (_FLAGS + flags.to_bytes(4, "little") for flags in (0x101, 0x301))
-"""It is sampled, and it is known that its parent is of this process, or of another one."""
+"""Flags of a sampled span whose parent is known to be in this process (_HERE), or in another one (_REMOTE)."""
 _ERROR = 2
 _SPAN = 2
 _SCOPE = bytes_field(1, bytes_field(1, b"buckram"))
 
 
 def resource_of(attributes: Mapping[str, object]) -> bytes:
-    """Who sends, for `request_of`."""
+    """Return the encoded resource, which describes the sender, for `request_of`."""
     pairs = (_pair(name, value if isinstance(value, int) else str(value)) for name, value in attributes.items())
     return bytes_field(1, b"".join(bytes_field(1, pair) for pair in pairs))
 
@@ -48,11 +48,11 @@ class Ended(Protocol):
 
     @property
     def spans(self) -> int:
-        """How many."""
+        """Return the number of spans."""
         ...
 
     def encoded(self) -> bytes:
-        """All of them, by `span_bytes` or `append_bytes`."""
+        """Return all spans, encoded by `span_bytes` or `append_bytes`."""
         ...
 
 
@@ -63,7 +63,7 @@ def request_of(resource: bytes, ended: Iterable[Ended]) -> bytes:
 
 
 def append_bytes(append: OtelAppend) -> bytes:
-    """The spans of an append: its own, and one for each bookie."""
+    """Return the spans of an append: its own, and one for each bookie."""
     trace, own = append.trace, append.number.to_bytes(8, "big")
     digits, ended = varint(append.entry), max(append.ended_ns, append.began_ns)
     about = (append.ledger, append.entries, append.size, len(digits), append.error)
@@ -87,7 +87,7 @@ def append_bytes(append: OtelAppend) -> bytes:
 def _append_head(
     ledger: LedgerId, entries: int, size: int, digits: int, error: str, ids: int, is_remote: bool
 ) -> bytes:
-    """What comes before the number of an entry, which takes `digits` bytes, and `ids` bytes of ids and times."""
+    """Return the bytes before the number of an entry, which takes `digits` bytes, and `ids` bytes of ids and times."""
     numbers = {"buckram.ledger": ledger, "buckram.entries": entries, "buckram.bytes": size}
     known = [bytes_field(_ATTRIBUTE, _pair(name, value)) for name, value in numbers.items()]
     flags = _REMOTE if is_remote else _HERE
@@ -98,7 +98,7 @@ def _append_head(
 
 @lru_cache(1024)
 def _step_head(bookie: BookieId, error: str) -> bytes:
-    """What comes before ids and times of a step to a bookie."""
+    """Return the bytes before the ids and times of a step to a bookie."""
     about = bytes_field(_ATTRIBUTE, _pair("buckram.bookie", bookie))
     body = _head("buckram.bookie", CLIENT) + _HERE + about + _status(error)
     return varint(_SPAN << 3 | 2) + varint(len(body) + _WITHIN.size) + body
@@ -143,12 +143,12 @@ def _text(name: str, value: str) -> bytes:
 
 @lru_cache(1024)
 def _before_number(name: str, size: int) -> bytes:
-    """What comes before a number that takes `size` bytes: an attribute without them, and so without its end."""
+    """Return the bytes before a number that takes `size` bytes: an attribute that lacks just these."""
     return bytes_field(_ATTRIBUTE, _pair(name, (1 << 7 * (size - 1)) if size > 1 else 0))[:-size]
 
 
 def _pair(name: str, value: str | int) -> bytes:
-    """A KeyValue with an AnyValue."""
+    """Return a KeyValue with an AnyValue."""
     any_value = int_field(3, value) if isinstance(value, int) else bytes_field(1, _utf8(value))
     return bytes_field(1, _utf8(name)) + bytes_field(2, any_value)
 

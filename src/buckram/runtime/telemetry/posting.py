@@ -1,4 +1,4 @@
-"""Posting bytes to a collector: OTLP over HTTP with what its own variables say of headers, compression and TLS.
+"""Posting bytes to a collector: OTLP over HTTP, with headers, compression and TLS from its own environment variables.
 
 OTEL_EXPORTER_OTLP_TRACES_HEADERS, _COMPRESSION, _CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY, or the same without
 TRACES. Not here: when, and what if it fails (`runtime/telemetry/sending.py`).
@@ -32,7 +32,7 @@ class NotPosted(Exception):
 
 
 class Post:
-    """Where spans go. ConfigError for variables that cannot be carried out."""
+    """HTTP connection to the collector. Raises ConfigError for variables of the environment that cannot be applied."""
 
     def __init__(self, url: str, timeout_s: float, environment: Mapping[str, str]) -> None:
         self._url, self._timeout_s = url, timeout_s
@@ -50,7 +50,7 @@ class Post:
         self._opener = build_opener(*([HTTPSHandler(context=_tls(environment))] if url.startswith("https:") else []))
 
     def __call__(self, body: bytes) -> None:
-        """NotPosted unless the collector took it."""
+        """Raise NotPosted unless the collector took it."""
         data = body if self._compress is None else self._compress(body)
         try:
             with self._opener.open(Request(self._url, data, self._headers), timeout=self._timeout_s):

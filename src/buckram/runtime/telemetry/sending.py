@@ -1,4 +1,4 @@
-"""Spans that have ended, on their way to the collector: a bounded list, and a thread that sends what is in it.
+"""Sending of ended spans to the collector: a bounded list, and a thread that sends its contents.
 
 Not here: the bytes (`runtime/telemetry/otlp.py`) and the connection (`runtime/telemetry/posting.py`).
 """
@@ -17,7 +17,7 @@ from buckram.seams import Counter
 MOST_WAITING = 16_384
 """Appends with their steps, and other spans, about 1 KB each; more are dropped, and counted."""
 _AT_ONCE = 1024
-"""Of them in a request."""
+"""Maximum spans in one request."""
 _log = logging.getLogger("buckram.telemetry")
 
 
@@ -52,11 +52,11 @@ class SpanSender:
         self._thread.start()
 
     def send_soon(self) -> None:
-        """Send what is there now, and do not wait for it."""
+        """Wake the sending thread; does not wait for it."""
         self._wake.set()
 
     def close(self) -> None:
-        """Send what is left, once, and nothing any more. Waits for that."""
+        """Send the remaining spans once and wait for that; later spans are not sent."""
         self._closed = True
         self._wake.set()
         if self._thread.ident is not None:

@@ -1,7 +1,8 @@
-"""Traces, as `seams.py` describes them: which steps are followed, and what is noted of them until they end.
+"""Traces, as `seams.py` describes them: the sampling of steps, and their data until they end.
 
-A span is a few values until a thread makes bytes of it (`runtime/telemetry/sending.py`). OpenTelemetry's context says
-what a program is within. Not here: their form (`runtime/telemetry/otlp.py`), appends (`runtime/telemetry/appends.py`).
+A span is a few values until a thread makes bytes of it (`runtime/telemetry/sending.py`). OpenTelemetry's context names
+the span that the program is within. Not here: their form (`runtime/telemetry/otlp.py`), appends
+(`runtime/telemetry/appends.py`).
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ _TRACE_ID_BYTES = 16
 _TRACE_BITS, _ID_BITS = 8 * _TRACE_ID_BYTES, 8 * ID_BYTES
 _ID_MASK = (1 << _ID_BITS) - 1
 _NEVER = 1 << 62
-"""More entries than a ledger has."""
+"""Number of entries that no ledger reaches: nothing is sampled."""
 
 
 def _getter() -> Callable[[], Context]:
-    """The quickest way to the present context: OpenTelemetry's own function costs as much as an append."""
+    """Return the quickest function that gets the present context: OpenTelemetry's own function costs as much as an
+    append."""
     kept = getattr(getattr(contexts, "_RUNTIME_CONTEXT", None), "_current_context", None)
     return kept.get if isinstance(kept, ContextVar) else contexts.get_current
 
 
 class OtelSpan:
-    """A step. `kind`: one of those of `runtime/telemetry/otlp.py`; `parent`: the id of the step around it, b"" for
-    none; `is_remote`: that one is of another process. Times in nanoseconds UTC."""
+    """Span of a step. `kind`: one of those of `runtime/telemetry/otlp.py`; `parent`: the id of the step around it, b""
+    for none; `is_remote`: that one is of another process. Times in nanoseconds UTC."""
 
     __slots__ = (
         "_ended",
@@ -81,11 +83,11 @@ class OtelSpan:
 
     @property
     def spans(self) -> int:
-        """How many spans it is: one."""
+        """Return the number of spans, which is one."""
         return 1
 
     def encoded(self) -> bytes:
-        """It, as a request to a collector has it."""
+        """Return the span encoded for a request to a collector."""
         return span_bytes(self)
 
     def child(self, name: str, attributes: Mapping[str, str | int]) -> OtelSpan:
@@ -105,14 +107,14 @@ OnEnded: TypeAlias = Callable[[Ended], None]
 
 
 class _Rate:
-    """At most so many in a second, with as many at once."""
+    """Token bucket: at most `per_s` events per second, with a burst of as many."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s, self._most = per_s, max(per_s, 1.0)
         self._left, self._looked = self._most, time.monotonic()
 
     def take(self) -> bool:
-        """Whether one more may be."""
+        """Take a token; return False if none is left."""
         now = time.monotonic()
         self._left = min(self._most, self._left + (now - self._looked) * self._per_s)
         self._looked = now
@@ -123,10 +125,11 @@ class _Rate:
 
 
 class OtelTraces:
-    """Decides what is followed: a share of what begins here, and all that is part of a trace which is followed."""
+    """Sampling of traces: a share of those that begin here, and all parts of traces that are already sampled."""
 
     def __init__(self, ended: OnEnded, share: float, per_s: float, rng: random.Random) -> None:
-        """`share` of what begins here, and at most `per_s` in a second; ten times as many of what others began."""
+        """Sample a `share` of the traces that begin here, at most `per_s` in a second; ten times as many of those that
+        other processes began."""
         self._ended, self._rng = ended, rng
         self._begun, self._joined = _Rate(per_s), _Rate(10 * per_s)
         self._share = share
@@ -190,12 +193,12 @@ class OtelTraces:
         return span
 
     def is_in_share(self, context: bytes) -> bool:
-        """Whether a trace of this id is among those that are followed: the same in all processes with this share."""
+        """Return whether a trace is sampled by its id: the result is the same in all processes with this share."""
         number = int.from_bytes(context[_TRACE_ID_BYTES - 8 : _TRACE_ID_BYTES], "big")
         return number < self._share * (1 << 64)
 
     def around(self, span: Span) -> AbstractContextManager[None]:
-        """What this context does meanwhile is within a span."""
+        """Return a context manager whose block is within the span."""
         return _attached(_within(span))
 
     def _chosen(self) -> bool:

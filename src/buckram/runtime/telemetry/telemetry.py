@@ -1,7 +1,7 @@
 """Telemetry: the traces and metrics of one process on their way to a collector, from `start` until `close`.
 
-A collector that does not answer costs nothing but what it would have got: threads send, what waits is bounded, and the
-end waits for it no longer than CLOSE_S.
+A collector that does not answer costs only the lost data: threads send, the queues are bounded, and `close` waits no
+longer than CLOSE_S.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Telemetry:
     def __init__(
         self, config: TelemetryConfig, service: str, *, instance: str = "", stats: PrometheusStats | None = None
     ) -> None:
-        """`service`: service.name where the configuration says none; `instance`: service.instance.id."""
+        """`service`: service.name if the configuration has none; `instance`: service.instance.id."""
         base = config.endpoint.rstrip("/")
         if urlsplit(base).scheme not in ("http", "https") or not urlsplit(base).hostname:
             raise ConfigError(f"[telemetry] endpoint = {base!r}: needs a URL such as http://127.0.0.1:4318")
@@ -66,7 +66,7 @@ class Telemetry:
         self._sender = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
     def start(self, refresh: Refresh | None = None, *, metrics: bool = True) -> None:
-        """Send traces and, unless nobody needs them, metrics from now on."""
+        """Start to send traces and, unless `metrics` is false, metrics."""
         self._refresh = refresh
         self._spans.start()
         if metrics:
@@ -77,7 +77,7 @@ class Telemetry:
         self._spans.send_soon()
 
     async def close(self) -> None:
-        """Send what is left, for CLOSE_S at most, and nothing any more. Idempotent."""
+        """Send the remaining data, for CLOSE_S at most, then nothing more. Idempotent."""
         if self._stop.is_set():
             return
         self._stop.set()

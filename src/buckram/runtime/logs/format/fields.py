@@ -1,7 +1,7 @@
-"""Which fields a line of the log has: they are read from the words before the values in its text.
+"""Fields of a log line, named after the words before the values in its text.
 
-`log.info("ledger %d: bookie %s failed", 7, "b1")` has the fields ledger and bookie without saying so again, so the line
-for people and the fields for machines cannot differ.
+`log.info("ledger %d: bookie %s failed", 7, "b1")` has the fields ledger and bookie without naming them twice, so the
+line for people and the fields for machines cannot differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def places(template: str) -> tuple[tuple[str, int], ...]:
 
 
 def fields(template: str, values: object) -> dict[str, int | str]:
-    """The fields of one line: whole numbers stay numbers, everything else is text."""
+    """Return the fields of one line: whole numbers stay numbers, everything else is text."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | Mapping):
         return {}
     found: dict[str, int | str] = {}

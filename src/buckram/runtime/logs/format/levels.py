@@ -8,13 +8,13 @@ from typing import NamedTuple
 from buckram.errors import ConfigError
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-"""The numbers are those of Python's logging."""
+"""Numbers of the levels, as in Python's logging."""
 LONGEST = 400
 _ROOM = re.compile(r"[A-Za-z_][\w.]{0,99}")
 
 
 class Levels(NamedTuple):
-    """`base` counts for every logger that has no row in `rooms`; both are numbers of LEVELS."""
+    """Log levels of a process: `base` applies to every logger without a row in `rooms`. Both hold numbers of LEVELS."""
 
     base: int
     rooms: dict[str, int]

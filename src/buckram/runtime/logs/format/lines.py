@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 FORMATS = ("text", "json")
 LONGEST_MESSAGE, LONGEST_TRACE = 4_000, 16_000
-"""Characters; of a traceback the last ones count."""
+"""Maximum characters of a message and of a traceback, of which the last ones are kept."""
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 _SECRETS = (
     (re.compile(r"(://[^\s/@:]*):[^\s/@]+@"), r"\1:***@"),
@@ -18,11 +18,12 @@ _SECRETS = (
     (re.compile(r"\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*"), "***"),
     (re.compile(r"\b(password|passwd|secret|token)(\s*[=:]\s*)(?!\*\*\*)[^\s,;)]+", re.IGNORECASE), r"\1\2***"),
 )
-"""Passwords in URIs, logins of HTTP, tokens, and what is called a password."""
+"""Patterns of secrets and their replacements: passwords in URIs, HTTP logins, tokens, and values named as a
+password."""
 
 
 class Line(NamedTuple):
-    """What one line says. `wall_s` is seconds since 1970; `fields` come after the message in JSON."""
+    """Contents of one log line. `wall_s` is seconds since 1970; `fields` come after the message in JSON."""
 
     wall_s: float
     level: str
@@ -49,7 +50,8 @@ def as_text(line: Line) -> str:
 
 
 def as_json(line: Line) -> str:
-    """One object: time (ISO 8601, UTC), level, logger, message, the fields, and trace where there is one."""
+    """Format a line as one JSON object: time (ISO 8601, UTC), level, logger, message, the fields, and a trace if there
+    is one."""
     moment = datetime.fromtimestamp(line.wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     said: dict[str, int | str] = {"time": moment, "level": line.level.lower(), "logger": line.logger}
     said["message"] = _begin(line.message)

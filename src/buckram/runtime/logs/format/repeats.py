@@ -1,4 +1,4 @@
-"""How many lines of one kind a log takes: what is repeated without end fills no disk and hides no other line."""
+"""Limit on repeated log lines: endless repetition neither fills the disk nor hides other lines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Repeats(Generic[K]):
         return False
 
     def ended(self, now: float) -> list[LeftOut[K]]:
-        """Forget windows that are over, and say what they left out. Call it before `passes`."""
+        """Remove windows that are over, and return the lines that they suppressed. Call it before `passes`."""
         found = []
         while self._windows:
             kind, window = next(iter(self._windows.items()))
@@ -61,7 +61,7 @@ class Repeats(Generic[K]):
         return found
 
     def rest(self) -> list[LeftOut[K]]:
-        """What was left out and not said so far; afterwards nothing is known any more."""
+        """Return the suppressed lines that were not reported yet, and forget all windows."""
         found = [LeftOut(kind, window.left_out) for kind, window in self._windows.items() if window.left_out]
         self._windows.clear()
         return found
