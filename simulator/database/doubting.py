@@ -18,7 +18,8 @@ _TROUBLE = (BuckramError, TimeoutError, Died)
 
 
 class Doubting:
-    """For one client, which remembers what was acknowledged to it under tokens."""
+    """The repeated calls and outcome queries of one client, which remembers what was acknowledged to it under
+    tokens."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking, self._world, self._rules, self._rng = asking, asking.world, asking.rules, asking.rng
@@ -26,11 +27,11 @@ class Doubting:
         """Statements (None for a transaction of several calls), token, counts."""
 
     def remember(self, statements: Any, token: str, counts: list[int]) -> None:
-        """This was acknowledged."""
+        """Remember an acknowledged call for later repeats: its statements, token and counts of affected rows."""
         self._used.append((statements, token, counts))
 
     def used(self) -> tuple[str, list[int]] | None:
-        """Some token that was used, and its counts."""
+        """Return a random token that was used, and its counts; None if there is none."""
         return self._rng.choice(self._used)[1:] if self._used else None
 
     async def repeat(self) -> None:

@@ -32,7 +32,7 @@ def _replicas(f: FaultRunner) -> list[str]:
 
 
 def _leader(f: FaultRunner) -> str:
-    """The host that the log's head names as its writer; empty if it names none."""
+    """Return the host that the log's head names as its writer; empty if it names none."""
     place = f"/streams/heads/{NAMESPACE}/{MACHINE}"
     for key, found in f.world.metadata.snapshot().keys.items():
         if key.endswith(place):
@@ -72,7 +72,7 @@ async def pause_replica(f: FaultRunner) -> None:
 
 
 async def lose_head(f: FaultRunner) -> None:
-    """Requests to the metadata store, or their replies, are lost where a replica changes the head or its neighbours."""
+    """Lose requests to the metadata store, or their replies, where a replica changes the head or its neighbours."""
     for _ in range(3):
         hosts = _replicas(f)
         if hosts:
@@ -83,7 +83,7 @@ async def lose_head(f: FaultRunner) -> None:
 
 @contextmanager
 def _cut(world: World, host: str, links: Sequence[tuple[str, str]]) -> Iterator[None]:
-    """What a host sends or is sent goes lost on these links, each from a source to a target."""
+    """Drop all messages on these links of a host, each from a source to a target."""
     world.disturb(host, 1)
     for source, target in links:
         world.fabric.block(source, target)
@@ -116,7 +116,7 @@ async def depose_leader(f: FaultRunner) -> None:
 
 
 async def deafen_leader(f: FaultRunner) -> None:
-    """What the leader sends arrives, and no answer does: what it writes is stored and never acknowledged to it."""
+    """Block all answers to the leader, not its requests: what it writes is stored and never acknowledged to it."""
     host, world = _leader(f), f.world
     if host not in _replicas(f):
         return
@@ -179,7 +179,10 @@ async def _damage(client: Client, damaged: dict[str, int]) -> bool:
 
 
 def _other(payload: bytes) -> bytes:
-    """Where it is a state, another one; that of a book can be restored, and has a wrong number of commands."""
+    """Return another state in place of a state; a book's can be restored, and has a wrong number of commands.
+
+    A payload that is no state is returned unchanged.
+    """
     if payload[:1] != b"D":
         return payload
     if not payload.endswith(b"]"):
@@ -214,7 +217,7 @@ for _name, _run in (
 
 
 def all_fault_names() -> list[str]:
-    """All that lives of machines, and of what is built on them, may have."""
+    """Return the names of all faults of lives of machines, and of what is built on them."""
     return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(MACHINES)]))
 
 

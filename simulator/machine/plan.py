@@ -18,23 +18,23 @@ from simulator.machine.faults import OWN_FAULTS
 
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
 LIFE_S = 8.0
-"""About how long clients are busy."""
+"""Time during which clients are busy, virtual seconds (approximately)."""
 
 
 @dataclass(slots=True)
 class MachinePlan:
-    """`cluster` is what the engine's faults and hosts need."""
+    """The plan of one life of machines. `cluster` is the part that the engine's faults and hosts need."""
 
     cluster: Plan
     policy: dict[str, Any]
     settings: MachineSettings
     replicas: list[str]
-    """What each replica's class is like: a key of `state.KINDS`. Those that are not good do not stand for leader."""
+    """The class of each replica, a key of `state.KINDS`. Those that are not "good" do not stand for leader."""
     clients: int = 3
     commands: int = 12
-    """Of each client."""
+    """Number of commands of each client."""
     restless: float = 0.3
-    """How often a replica takes over, steps down, takes a snapshot or is opened again."""
+    """Chance, at each turn, that a replica takes over, steps down, takes a snapshot or is opened again."""
     crashing: float = 0.0
     """Chance that a replica's process crashes somewhere in the steps after such an act."""
 

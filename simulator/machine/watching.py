@@ -83,7 +83,7 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
 
 
 def _watch_folds(world: World, rules: Rules, host: Callable[[], str]) -> AbstractContextManager[None]:
-    """Commands are applied by a method of their own: the leader has them already, and others read them."""
+    """Watch each applied command, by a method of its own: the leader has commands already, other replicas read them."""
     apply, command, restore = Fold.apply, Fold.command, Fold.restore
 
     def watched_apply(self: Fold, offset: int, value: bytes | None) -> Applied:
