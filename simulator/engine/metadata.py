@@ -29,13 +29,13 @@ class MetadataObserver(Protocol):
     """Gets what happens in the metadata store. `who` is the process whose request it was."""
 
     def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
-        """A change was applied."""
+        """Observe a change that was applied."""
         ...
 
     def key_conflict(self, who: str, key: str) -> None: ...
     def reply_lost(self, who: str, key: str) -> None: ...
     def unread_version(self, who: str, key: str, version: int) -> None:
-        """A change has an expected version that its process never read from the store."""
+        """Observe a change with an expected version that its process never read from the store."""
         ...
 
 
@@ -57,9 +57,9 @@ class MetadataFaults(ABC):
         self.late_chance = self.late_s = 0.0
         self.down = False
         self.writer_gave_up = False
-        """Whether the sender of the request that is being carried out has stopped waiting for it."""
+        """True if the sender of the request that is being carried out has stopped waiting for it."""
         self.asked_at = 0.0
-        """When the request that is being carried out was sent, seconds since the life began."""
+        """Time at which the request that is being carried out was sent, seconds since the life began."""
         self.spurious_watches = 0.02
         self.late_watch_s = 0.05
         self.timeout_s = 4.0
@@ -74,7 +74,7 @@ class MetadataFaults(ABC):
 
     @property
     def scripted(self) -> int:
-        """How many planned losses have not happened yet."""
+        """Return the number of planned losses that have not happened yet."""
         return len(self._script)
 
     def choose_loss(self, who: str, keys: Sequence[str]) -> str:

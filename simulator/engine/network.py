@@ -68,7 +68,7 @@ class Fabric:
         self.split_chance = 0.1
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._blocked: dict[tuple[str, str], float] = {}
-        """Since when."""
+        """Blocked links (source, target), with the time since which each is blocked."""
         self._extra_s: dict[tuple[str, str], float] = {}
         self._dark: dict[str, bool] = {}
         self._waiting: dict[tuple[str, str], list[Callable[[], object]]] = {}

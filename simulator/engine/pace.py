@@ -1,4 +1,4 @@
-"""How slow the parts of a life are, and how far its clocks differ. Drawn from the seed.
+"""The pace of a life: how slow its parts are, and how far its clocks differ. Drawn from the seed.
 
 The pace is not a fault that ends. It lasts for the whole life, so all deadlines are relative to it.
 """
@@ -25,11 +25,11 @@ class Pace:
     late_s: float = 0.0
     """The share of messages from and to the metadata store that are late, and by how much they are at most."""
     lag_s: float = 0.0
-    """How far a ZooKeeper follower may lag; half of the sessions are on one."""
+    """Maximum lag of a ZooKeeper follower, seconds; half of the sessions are on one."""
     clocks_us: int = 5_000_000
-    """How wrong the wall clock of a host is at most, in either direction."""
+    """Maximum error of a host's wall clock in either direction, microseconds."""
     jumps: bool = False
-    """Wall clocks are set forwards or backwards from time to time."""
+    """True if wall clocks are set forwards or backwards from time to time."""
 
     def __str__(self) -> str:
         disks = "+".join(f"{round(high * 1000)} ms" for _, high in self.disks) if self.disks else "fast"
@@ -49,7 +49,8 @@ class Pace:
 
     @property
     def metadata_s(self) -> float:
-        """How much longer than usual one request to the metadata store may take, with its reply or watch."""
+        """Return how much longer than usual a request to the metadata store may take, with its reply or watch,
+        seconds."""
         return 2 * self.late_s + self.lag_s
 
     def deadline_s(self, seconds: float, *, syncs: int = 0, metadata_requests: int = 0) -> float:

@@ -1,4 +1,4 @@
-"""What the engine needs of a subject, which is what lives simulate and check: ledgers or streams.
+"""The interface of a subject, which is what lives simulate and check: ledgers or streams.
 
 Not here: the subjects themselves (`simulator/ledgers/subject.py`, `simulator/streams/subject.py`).
 """

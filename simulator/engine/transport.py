@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulator.engine.network import Fabric
 
 KERNEL_BYTES = 64 * 1024
-"""How much a connection holds under way and at the receiver before the sender's own buffer grows."""
+"""Bytes of a connection in transit and at the receiver before the sender's own buffer grows."""
 
 
 class Frames:
@@ -55,7 +55,7 @@ class Connection:
 
     @property
     def broken(self) -> bool:
-        """Whether one end or both are closed."""
+        """Return whether one end or both are closed."""
         return self.client_end.closed or self.server_end.closed
 
     def answer(self, frame: bytes) -> None:

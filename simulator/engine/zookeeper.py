@@ -227,7 +227,10 @@ class SimZkSession:
             raise MetadataUnavailable(f"{_MAX_WAITING} operations wait for {self.hosts}, the limit; try again later")
 
     def _knows(self, path: str, version: int) -> None:
-        """Another task of the process may have read or made a later one while this reply was on its way."""
+        """Remember a version that a reply contained.
+
+        Another task of the process may have read or made a later one while this reply was on its way.
+        """
         self._known[path] = max(version, self._known.get(path, -1))
 
     def _check_known(self, path: str, version: int) -> None:

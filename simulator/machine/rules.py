@@ -65,7 +65,7 @@ class Rules:
         self.acknowledged = Acknowledged()
         self.acked = 0
         self._details: dict[int, str] = {}
-        """What replicas hold beside the state, sessions above all, by offset."""
+        """Hash of the sessions and header of the first replica that was compared, by offset."""
 
     # -- replicas -----------------------------------------------------------------------------------------
 

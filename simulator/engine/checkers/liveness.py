@@ -16,7 +16,8 @@ from simulator.engine.metadata import HOST
 
 POLL_SLACK_S = 1.0
 CHANGE_DEADLINE_S = 5.0
-"""How long an ensemble change may take while metadata and writer are undisturbed: a probe, a pause, a round trip."""
+"""Deadline of an ensemble change while metadata and writer are undisturbed (a probe, a pause, a round trip),
+seconds."""
 
 
 class Progress(Checker):
@@ -65,7 +66,8 @@ class Progress(Checker):
             self._ok.setdefault(key, {})[request.bookie] = self._now()
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
-        """L4: an entry is acknowledged soon after the last event that it needed, which may be an ensemble change."""
+        """Check L4: an entry is acknowledged soon after the last event that it needed, which may be an ensemble
+        change."""
         metadata = ledger.metadata
         if metadata is None or handle.explicit:
             return

@@ -170,7 +170,7 @@ class Modes(Checker):
         )
 
     def _check_racks_at_close(self, ledger: LedgerFacts, metadata: LedgerMetadata, who: str) -> None:
-        """M5 for who closes: writers close what was acknowledged, recoveries what they wrote back."""
+        """Check M5 at a close: writers close what was acknowledged, recoveries what they wrote back."""
         for entry in range(metadata.last_fragment.first_entry, (metadata.last_entry or -1) + 1):
             holders = ledger.holders(entry, write_set(metadata, entry))
             self.report.check(
@@ -185,7 +185,7 @@ class Modes(Checker):
             )
 
     def answer_sent(self, answer: Answer) -> None:
-        """Look at how often a copy completes an ack quorum that is not enough."""
+        """Count how often a copy completes an ack quorum that does not span enough racks."""
         request = answer.request
         if request is None or request.kind != "add" or answer.code is not Code.OK:
             return

@@ -97,7 +97,7 @@ async def put_old_disk_back(f: FaultRunner) -> None:
 
 
 async def _replace_disk(f: FaultRunner, machine: Machine) -> bool:
-    """Whether the bookie serves again, empty."""
+    """Replace a bookie's disk by an empty one and delete its cookie. Return whether the bookie serves again."""
     world = f.world
     facts = world.judge.facts.bookie(machine.name)
     machine.away = facts.wiped = True

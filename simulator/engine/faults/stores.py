@@ -73,9 +73,10 @@ async def damage_log_end(f: FaultRunner) -> None:
 
 
 async def damage_log_end_after_power_loss(f: FaultRunner) -> None:
-    """Like `damage_log_end`, but after a loss of power, which also removed the page that witnesses the log's end.
+    """Damage the end of a log after a loss of power, which also removed the page that witnesses the log's end.
 
-    Sometimes the log was idle before, so that an empty block follows what was acknowledged last.
+    Sometimes the log was idle before, so that an empty block follows what was acknowledged last. After a kill:
+    `damage_log_end`.
     """
     idle = f.rng.random() < 0.6
     for _ in range(40):
