@@ -25,7 +25,8 @@ STUCK_S = 10.0
 
 
 async def _ask(op: Operator, what: str, work: Callable[[Client], Awaitable[bool]]) -> bool:
-    """Give the command again while it does not end well, each time in a new process, until the life is over."""
+    """Try the command up to TRIES times, each time in a new process, while the life lasts. Return whether it
+    succeeded."""
     host = f"{OPERATOR}{what[:3]}{len(op.world.processes)}"
 
     async def in_time(client: Client) -> bool:
@@ -50,11 +51,11 @@ async def _ask(op: Operator, what: str, work: Callable[[Client], Awaitable[bool]
 
 
 def _quietly(progress: object) -> None:
-    """Nobody looks at the progress."""
+    """Ignore the progress of a command."""
 
 
 def _is_out(op: Operator, departure: Departure, situation: str) -> bool:
-    """At the very moment of the answer nothing may depend on the bookie."""
+    """Return whether the command ended; if so, check at the moment of its answer that nothing depends on the bookie."""
     if departure.done:
         op.stage.rules.asked.is_out(departure.bookie, situation)
     return departure.done
@@ -77,7 +78,7 @@ async def decommission_one(op: Operator) -> None:
 
 
 async def drain_one(op: Operator) -> None:
-    """Have a living bookie give everything away; then it is stopped, or becomes writable again."""
+    """Drain a living bookie; then it is stopped, or becomes writable again."""
     await op.nap(op.stage.plan.busy_s * 1.5)
     if not op.running():
         return
@@ -103,7 +104,7 @@ async def drain_one(op: Operator) -> None:
 
 
 async def replace_one(op: Operator) -> None:
-    """Another bookie, a new one where there may be one more, takes the places of one that lives or was lost."""
+    """Replace a bookie that lives or was lost by another one, a new one if one more may join."""
     await op.nap(op.stage.plan.busy_s * 1.5)
     if not op.running():
         return
@@ -131,7 +132,7 @@ async def replace_one(op: Operator) -> None:
 
 
 async def rest_one(op: Operator) -> None:
-    """A maintenance: the bookie is away for longer than the delay, and comes back."""
+    """Put a bookie into maintenance, stop it for longer than the delay, and start it again."""
     await op.nap(op.stage.plan.busy_s)
     if not op.running():
         return
@@ -155,7 +156,7 @@ async def rest_one(op: Operator) -> None:
 
 
 async def rebalance_all(op: Operator) -> None:
-    """An empty bookie joins, and gets places of the others."""
+    """Add an empty bookie and rebalance: it gets places of the others."""
     await op.nap(op.stage.plan.busy_s * 2)
     await new_bookie(op)
 
@@ -173,7 +174,7 @@ async def rebalance_all(op: Operator) -> None:
 
 
 async def new_bookie(op: Operator) -> Machine | None:
-    """An empty bookie joins, where there may be one more."""
+    """Add an empty bookie if one more may join, and return its machine."""
     world, plan = op.world, op.stage.plan
     if len(world.machines) >= most_bookies(plan):
         return None
@@ -193,4 +194,4 @@ DEPARTURES: dict[str, Operation] = {
     "maintenance": rest_one,
     "rebalance": rebalance_all,
 }
-"""What operators ask for in this module, by name."""
+"""The operators' commands of this module, by name."""

@@ -34,7 +34,7 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
         return PROCESS.get(world.loop.world).name
 
     def ends_later(who: str, ledger: LedgerId) -> None:
-        """An attempt was ended: what it had sent may be carried out a moment later (H5), or after a cut."""
+        """End an attempt a moment later: requests that it sent may still be carried out (H5), or after a cut."""
         process, context = PROCESS.get(world.loop.world), world.loop.world.context
 
         def end() -> None:
