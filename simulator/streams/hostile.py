@@ -25,7 +25,7 @@ BAIT = StreamName(HOSTILE, "bait")
 
 
 class Hostile(MaintenanceActor):
-    """Names ledgers of others, and has a server act by that."""
+    """Names ledgers of others in its own stream's metadata, and has a server act on that."""
 
     crashed = "crash while acting for a hostile tenant"
     pause_s = 0.8
@@ -65,7 +65,7 @@ class Hostile(MaintenanceActor):
             await streams.keys.set(key, encode_head(_forged(head, ledger, how)), found.version)
 
     async def _act(self) -> None:
-        """What a server does with the stream."""
+        """Clean, open, read or delete the hostile stream, as an honest server would."""
         assert self.client is not None
         match self.rng.choice(("clean", "open", "read", "delete")):
             case "clean":

@@ -18,12 +18,12 @@ from simulator.streams.faults import OWN_FAULTS
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
 MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "hostile", "ending", "small_pages")
 LIFE_S = 6.0
-"""About how long actors are busy."""
+"""Time during which actors are busy, virtual seconds (approximately)."""
 
 
 @dataclass(slots=True)
 class StreamPlan:
-    """`cluster` is what the ledger simulator's faults and machines need."""
+    """The plan of a life of streams. `cluster` is the part that the engine's faults and machines need."""
 
     cluster: Plan
     streams: list[str]
@@ -40,7 +40,7 @@ class StreamPlan:
     hostile: bool = False
     ending: bool = False
     small_pages: bool = False
-    """Pages of four segments, so that there are some."""
+    """True for pages of four segments, so that a life fills some."""
     crashing: float = 0.0
     """Chance that an operation begins with a crash somewhere in it."""
     notes: dict[str, int] = field(default_factory=dict)

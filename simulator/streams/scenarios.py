@@ -202,7 +202,8 @@ async def truncated_under_readers(b: Bench) -> None:
 
 
 async def ended(b: Bench) -> None:
-    """Nothing can be appended after an end; a reader that follows ends there; truncation and deletion still work."""
+    """An ended stream: nothing can be appended, a reader that follows ends there; truncation and deletion still
+    work."""
     recording = await b.writer("w1")
     await b.append(recording, 3)
     actor = await b.up("r1")
@@ -268,7 +269,7 @@ async def retries(b: Bench) -> None:
 
 
 async def table_outlives(b: Bench) -> None:
-    """Only bulk steps follow the records of a producer: after trimming, its last sequence must still be known."""
+    """A producer's records are followed by bulk steps only: after trimming, its last sequence must still be known."""
     first = await b.writer("w1")
     producer = b.stage.producers[0]
     await first.actor.inside(first.produce(producer, 4, one_by_one=False), "produce")
