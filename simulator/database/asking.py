@@ -49,7 +49,7 @@ class Asking:
         database = self.stage.open[host]
 
         async def ask() -> tuple[T | BuckramError, int]:
-            # As a value: nobody may be there any more who would look at an error.
+            # Errors are returned as values: after a time-out no task is left to retrieve an exception.
             try:
                 return await question(database), database.applied
             except BuckramError as error:

@@ -1,7 +1,7 @@
-"""Clients: transactions of every kind on whoever leads, repeated under their tokens.
+"""Clients: they execute transactions of every kind on the leader, and repeat them under their tokens.
 
 A client is no process: it survives the replicas that it asks, as a program that wrote its tokens down does. Not here:
-transactions of several calls (`interactive.py`), reads (`reading.py`), tokens that are used once more or asked for
+transactions of several calls (`interactive.py`), reads (`reading.py`), repeated tokens and outcome queries
 (`doubting.py`), finding the leader (`asking.py`).
 """
 
@@ -171,7 +171,7 @@ class ClientActor:
             self.rules.acknowledged(attempt, self.asking.applied)
 
     async def _execute(self, statements: Any, token: str | None, attempts: int) -> list[SqlResult] | Any:
-        """Return the results, "aborted", None if they are committed and nobody knows the results, or UNKNOWN."""
+        """Return the results, "aborted", None if it is committed and the results are not known, or UNKNOWN."""
 
         async def execute(database: Database) -> list[SqlResult]:
             if isinstance(statements, list):
@@ -183,7 +183,7 @@ class ClientActor:
             if attempt and token:
                 self.world.report.situation("a transaction was repeated")
             try:
-                # Who has no token may wait until its leader knows that it does not know.
+                # A call without a token may wait until its leader reports CommitUnknown.
                 return await self.asking.ask(execute, 0.0 if token else self.rng.choice((0.0, 12.0)))
             except (SqlError, TransactionTooLarge) as error:
                 if not isinstance(error, DatabaseBusy):

@@ -1,4 +1,4 @@
-"""Clients that doubt: they do again what was done under a token, and ask what became of what is being done."""
+"""Clients that doubt: they repeat calls under used tokens, and query the outcomes of calls that are running."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Doubting:
         return self._rng.choice(self._used)[1:] if self._used else None
 
     async def repeat(self) -> None:
-        """Ask for the outcome of something that was acknowledged, and do it again."""
+        """Ask for the outcome of a random acknowledged call, and repeat the call under its token."""
         if not self._used:
             return
         statements, token, counts = self._rng.choice(self._used)
@@ -54,7 +54,7 @@ class Doubting:
             self._world.trace.note(self._asking.name, f"repeats {token}: {error!r}")
 
     async def ask_meanwhile(self, attempt: Attempt) -> None:
-        """Ask for the outcome of a call once it has begun. What is then said to be aborted must never be committed."""
+        """Ask for the outcome of a call once it has begun. A call reported as aborted must never be committed."""
         token, asking, began = attempt.token, self._asking, asyncio.Event()
         assert token is not None
         one = Append(f"l{self._rng.randrange(KEYS)}", attempt.name)

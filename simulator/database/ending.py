@@ -1,4 +1,4 @@
-"""The end of a life of databases: faults are healed, somebody leads, everybody has everything, the log is verified."""
+"""The end of a life of databases: faults are healed, a leader commits, all replicas catch up, the log is verified."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Ending(Finish):
                 result = await self.world.join(
                     self.world.processes[host], database.query(sql, consistency="stale", after=applied), "catch up"
                 )
-                # What a client has given up may be committed meanwhile.
+                # Transactions that clients gave up may be committed meanwhile.
                 reference = self.rules.reference
                 states = range(reference.after[applied - 1], reference.sequence + 1)
                 good = any(result.rows == reference.rows(sql, sequence) for sequence in reversed(states))
@@ -104,7 +104,7 @@ class Ending(Finish):
             try:
                 rows = (await new.execute(READ)).rows
             except NotLeader:
-                pass  # Another one stood, and its lease began before.
+                pass  # Another replica stood for leader, and got its lease first.
             else:
                 good = any(rows == reference.rows(READ, sequence) for sequence in range(least, reference.sequence + 1))
                 self.report.check("log", good, "a new replica reads {}", rows)

@@ -36,9 +36,9 @@ class Mutant:
     """Faults of the mutant's lives, for bugs that show only under some faults; empty: the faults of each life's
     plan."""
     restless: bool = False
-    """Its lives take snapshots often, and replicas often begin anew from them and lead."""
+    """True if its lives take snapshots often, and replicas often begin anew from them and lead."""
     spills: bool = False
-    """Its lives have a cache that is too small for their transactions."""
+    """True if its lives have a cache that is too small for their transactions."""
 
 
 MUTANTS: dict[str, Mutant] = {

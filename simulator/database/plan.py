@@ -1,4 +1,4 @@
-"""The plan of a life of databases: that of a life of machines with its seed, and what clients do with SQL."""
+"""The plan of a life of databases: that of a life of machines with its seed, and SQL settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of clients: by whoever leads, by everybody in turn, and by any replica with a bound of its age."""
+"""Reads of clients: on the leader, on every replica in turn, and on any replica with a bound of its age."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Reading:
         reads = lists_of(result, KEYS)
         moment = began - at_most_s if at_most_s is not None else -1.0
         self._rules.fresh(host, {str(value) for one in reads for value in one.values}, moment, after)
-        # In the history without its time: it may be old, but it is one of the states.
+        # The history gets this read without its time: it may be old, but it is one of the states.
         self._rules.attempts.append(Attempt(f"{asking.name} stale", -1.0, [*reads], None, "ok"))
 
 

@@ -1,4 +1,4 @@
-"""Reference: an independent fold of a database's log into pages, and what is known of groups and tokens.
+"""Reference: an independent fold of a database's log into pages, with the facts of groups and tokens.
 
 It knows the bytes of records and groups, and nothing of `state/db/state.py`, `state/db/engine.py` or
 `core/db/outcomes.py`, whose bugs it must find. Not here: comparing replicas with it (`rules.py`).

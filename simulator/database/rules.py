@@ -1,6 +1,6 @@
-"""Rules: compares the files of replicas and what clients are told with the reference, and keeps the histories.
+"""Rules: compares replicas' files and clients' results with the reference, and keeps the histories.
 
-Not here: changes of the head (`simulator/machine/heads.py`), who tells what replicas do (`watching.py`), the end.
+Not here: changes of the head (`simulator/machine/heads.py`), observing replicas (`watching.py`), the end.
 """
 
 from __future__ import annotations

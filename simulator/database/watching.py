@@ -1,6 +1,6 @@
-"""Observing folds, engines and replicas during a life, by wrapping some of their methods; and limits of small lives.
+"""Observers of folds, engines and replicas during a life, which wrap some of their methods; and limits of small lives.
 
-Planted bugs are applied before, so the rules observe their effects. Not here: what is judged (`rules.py`).
+Planted bugs are applied before, so the rules observe their effects. Not here: the rules themselves (`rules.py`).
 """
 
 from __future__ import annotations

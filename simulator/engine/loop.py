@@ -256,7 +256,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.create_task(generator.aclose(), name="aclose")
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing to do: an abandoned generator was closed when its last reference was dropped."""
+        """Do nothing: an abandoned generator was closed when its last reference was dropped."""
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Run the function now, without a thread; its result arrives in a later turn of the loop."""

@@ -99,7 +99,7 @@ class MetadataFaults(ABC):
         return self.rng.random() * self.late_s if self.late_s and self.rng.random() < self.late_chance else 0.0
 
     def keep_scripted_loss(self) -> None:
-        """The request of the last choose_loss() failed, so a planned loss is kept for the next one."""
+        """Keep a planned loss for the next request, because the request of the last choose_loss() failed."""
         if self._taken is not None:
             self._script.insert(0, self._taken)
             self._taken = None
@@ -179,7 +179,7 @@ class SimKeys:
         process.on_death(self._process_died)
 
     async def prepare(self) -> None:
-        """Nothing to do: the simulated store needs no setup."""
+        """Do nothing: the simulated store needs no setup."""
 
     def expire(self) -> None:
         """End the session on the store; the process learns of it later."""
@@ -272,7 +272,10 @@ class SimKeys:
         return version
 
     def _knows(self, key: str, version: int) -> None:
-        """Another task of the process may have read or made a later one while this reply was on its way."""
+        """Remember a version that a reply contained.
+
+        Another task of the process may have read or made a later one while this reply was on its way.
+        """
         self._known[key] = max(version, self._known.get(key, -1))
 
     async def _request(self, ops: Sequence[KeyOp], apply: Callable[[], Any]) -> Any:

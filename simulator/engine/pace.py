@@ -44,7 +44,7 @@ class Pace:
 
     @property
     def sync_s(self) -> float:
-        """The longest time that one operation of a slow disk takes; 0.0 if all are fast."""
+        """Return the longest time that one operation of a slow disk takes, seconds; 0.0 if all are fast."""
         return max([high for _, high in self.disks], default=0.0)
 
     @property
@@ -98,7 +98,7 @@ class SimClock:
             self._set.append((at, rng.randrange(-pace.clocks_us, pace.clocks_us)))
 
     def put(self, skew_us: int) -> None:
-        """Set the clock to be wrong by so many microseconds from now on."""
+        """Set the clock's error, microseconds, from now on."""
         self._set = [(0.0, skew_us)]
 
     def wall_us(self) -> int:
@@ -111,4 +111,4 @@ class SimClock:
         return self._passed.us + int(self._loop.time() * 1e6)
 
     def boot(self) -> str:
-        return ""  # what is started again does not know how long it was down
+        return ""  # no boot id: a restarted process cannot tell how long it was down

@@ -19,7 +19,7 @@ class Subject(Protocol):
 
     @property
     def option(self) -> str:
-        """The option of `python -m buckram.sim` that chooses this subject; empty for the default one."""
+        """Return the option of `python -m buckram.sim` that chooses this subject; empty for the default one."""
         ...
 
     def totals(self) -> Totals:

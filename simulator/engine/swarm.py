@@ -83,7 +83,7 @@ class Totals:
 
     @property
     def trace_hash(self) -> str:
-        """The hash of all lives in the order of their seeds, whichever processes they ran in."""
+        """Return the hash of all lives in the order of their seeds, whichever processes they ran in."""
         text = "".join([self.hashes[seed] for seed in sorted(self.hashes)])
         return f"{zlib.crc32(text.encode()):08x}"
 

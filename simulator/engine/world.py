@@ -262,7 +262,7 @@ class World:
         if device.sync_s != FAST:
             device.read_s = device.sync_s
         machine = self.machines[name] = Machine(name, device, rack, host or name, site or host or name)
-        # A rule of regions is judged by regions, one of racks by racks: what a path begins with.
+        # The first part of the path is compared: the region under a rule of regions, else the rack.
         self.judge.facts.bookie(name).rack = rack.split("/")[1] if rack else None
         return machine
 
@@ -297,7 +297,7 @@ class World:
                 self.loop.world.context.run(self.loop.call_soon, process.crash)
                 return
             self._registered(machine, info.incarnation or "")
-            self.disturb(machine.name, 0)  # until now it did not serve
+            self.disturb(machine.name, 0)  # the time before, when it did not serve, counts as disturbed
             machine.ready = facts.running = True
             self.trace.note(machine.name, f"serves, incarnation {info.incarnation}")
             up.set()

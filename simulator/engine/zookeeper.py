@@ -73,7 +73,7 @@ class SimZkSession:
         self._to_client: deque[Callable[[], None]] = deque()
         self._closed = self._connected = self._silent = False
         self._session = self._epoch = 0
-        # What the server knows: the session, the connection that it is on, and one whose answers are lost.
+        # The server's view: the session, its present connection, and a connection whose answers are lost.
         self._at_server = self._attached = self._muted = 0
         connection.on_death(self._notice_s, lambda: server.end_session(self._at_server))
         server.sessions.append(self)

@@ -1,4 +1,4 @@
-"""H1 to H5, H8 and M7: what whoever heals may change in the record of a ledger.
+"""H1 to H5, H8 and M7: which changes of a ledger's metadata healing may make.
 
 Not here: marks and locks (`marks.py`).
 """
@@ -81,7 +81,7 @@ class Changes:
         acked = max(written.acked, default=-1) if written is not None else -1
         self.report.check("H8", last >= acked, "{} ends ledger {} at {}, acknowledged: {}", who, ledger, last, acked)
         if written is not None and written.deferred:
-            return  # what was acknowledged before its sync is on disks when it is forced
+            return  # with deferred sync, acknowledged entries are on disks only once they are forced
         for entry, members in entries_of(new):
             copies = sum(bool(self.copies.on_disk(bookie, ledger, [entry])) for bookie in members)
             text = "{} ends ledger {} while entry {} has {} copies on {}"

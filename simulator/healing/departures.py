@@ -68,7 +68,7 @@ async def decommission_one(op: Operator) -> None:
         return
     machine = op.rng.choice(op.members())
     op.lose(machine, "is stopped for good", power=False)
-    await asyncio.sleep(4.0)  # its session ends
+    await asyncio.sleep(4.0)  # until its session ends
 
     async def work(client: Client) -> bool:
         departure = await decommission(client, machine.name, _quietly, stuck_s=STUCK_S)
@@ -120,13 +120,13 @@ async def replace_one(op: Operator) -> None:
         try:
             departure = await replace_bookie(client, machine.name, target, _quietly, stuck_s=STUCK_S)
         except NoSuchBookie:
-            return True  # it was forgotten by a command whose answer was lost
+            return True  # an earlier attempt, whose answer was lost, has removed it
         return _is_out(op, departure, "a bookie was replaced")
 
     if await _ask(op, "replace", work) and machine.name not in op.stage.rules.lost:
         if machine.running:
             op.lose(machine, "is stopped, it was replaced", power=False)
-        else:  # It went with its rack meanwhile, and the cluster has forgotten it.
+        else:  # It stopped with its rack meanwhile, and the cluster does not know it any more.
             machine.away = True
             op.stage.rules.bookie_lost(machine.name, False)
 

@@ -91,10 +91,10 @@ class Final:
             return
         silent = self._silent(ledger, hung)
         if max(silent) >= metadata.ack_quorum or len(metadata.fragments) > 1:
-            return  # too few of them say anything, or what came before may be where nobody answers
+            return  # too few members answer, or earlier fragments may be on bookies that do not
         spare = hung is None and not self.stage.rules.domains.no_spare(metadata, metadata.last_fragment)
         if max(silent) > metadata.write_quorum - metadata.ack_quorum and not spare:
-            return  # what is read cannot be written to Qa members
+            return  # recovery cannot write entries back to Qa members
         done = await asyncio.gather(*(self._recover(host, client, ledger) for host, client in clients))
         name = "L2" if hung is not None else "L1"
         self.report.check(name, any(done), "ledger {} cannot be ended, {} is silent", ledger, hung)

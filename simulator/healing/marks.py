@@ -48,7 +48,7 @@ class Marks:
 
     def check_allowed(self, who: str, does: str, ledger: LedgerId) -> None:
         """Check H9 and the brake: nothing forbidden is begun, and running work ends."""
-        asked_at = self.world.metadata.asked_at  # who is cut off may be heard long afterwards
+        asked_at = self.world.metadata.asked_at  # requests of a host that is cut off may arrive long afterwards
         for name, since in (("H9", self.rules.disabled_at), ("brake", self.rules.brake_at)):
             self.report.check(
                 name,
@@ -74,7 +74,7 @@ class Marks:
         if ledger in self.unreadable:
             self.unreadable[ledger] = self.unreadable[ledger][0], min(self._now(), self.unreadable[ledger][1])
         if not who.startswith(REPLICATOR):
-            return  # an operator deletes one that nobody can read
+            return  # an operator deletes an unreadable mark
         self.report.situation("a mark was taken back")
         if old is not None:
             self._check_unmarked(who, ledger, old)
@@ -129,7 +129,7 @@ class Marks:
         if metadata is None:
             return
         named = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
-        began = self.rules.began_at.get((who, ledger), 0.0)  # one that was lost since had its copies, and is audited
+        began = self.rules.began_at.get((who, ledger), 0.0)  # a bookie lost later had its copies; an audit finds it
         lost = [bookie for bookie, at in self.rules.lost.items() if at <= began]
         left = sorted(bookie for bookie in mark.replicas if bookie in named and bookie in lost)
         self.report.check("L12", not left, "{} deletes the mark of {}, which still names {}", who, ledger, left)

@@ -45,7 +45,7 @@ class Reasons:
             holds = self._may_be_unreadable(waiting.ledger, reason)
             if reason.why is Why.OTHER and metadata is not None:
                 holds &= not self._marked_for_lost(waiting, metadata)
-            if reason.why is Why.NO_GOOD_COPY and metadata is not None:  # a deleted one has no copies, at once
+            if reason.why is Why.NO_GOOD_COPY and metadata is not None:  # a deleted ledger has no copies at once
                 holds &= self._copies(waiting.ledger, reason) == 0
             text = "{} says that ledger {} waits because of {}"
             self.report.check("reason", holds, text, waiting.worker, waiting.ledger, reason)
@@ -53,7 +53,7 @@ class Reasons:
     def is_true_at_the_end(self, waiting: Waiting, metadata: LedgerMetadata, reason: Reason) -> bool:
         ledger = waiting.ledger
         if reason.why is Why.NO_BOOKIE:
-            # Members whose entries cannot be had stay, and count for the places of the others.
+            # Members whose entries have no readable copy stay, and the racks of the others must fit beside them.
             stay = any(one.why in (Why.NO_GOOD_COPY, Why.COPY_AWAY) for one in waiting.reasons)
             return any(self.rules.domains.no_spare(metadata, fragment, stay) for fragment in metadata.fragments)
         if reason.why is Why.NO_GOOD_COPY:
@@ -62,7 +62,7 @@ class Reasons:
             away = self._names_lost(metadata)
             return away and (not metadata.closed or self._copies(ledger, reason) == 0)
         if reason.why is Why.WRITER_LIVES:
-            # Writers are dead by now, but for a stream's that lost its ledger and keeps its lease.
+            # Writers are dead by now, except a stream's that lost its ledger and keeps its lease.
             lease = self.rules.written[ledger].lease
             return bool(lease) and self.world.metadata.peek(lease) is not None
         return reason.why is Why.UNREADABLE_RECORD and self._unreadable(ledger)

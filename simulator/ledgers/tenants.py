@@ -45,7 +45,7 @@ def draw_tenants(plan: Plan) -> None:
     """Draw whether a life has tenants and a quota, from random numbers of its own, so that it changes nothing else."""
     rng = random.Random(f"tenants {plan.seed}")
     if plan.liar:
-        return  # what a liar answers says nothing of whom it is told
+        return  # a liar's answers do not show whether bookies check permissions
     if rng.random() < 0.12:
         plan.tenants = rng.choice(("none", "none", "read"))
     if rng.random() < 0.12:

@@ -1,4 +1,4 @@
-"""Clients: they execute commands on whoever leads, repeat them under their token, and read in every way.
+"""Clients: they execute commands on the leader, repeat them under their tokens, and read in every way.
 
 A client is no process: it survives the replicas that it asks, as a program that wrote its tokens down does.
 """
@@ -115,7 +115,7 @@ class ClientActor:
             except (BuckramError, TimeoutError, Died) as error:
                 self.world.trace.note(self.name, f"{command[0]}: {error!r}")
                 if not token:
-                    return UNKNOWN  # It may have been executed, under a token that nobody knows.
+                    return UNKNOWN  # It may have been executed under a token that this client does not know.
             await asyncio.sleep(self.rng.random() * 0.3)
         return UNKNOWN
 
@@ -185,7 +185,7 @@ class ClientActor:
         machine = self.stage.open[host]
 
         async def ask() -> T | BuckramError:
-            # As a value: nobody may be there any more who would look at an error.
+            # Errors are returned as values: after a time-out no task is left to retrieve an exception.
             try:
                 return await question(machine)
             except BuckramError as error:

@@ -1,4 +1,5 @@
-"""The end of a life of machines: faults are healed, somebody leads, everybody catches up, the log is read in full."""
+"""The end of a life of machines: faults are healed, a leader commits, all replicas catch up, the log is read in
+full."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ class Ending(Finish):
         try:
             read = await machine.read(lambda state: state.snapshot())
         except NotLeader:
-            return  # Another one stood, and its lease began before.
+            return  # Another replica stood for leader, and got its lease first.
         self.report.check("log", read == self.rules.reference.state_before(machine.applied), "{!r} is read", read)
 
 

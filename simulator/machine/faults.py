@@ -42,7 +42,7 @@ def _leader(f: FaultRunner) -> str:
 
 
 async def expire_replica(f: FaultRunner) -> None:
-    """A replica's session expires while it goes on leading; another one may take the lease at once."""
+    """Expire a replica's session while it goes on leading; another one may take the lease at once."""
     for _ in range(f.rng.choice((1, 1, 2))):
         hosts = _replicas(f)
         if hosts:
@@ -62,7 +62,7 @@ async def crash_replica(f: FaultRunner) -> None:
 
 
 async def pause_replica(f: FaultRunner) -> None:
-    """A replica is paused long enough for others to take over, and goes on with an old epoch."""
+    """Pause a replica long enough for others to take over; it goes on with an old epoch."""
     hosts = _replicas(f)
     if hosts:
         host = f.rng.choice(hosts)
@@ -94,7 +94,7 @@ def _cut(world: World, host: str, links: Sequence[tuple[str, str]]) -> Iterator[
 
 
 async def cut_off_replica(f: FaultRunner) -> None:
-    """A replica is cut off from everybody, or from the metadata store alone, while its lease ends."""
+    """Cut a replica off from all hosts, or from the metadata store alone, while its lease ends."""
     hosts = _replicas(f)
     if not hosts:
         return
@@ -105,7 +105,7 @@ async def cut_off_replica(f: FaultRunner) -> None:
 
 
 async def depose_leader(f: FaultRunner) -> None:
-    """The leader's session has expired and nobody can tell it: it believes to lead, and reaches all bookies."""
+    """Expire the leader's session while the store cannot reach it: it believes to lead, and reaches all bookies."""
     host, world = _leader(f), f.world
     if host not in _replicas(f):
         return
@@ -127,7 +127,7 @@ async def deafen_leader(f: FaultRunner) -> None:
 
 
 async def damage_snapshot(f: FaultRunner) -> None:
-    """The newest of at least two snapshots becomes one with the same row, but with the bytes of another state."""
+    """Replace the newest of at least two snapshots by one with the same row, but with the bytes of another state."""
     await asyncio.sleep(f.rng.random() * 3)
     for _ in range(4):
         try:
@@ -137,7 +137,7 @@ async def damage_snapshot(f: FaultRunner) -> None:
             await f.world.join(process, client.close(), "close")
             if damaged:
                 f.world.report.situation("a snapshot was damaged")
-                await crash_replica(f)  # so that somebody reads it
+                await crash_replica(f)  # so that a restarted replica reads it
                 return
         except (BuckramError, Died) as error:
             f.world.trace.note(VANDAL, f"cannot damage: {error!r}")
@@ -166,7 +166,7 @@ async def _damage(client: Client, damaged: dict[str, int]) -> bool:
 
     def exchange(now: Head) -> Step | None:
         present = now.snapshots or ()
-        if now.epoch != head.epoch:  # A new leader may delete what was made under an older epoch, as of any replica.
+        if now.epoch != head.epoch:  # A new leader may delete snapshots of an older epoch.
             return None
         if newest not in present or len(_good(now, damaged)) < 2:
             return None

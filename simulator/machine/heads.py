@@ -64,7 +64,7 @@ class HeadWatch:
         """No rule is about it."""
 
     def unread_version(self, who: str, key: str, version: int) -> None:
-        """The judge checks this (S11)."""
+        """Do nothing: the judge checks this (S11)."""
 
 
 __all__ = ["HeadWatch"]

@@ -68,7 +68,7 @@ def make_machine_plan(seed: int) -> MachinePlan:
     none = rng.random() < 0.1
     draw_independent_faults(cluster, STREAMS)
     if cluster.bookies <= cluster.shape[0]:
-        cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]  # too few for new ledgers
+        cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]  # it leaves too few for new ledgers
     if none:
         cluster.faults = []
     plan = MachinePlan(cluster, _policy(rng, cluster), _settings(rng), ["good"] * rng.choice((2, 2, 3)))

@@ -1,4 +1,4 @@
-"""Reference: an independent fold of the log, and what is known of each offset and each command.
+"""Reference: an independent fold of the log, with the facts of each offset and each command.
 
 It knows the bytes of records and nothing of `core/machine/fold.py` and `core/machine/sessions.py`, whose bugs it must
 find. Not here: comparing replicas with it (`rules.py`).
@@ -73,7 +73,7 @@ class Reference:
     def _command(self, offset: int, record: CommandRecord) -> None:
         session, command = self.sessions.get(record.session), decode_value(record.payload)
         if session is None or record.sequence < session.lowest:
-            return  # Nothing is executed for it any more.
+            return  # Commands of an unknown session or below its lowest sequence are not executed.
         if record.sequence in session.done:
             self.repeated[offset] = session.done[record.sequence]
             return

@@ -1,4 +1,5 @@
-"""Replicas: a host with an open machine, which is opened again whenever its process died, and does restless things."""
+"""Replicas: a host with an open machine, which is opened again after its process died, and leads and stops at
+random."""
 
 from __future__ import annotations
 

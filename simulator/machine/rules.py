@@ -1,6 +1,6 @@
 """Rules: compares what replicas apply, restore and answer with the reference, and keeps the history of the calls.
 
-Not here: changes of the head (`heads.py`), who tells what replicas do (`watching.py`), the end (`ending.py`).
+Not here: changes of the head (`heads.py`), observing replicas (`watching.py`), the end (`ending.py`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Rules:
             return
         state, wanted = b"".join(fold.state.snapshot()), self.reference.state_before(offset)
         if known is not None and known.kind == "wrong":
-            # What it wrote into snapshots would be its own, but it never leads; it begins again with good ones.
+            # It never leads, so it writes no snapshots; a restored snapshot of another replica puts it right.
             known.wrong_from = None if state == wanted else (known.wrong_from or offset)
             return
         self.report.check(
@@ -137,7 +137,7 @@ class Rules:
             self.report.check("R11", kind == "wrong", "{} differs: {}", host, error)
             self.report.situation("a replica that miscounts stopped")
             return
-        # It may be the first to meet the command.
+        # This replica may be the first to meet the command.
         unknown = error.offset in self.reference.unknown_at or error.offset == self.reference.end
         self.report.check("R10", kind == "old" and unknown, "{} stopped: {}", host, error)
         self.report.situation("a replica stopped at a command that it does not know")

@@ -1,6 +1,6 @@
-"""Observing folds, leaders and replicas during a life, by wrapping some of their methods.
+"""Observers of folds, leaders and replicas during a life, which wrap some of their methods.
 
-Planted bugs are applied before, so the rules observe their effects. Not here: what is judged (`rules.py`).
+Planted bugs are applied before, so the rules observe their effects. Not here: the rules themselves (`rules.py`).
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Ending:
             await self._check_visible(stream, recording)
         try:
             await writer.close()
-        except WriterLost as error:  # Beside others, a bulk step or another writer may have taken the stream.
+        except WriterLost as error:  # While other actors run, a bulk step or another writer may have taken the stream.
             if self._alone:
                 raise
             self.rules.writer_lost(session, error)
@@ -276,7 +276,7 @@ class Ending:
     async def _clean(self) -> None:
         """Check that two runs of a janitor without other actors leave nothing that no stream needs."""
         janitor = JanitorActor(self.stage, "j9")
-        janitor.settings = replace(janitor.settings, join_at=0)  # What it replaced would be left for a while.
+        janitor.settings = replace(janitor.settings, join_at=0)  # Else replaced segments are left for a while.
         if not await janitor.up(20):
             return
         for host, client in self.stage.clients.items():

@@ -369,7 +369,7 @@ class HeadWatch:
         )
         if dead:
             kept = after.table == row
-            # Whoever lets it go last deletes it, which may be a moment later.
+            # The last stream that lets the ledger go deletes it, which may be a moment later.
             others = self._facts.left_to_others.get((history.uid, row.ledger), False)
             self._report.check(
                 "orphans",

@@ -1,8 +1,8 @@
-"""A hostile tenant: the metadata of its own stream name ledgers of others, and what may do everything acts by these.
+"""A hostile tenant: its stream's metadata name ledgers of others, and privileged servers act on them.
 
-It writes as no honest client would; the servers are honest ones: whoever opens, reads or deletes its stream here, and
-every janitor of the life. The rules of the honest streams say whether anything of theirs was touched
-(`heads.py:HeadWatch` looks at no stream of the tenant).
+It writes as no honest client would; the servers are honest: clients that open, read or delete its stream here, and
+every janitor of the life. The rules of the honest streams show whether their ledgers were touched (`heads.py:HeadWatch`
+looks at no stream of the tenant).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Spy:
 
     @property
     def crash_steps(self) -> list[int]:
-        """The steps for crash_after(): just before each message, and after the last one."""
+        """Return the steps for crash_after(): just before each message, and after the last one."""
         return [step - 1 for step in self.sent_at] + ([max(self.sent_at)] if self.sent_at else [])
 
 

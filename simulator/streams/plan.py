@@ -72,7 +72,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     cluster.again = False
     cluster.late_wake = rng.random() < 0.2
     cluster.busy_s = rng.choice((1.0, 2.0, 4.0))
-    # Later ones only make these lives long: a stream asks metadata all the time.
+    # Longer delays only make these lives long: a stream reads metadata all the time.
     cluster.pace = replace(cluster.pace, late_s=min(cluster.pace.late_s, LATE_S))
     set_pace(cluster)
     config = cluster.configs.client
@@ -91,7 +91,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     none = rng.random() < 0.1
     draw_independent_faults(cluster, STREAMS)
     if cluster.bookies <= cluster.shape[0]:
-        # A bookie that is gone for good leaves too few for new segments.
+        # A bookie that is gone for good would leave too few for new segments.
         cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]
     if none:
         cluster.faults = []

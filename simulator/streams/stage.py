@@ -161,7 +161,8 @@ class Actor:
         return await self.world.join(self.process, work, name)
 
     def maybe_crash(self, within: int) -> bool:
-        """By the plan's chance, plan a crash within the next `within` steps of the process. Return whether it is."""
+        """Plan a crash within the next `within` steps of the process, with the plan's chance. Return whether one is
+        planned."""
         if self.stage.over or self.rng.random() >= self.plan.crashing:
             return False
         self.process.crash_after(int(self.rng.random() * within))

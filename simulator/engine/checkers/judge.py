@@ -153,7 +153,7 @@ class Judge:
     ) -> None:
         ledger = self.facts.ledger(ledger_id)
         if new is not None and ledger.deleted and not ledger.went_back:
-            # A new ledger with a used id: what is known of the deleted one must not count for it.
+            # A new ledger with a used id: the facts of the deleted one must not apply to it.
             del self.facts.ledgers[ledger_id]
             self.facts.handles = [handle for handle in self.facts.handles if handle.ledger != ledger_id]
             ledger = self.facts.ledger(ledger_id)

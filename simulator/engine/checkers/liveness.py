@@ -46,7 +46,7 @@ class Progress(Checker):
 
     def _poll_ended(self, request: Request) -> None:
         began = request.delivered_at or 0.0
-        # Whose ledger it is may have to be asked from metadata first: that counts as waiting, and may take longer.
+        # The bookie may have to read the ledger's owner from metadata first, which counts as waiting.
         if self._steady(request.bookie, began) and self._steady(HOST, began):
             assert request.wait_s is not None
             waited = self._now() - began

@@ -147,7 +147,7 @@ class Modes(Checker):
                 self.report.situation("an ensemble changed under a rule of places")
         if ledger.racks and new.closed and old is not None and not old.closed:
             self._check_racks_at_close(ledger, new, who)
-        recovers = self.facts.recovering.get((who, ledger.ledger))  # it puts others in places as writers do
+        recovers = self.facts.recovering.get((who, ledger.ledger))  # a recovery replaces members as writers do
         if old is not None and self.facts.repairing.get((who, ledger.ledger)) and not recovers:
             self._check_replacements(ledger, old, new, who)
 

@@ -1,5 +1,4 @@
-"""Planted bugs of authorisation and quotas: clients are let in without permission, or a full namespace loses
-entries."""
+"""Planted bugs of authorisation and quotas: clients get in without permission, or a full namespace loses entries."""
 
 from __future__ import annotations
 

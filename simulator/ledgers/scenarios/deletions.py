@@ -139,7 +139,7 @@ class DeletionsLife:
         given = await s.setup.allocate_ledger_id()
         await asyncio.sleep(LOOKS_S)
         s.world.restore_metadata(older)
-        s.setup = s.world.store(s.world.loop.world, s.world.rng)  # sessions ended with the store that went back
+        s.setup = s.world.store(s.world.loop.world, s.world.rng)  # the restore ended all sessions
         await set_history(s.setup, replace(await s.setup.history(), accepted=False))
         await asyncio.sleep(self.rng.choice((0.0, LOOKS_S)))
         again = (await accept(s.setup, self.rng)).deleted_again
