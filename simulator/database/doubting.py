@@ -18,8 +18,7 @@ _TROUBLE = (BuckramError, TimeoutError, Died)
 
 
 class Doubting:
-    """The repeated calls and outcome queries of one client, which remembers what was acknowledged to it under
-    tokens."""
+    """The repeated calls and outcome queries of one client, which remembers acknowledged calls under tokens."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking, self._world, self._rules, self._rng = asking, asking.world, asking.rules, asking.rng

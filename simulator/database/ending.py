@@ -89,8 +89,7 @@ class Ending(Finish):
                 return []
 
     async def _look_with(self, client: Client) -> None:
-        """Verify the log and its snapshots, then let a new replica take over and check that it has all committed
-        rows."""
+        """Verify the log and its snapshots, then check that a new replica that takes over has all committed rows."""
         namespace = client.namespace(NAMESPACE)
         faults = await self._faults(client)
         self.report.check("log", not faults, "faults: {}", faults)

@@ -33,8 +33,7 @@ class Mutant:
     apply: Patches
     seeds: int = 40
     faults: tuple[str, ...] = ()
-    """Faults of the mutant's lives, for bugs that show only under some faults; empty: the faults of each life's
-    plan."""
+    """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     restless: bool = False
     """True if its lives take snapshots often, and replicas often begin anew from them and lead."""
     spills: bool = False

@@ -155,8 +155,7 @@ class Rules:
                 self.values.append(Acknowledged(self.world.loop.time(), offset, str(one.value)))
 
     def fresh(self, host: str, found: set[str], moment: float, after: int | None) -> None:
-        """Check a stale read that returned the values `found` of all lists: it must have all values within its
-        bounds."""
+        """Check that a stale read, with the values `found` of all lists, has all acknowledged values in its bounds."""
         self.report.situation("a stale read was served")
         lost = [
             one.value

@@ -53,7 +53,7 @@ class Troubled:
         return all(self.world.fabric.blocked(machine.host, host) for machine in machines)
 
     async def _write_unheard(self, host: str, number: int) -> None:
-        """Write through a leader that hears no answers: its record is stored unacknowledged; ask others for the
+        """Write through a leader that hears no answers, so that the record is stored unacknowledged; query its
         outcome."""
         one = Append("l1", f"unheard {number}")
         attempt = Attempt(str(one.value), self.world.loop.time(), [one])

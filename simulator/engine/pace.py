@@ -49,8 +49,7 @@ class Pace:
 
     @property
     def metadata_s(self) -> float:
-        """Return how much longer than usual a request to the metadata store may take, with its reply or watch,
-        seconds."""
+        """Return the extra seconds that a request to the metadata store may take, with its reply or watch."""
         return 2 * self.late_s + self.lag_s
 
     def deadline_s(self, seconds: float, *, syncs: int = 0, metadata_requests: int = 0) -> float:

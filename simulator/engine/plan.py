@@ -85,8 +85,7 @@ class Plan:
     calm: bool = False
     large: bool = False
     tenants: str = ""
-    """Permissions of a client of another tenant on the ledgers (none or read); empty: bookies do not ask who a client
-    is."""
+    """Permissions of a client of another tenant on the ledgers (none or read); empty: bookies demand no logins."""
     quotas: Mapping[str, int | None] = field(default_factory=dict)
     password: bytes = b""
     busy_s: float = 2.0
@@ -208,8 +207,7 @@ def _suit_liar(plan: Plan) -> None:
 
 
 def is_rare(plan: Plan) -> bool:
-    """Return whether few lives are like this: slow disks, late metadata, damage, racks, repairs or independent
-    faults."""
+    """Return whether few lives are like this: slow disks, late metadata, damage, racks, repairs, rare faults."""
     pace = plan.pace
     known = all_faults()
     rare = any(known[fault].independent or known[fault].damages for fault in plan.faults)

@@ -56,8 +56,8 @@ class _Thread:
         self._go.acquire()
 
     def step(self) -> None:
-        """Let the thread run to the next place where it waits. Called on the loop. Raises the error that ended the
-        thread."""
+        """Let the thread run to the next place where it waits. Called on the loop. Raises the thread's error, if
+        any."""
         owner = self._owner
         owner.running = self
         self._go.release()

@@ -24,8 +24,7 @@ _MOST = 8
 
 @contextmanager
 def watch_hosts(world: World, sites: int) -> Iterator[None]:
-    """Judge each ensemble and each replacement. `sites`: number of hosts that the bookies share; 0: nothing to
-    judge."""
+    """Judge each ensemble and each replacement. `sites`: number of hosts that bookies share; 0: nothing to judge."""
     if not sites:
         yield
         return

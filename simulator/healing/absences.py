@@ -80,8 +80,7 @@ async def away_twice(op: Operator) -> None:
 
 
 async def _hang_through_close(op: Operator) -> Handle | None:
-    """Pause a member of a ledger that was open for long, until that is closed. Return its writer's handle; None: none
-    found."""
+    """Pause a member of a long open ledger until that is closed. Return its writer's handle; None: none found."""
     handle = await _until(lambda: _about_to_close(op), _CLOSED_S)
     machines = [] if handle is None else op.machines_of(handle.ledger)
     if handle is None or not machines:

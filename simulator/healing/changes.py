@@ -59,8 +59,7 @@ class Changes:
             self.report.check("L12", not missing, text, who, ledger, bookie, missing)
 
     def _check_dead(self, who: str, ledger: LedgerId) -> None:
-        """Check H2: healing closes a ledger only after its writer stood still; a stream's ledger must have no lease,
-        too."""
+        """Check H2: healing closes a ledger only after its writer stood still, and a stream's only without a lease."""
         self.report.situation("a ledger was recovered by healing")
         written = self.rules.written.get(ledger)
         if written is None:
@@ -72,7 +71,7 @@ class Changes:
         self.report.check("H2", not leased, "{} ends ledger {}, whose stream has a writer", who, ledger)
 
     def _check_end(self, who: str, ledger: LedgerId, new: LedgerMetadata) -> None:
-        """Check H8: a close is not below the last fragment or an acknowledged entry, and entries have Qa copies on
+        """Check H8: a close is not below the last fragment or an acknowledged entry; entries have Qa copies on
         disks."""
         last = new.last_entry if new.last_entry is not None else -1
         first = new.last_fragment.first_entry

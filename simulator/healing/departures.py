@@ -25,8 +25,7 @@ STUCK_S = 10.0
 
 
 async def _ask(op: Operator, what: str, work: Callable[[Client], Awaitable[bool]]) -> bool:
-    """Try the command up to TRIES times, each time in a new process, while the life lasts. Return whether it
-    succeeded."""
+    """Try the command up to TRIES times, each in a new process, while the life lasts. Return whether it succeeded."""
     host = f"{OPERATOR}{what[:3]}{len(op.world.processes)}"
 
     async def in_time(client: Client) -> bool:

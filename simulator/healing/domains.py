@@ -62,8 +62,7 @@ class Domains:
     # -- the brake
 
     def check_mark(self, who: str, ledger: LedgerId, bookie: BookieId) -> None:
-        """Check that no ledger is marked for a bookie whose whole rack went at once, until an operator lets copying go
-        on."""
+        """Check that no ledger is marked for a bookie whose whole rack went at once, unless an operator allowed it."""
         rack = self._rules.world.machines[bookie].rack if bookie in self._rules.world.machines else None
         if rack is None or bookie in self._allowed or bookie in self._rules.asked.ever_left:
             return

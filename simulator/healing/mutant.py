@@ -17,8 +17,7 @@ class Mutant:
     apply: Patches
     seeds: int = 40
     faults: tuple[str, ...] = ()
-    """Faults of the mutant's lives, for bugs that show only under some faults; empty: the faults of each life's
-    plan."""
+    """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     slow: bool = False
     """True if copying takes long in its lives."""
     racks: bool = False

@@ -25,8 +25,7 @@ class Mutant:
     apply: Patches
     seeds: int = 40
     faults: tuple[str, ...] = ()
-    """Faults of the mutant's lives, for bugs that show only under some faults; empty: the faults of each life's
-    plan."""
+    """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     kind: str = ""
     """The class of one replica of the mutant's lives, a key of `state.KINDS`; empty: as drawn."""
 

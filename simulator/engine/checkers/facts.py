@@ -184,8 +184,7 @@ class Facts:
     enforced: dict[str, int] = field(default_factory=dict)
     """Number of racks that each write quorum of a client's ledgers must span from their creation on, by client."""
     unplaced: Callable[[str, BookieId], bool] = field(default=lambda who, bookie: False)
-    """Returns whether a client cannot know a bookie's rack, because the bookie was gone before the client's first
-    look."""
+    """Returns whether a client cannot know a bookie's rack: the bookie was gone before the client's first look."""
     strangers: dict[str, frozenset[str]] = field(default_factory=dict)
     """Permissions of each client of another tenant on the ledgers of this life, by client."""
     restores: int = 0

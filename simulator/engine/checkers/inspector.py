@@ -12,8 +12,7 @@ from simulator.engine.pace import Pace
 
 
 class Inspector(Protocol):
-    """The inspector of one life. Times are virtual seconds. Disks are inspected as a loss of power now would leave
-    them."""
+    """The inspector of one life. Times are virtual seconds; disks are inspected as after a loss of power now."""
 
     @property
     def pace(self) -> Pace:

@@ -83,8 +83,7 @@ class Judge:
     # the wire
 
     def _is_strange(self, request: Request | None) -> bool:
-        """Return whether a stranger sent it: rules about clients do not apply to strangers; `Isolation` checks their
-        answers."""
+        """Return whether a stranger sent it: the rules of clients do not apply; `Isolation` checks the answers."""
         return request is not None and request.client in self.facts.strangers
 
     def request_sent(self, request: Request) -> None:

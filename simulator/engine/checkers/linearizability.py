@@ -44,8 +44,7 @@ class Undecided(Exception):
 
 
 def register_step(state: Hashable, operation: tuple[Any, ...]) -> tuple[Hashable, Any]:
-    """Apply an operation to a register: ("read",), ("write", VALUE), or ("cas", OLD, NEW), which returns whether it
-    changed."""
+    """Apply an operation to a register: ("read",), ("write", VALUE), or ("cas", OLD, NEW), which returns success."""
     match operation:
         case ("read",):
             return state, state

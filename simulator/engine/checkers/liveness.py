@@ -66,8 +66,7 @@ class Progress(Checker):
             self._ok.setdefault(key, {})[request.bookie] = self._now()
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
-        """Check L4: an entry is acknowledged soon after the last event that it needed, which may be an ensemble
-        change."""
+        """Check L4: an entry is acknowledged soon after the last event that it needed, maybe an ensemble change."""
         metadata = ledger.metadata
         if metadata is None or handle.explicit:
             return

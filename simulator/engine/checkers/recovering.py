@@ -149,8 +149,7 @@ class RecoveryDuties(Checker):
                     self._check_evidence(ledger, old, new, who)
 
     def _check_evidence(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:
-        """Check F13: the recovery had answers of enough bookies of each write set, and enough denials of the next
-        id."""
+        """Check F13: the recovery had enough answers of each write set, and enough denials of the next id."""
         answered = self._answered.get((who, ledger.ledger), {})
         fragment = old.last_fragment
         for window in write_sets(fragment, old):

@@ -82,8 +82,7 @@ class _Judge:
         }
 
     def _reads(self) -> Iterable[tuple[int, str, tuple[Hashable, ...]]]:
-        """Yield what each committed transaction read of others: (number, key, the list without its own appends
-        before)."""
+        """Yield what each committed transaction read of others: (number, key, the list before its own appends)."""
         for number, one in enumerate(self._history):
             if one.outcome != "ok":
                 continue
@@ -163,7 +162,7 @@ class _Judge:
             edges["t", before].setdefault(("t", after), why)
 
     def _add_time(self, edges: dict[_Node, dict[_Node, str]]) -> None:
-        """Add edges of real time: ends form a chain in the order of time, which each transaction enters and leaves
+        """Add edges of real time: ends form a chain in the order of time; each transaction enters and leaves it
         once."""
         timed = [number for number in sorted(self._committed) if self._history[number].ended is not None]
         ends = sorted({self._history[number].ended or 0.0 for number in timed})

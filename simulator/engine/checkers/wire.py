@@ -131,8 +131,7 @@ class Wire:
 
 
 def _is_v2(frame: bytes) -> bool:
-    """Return whether the frame is of protocol v2: it begins with a version byte, a v3 frame with a larger protobuf
-    tag."""
+    """Return whether the frame is of protocol v2: it begins with a version byte, v3 with a larger protobuf tag."""
     return len(frame) > 4 and frame[4] <= 2
 
 

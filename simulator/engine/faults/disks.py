@@ -21,8 +21,7 @@ async def read_error(f: FaultRunner) -> None:
 
 
 async def fill_disk(f: FaultRunner) -> None:
-    """Leave hardly any space on a disk for a while. A loss of power meanwhile replaces the device's model, not its
-    size."""
+    """Leave hardly any space on a disk for a while. A loss of power replaces the device's model, not its size."""
     device = f.choose_machine().device
     before = device.model.total_bytes
     device.model.total_bytes = device.model.used_bytes() + f.rng.choice((0, 1024, 70_000, 300_000))

@@ -44,7 +44,7 @@ def _change_nothing(plan: Plan) -> None:
 
 
 def crashes_only(plan: Plan) -> bool:
-    """Return whether bookies only crash: none lies, and no rule of racks or late syncs makes one bookie's loss cost
+    """Return whether bookies only crash: none lies, and with no rule of racks or late syncs no single loss costs
     entries."""
     return not plan.liar and not plan.racks and not plan.deferred
 
