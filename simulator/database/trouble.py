@@ -53,8 +53,7 @@ class Troubled:
         return all(self.world.fabric.blocked(machine.host, host) for machine in machines)
 
     async def _write_unheard(self, host: str, number: int) -> None:
-        """Write through a leader that hears no answers, so that the record is stored unacknowledged; query its
-        outcome."""
+        """Write through a leader that hears no answers, so that its record is stored unacknowledged."""
         one = Append("l1", f"unheard {number}")
         attempt = Attempt(str(one.value), self.world.loop.time(), [one])
         self._asking.rules.attempts.append(attempt)

@@ -56,8 +56,7 @@ class _Thread:
         self._go.acquire()
 
     def step(self) -> None:
-        """Let the thread run to the next place where it waits. Called on the loop. Raises the thread's error, if
-        any."""
+        """Let the thread run to the next place where it waits. Called on the loop. Raises the thread's own error."""
         owner = self._owner
         owner.running = self
         self._go.release()

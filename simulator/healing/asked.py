@@ -63,8 +63,7 @@ class Asked:
             self._report.check("maintenance", not wish.rest, "{} rests for ever: {}", bookie, wish)
 
     def _check_gets_by(self, who: str, bookie: BookieId) -> None:
-        """Check that a maintenance begins only where each entry keeps Qa copies; skipped while a bookie is
-        disturbed."""
+        """Check that a maintenance leaves each entry Qa copies when it begins; skipped while a bookie is disturbed."""
         world, now = self._rules.world, self._now()
         for machine in world.machines.values():
             if machine.name not in self._rules.lost and not world.steady(machine.name, now - 15.0):

@@ -71,8 +71,7 @@ class Changes:
         self.report.check("H2", not leased, "{} ends ledger {}, whose stream has a writer", who, ledger)
 
     def _check_end(self, who: str, ledger: LedgerId, new: LedgerMetadata) -> None:
-        """Check H8: a close is not below the last fragment or an acknowledged entry; entries have Qa copies on
-        disks."""
+        """Check H8: a close keeps the last fragment and acknowledged entries, and entries have Qa copies on disks."""
         last = new.last_entry if new.last_entry is not None else -1
         first = new.last_fragment.first_entry
         self.report.check("H8", last >= first - 1, "{} ends ledger {} at {}, below {}", who, ledger, last, first)

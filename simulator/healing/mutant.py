@@ -29,5 +29,4 @@ class Mutant:
     mute: bool = False
     """True if clients note nothing in its lives."""
     absence: str = ""
-    """The fault of `absences.py` by which members miss parts of ledgers in its lives, without a bookie lost for
-    good."""
+    """Fault of `absences.py` in its lives, which lose no bookie for good; empty: none."""

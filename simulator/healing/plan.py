@@ -63,13 +63,11 @@ class HealingPlan:
     streams: bool = False
     """True if some ledgers are a stream's, whose writer has a lease."""
     mute: bool = False
-    """True if clients do not note ledgers that lack copies, as Apache's: then it is known only which bookies were
-    away."""
+    """True if clients do not note ledgers that lack copies, as Apache's: known is only which bookies were away."""
 
     @property
     def tampered(self) -> bool:
-        """Return whether bookies deny entries that they had: then messages on the wire are not the truth, and are not
-        judged."""
+        """Return whether bookies deny entries that they had: then messages are not the truth, and are not judged."""
         return "copies gone" in self.cluster.faults
 
     def location(self, number: int) -> str | None:

@@ -83,8 +83,7 @@ class Reasons:
         return max(copies, default=-1)
 
     def _may_be_unreadable(self, ledger: LedgerId, reason: Reason) -> bool:
-        """Return whether a reason fits the readability of the mark: an attempt that began before a change may end after
-        it."""
+        """Return whether a reason fits the mark's readability; an attempt may end after a change of the mark."""
         since, until = self.rules.marks.unreadable.get(ledger, (1e9, 1e9))
         now = self.world.loop.time()
         if reason.why is Why.UNREADABLE_RECORD:

@@ -94,8 +94,7 @@ class Rules:
         return gone_at is not None and gone_at < self.up_since.get(who, self.now())
 
     def process_ended(self, who: str) -> None:
-        """End the running attempts of a dead process after UNDER_WAY_S, since its last requests may arrive a little
-        later."""
+        """End the attempts of a dead process after UNDER_WAY_S, since its last requests may arrive late."""
         facts = self.world.judge.facts
         for counts in (facts.repairing, facts.recovering):
             for key, count in counts.items():
@@ -109,8 +108,7 @@ class Rules:
         self._ending[id(counts), key] -= count
 
     def session_ends(self, who: str) -> None:
-        """Note that the store ended a worker's session, and with it the worker's locks; the worker learns of it
-        later."""
+        """Note that the store ended a worker's session, and with it its locks; the worker learns of it later."""
         for ledger in self.world.judge.facts.ledgers:
             if self.marks.holds(who, ledger):
                 self.marks.lock_gone_at[ledger, who] = self.now()

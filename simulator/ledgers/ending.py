@@ -261,8 +261,7 @@ class Ending:
                 self.report.check("S19", False, "ledger {} cannot be opened: {!r}", ledger_id, error)
 
     async def _clear_limbo(self, actor: RecovererActor) -> None:
-        """Check L13: after every ledger was repaired and an operator confirmed it, bookies deny absent entries
-        again."""
+        """Check L13: after all repairs and an operator's confirmation, bookies deny absent entries again."""
         assert actor.client is not None
         client = actor.client
         for machine in self.world.machines.values():

@@ -81,8 +81,7 @@ class RestlessActor:
         raise NotImplementedError
 
     async def act(self, machine: Restless) -> None:
-        """Take over, step down, take snapshots and crash at random until the life ends or it is time to open it
-        again."""
+        """Lead, step down, take snapshots and crash at random until the life ends or it is time to reopen."""
         process = self.world.processes[self.host]
         while not self.life.finished:
             await asyncio.sleep(self.rng.random() * 1.5)

@@ -113,8 +113,7 @@ class Rules:
         self._compare(host, fold, fold.applied, "R9")
 
     def _compare(self, host: str, fold: Fold, offset: int, rule: str) -> None:
-        """Compare the fold's state, after everything below the offset, with the reference's and that of other
-        replicas."""
+        """Compare the fold's state, after everything below the offset, with the reference and other replicas."""
         known = self.hosts.get(host)
         if offset > self.reference.end:
             return

@@ -164,8 +164,7 @@ class Ending:
         await self.final.ns.create(stream, **self.plan.policy)
 
     async def _check_visible(self, stream: str, recording: RecordingWriter) -> None:
-        """Check that without faults a tailing reader gets each record soon after its acknowledgement, also after a
-        roll."""
+        """Check that without faults a tailing reader gets acknowledged records soon, also after a roll."""
         loop, actor = asyncio.get_running_loop(), self.final
         reading = self.rules.new_reader("f1", "latest", follow=True, skip=False)
         reader = actor.ns.read(stream, start="latest", follow=True)

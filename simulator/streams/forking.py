@@ -55,8 +55,7 @@ class Forker(Deleter):
             await self._append(name, made.producers)
 
     async def _append(self, name: str, producers: bool) -> None:
-        """Write the fork. With `producers` the fork must recognise the producers' records that were stored before its
-        offset."""
+        """Write the fork. With `producers` it must recognise producers' records from before its offset."""
         session = self._session = self.rules.new_session(self.host)
         try:
             writer = await self.ns.writer(name, create=False)

@@ -356,8 +356,7 @@ async def _steps_beside(publisher: Publisher, stream: str) -> None:
 
 
 async def janitor(bench: Bench, spy: Spy) -> None:
-    """Run a janitor with all kinds of work: truncated segments, prepared ledgers, and those of an unfinished bulk
-    step."""
+    """Run a janitor with all kinds of work: truncated segments, prepared ledgers, and an unfinished bulk step's."""
     await _write_segments(bench, 3, 3)
     truncator, publisher = Truncator(bench.stage, "t1"), Publisher(bench.stage, "p1")
     await truncator.up(20)

@@ -38,8 +38,7 @@ class Rules:
         return session
 
     def writer_opened(self, session: WriterSession, uid: str, epoch: int, next_offset: int) -> None:
-        """Note an open writer, which expects its first record at `next_offset`, and check its offset after a
-        take-over."""
+        """Note an open writer, which expects its first record at `next_offset`; check that after a take-over."""
         history = self.facts.histories[uid]
         session.history, session.epoch, session.first = history, epoch, next_offset
         if history.head is not None and history.head.epoch == epoch:
@@ -64,8 +63,7 @@ class Rules:
             session.history.groups.append(group)
 
     def acknowledged(self, sent: SentRecord, offset: int | None) -> None:
-        """Check an append that succeeded. `offset` is None if the record was stored before and the offset is not
-        known."""
+        """Check an append that succeeded. `offset` is None for a record stored before at an unknown offset."""
         session, history = sent.session, sent.session.history
         assert history is not None
         sent.result, sent.offset = "ok", offset
@@ -143,8 +141,7 @@ class Rules:
             self.acknowledged(one, None)
 
     def writer_lost(self, session: WriterSession, error: BuckramError) -> None:
-        """Check a writer that failed with WriterLost: another one, a bulk step or a deletion must have taken the
-        stream."""
+        """Check a writer that failed with WriterLost: another one, a bulk step or a deletion must be the cause."""
         history = session.history
         assert history is not None
         head = history.head
@@ -164,8 +161,7 @@ class Rules:
         )
 
     def writer_failed(self, session: WriterSession, error: BuckramError, *, healthy: bool) -> None:
-        """Check a writer that failed: a janitor may not cause this for a `healthy` one, whose process and session had
-        no fault."""
+        """Check a writer that failed: if `healthy` (no fault of process and session), no janitor may be the cause."""
         history = session.history
         if history is None or history.head_removed or history.head is None or history.head.epoch > session.epoch:
             return

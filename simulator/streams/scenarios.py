@@ -202,8 +202,7 @@ async def truncated_under_readers(b: Bench) -> None:
 
 
 async def ended(b: Bench) -> None:
-    """An ended stream: nothing can be appended, a reader that follows ends there; truncation and deletion still
-    work."""
+    """An ended stream takes no appends, ends its following reader, and can be truncated and deleted."""
     recording = await b.writer("w1")
     await b.append(recording, 3)
     actor = await b.up("r1")

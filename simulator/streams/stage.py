@@ -161,8 +161,7 @@ class Actor:
         return await self.world.join(self.process, work, name)
 
     def maybe_crash(self, within: int) -> bool:
-        """Plan a crash within the next `within` steps of the process, with the plan's chance. Return whether one is
-        planned."""
+        """Plan a crash in the next `within` steps of the process, by the plan's chance. Return whether it did."""
         if self.stage.over or self.rng.random() >= self.plan.crashing:
             return False
         self.process.crash_after(int(self.rng.random() * within))

@@ -72,8 +72,7 @@ class Checker:
         """Check a call of force() that promised that all entries up to `head` are on disk."""
 
     def close_requested(self, ledger: LedgerFacts, client: str) -> None:
-        """Note that the client has decided on the ledger's end and sends the change: later answers do not matter for
-        it."""
+        """Note that the client has decided on the ledger's end and sends the change; it ignores later answers."""
 
     def convicted(self, bookie: BookieId, who: str) -> None: ...
     def recovery_started(self, ledger: LedgerFacts, client: str) -> None: ...

@@ -162,8 +162,7 @@ class _Judge:
             edges["t", before].setdefault(("t", after), why)
 
     def _add_time(self, edges: dict[_Node, dict[_Node, str]]) -> None:
-        """Add edges of real time: ends form a chain in the order of time; each transaction enters and leaves it
-        once."""
+        """Add edges of real time: ends form a chain in time, which each transaction enters and leaves once."""
         timed = [number for number in sorted(self._committed) if self._history[number].ended is not None]
         ends = sorted({self._history[number].ended or 0.0 for number in timed})
         place = {end: at for at, end in enumerate(ends)}

@@ -44,7 +44,7 @@ def _change_nothing(plan: Plan) -> None:
 
 
 def crashes_only(plan: Plan) -> bool:
-    """Return whether bookies only crash: none lies, and with no rule of racks or late syncs no single loss costs
+    """Return whether bookies only crash: no liar, racks or deferred sync by which one bookie's loss may cost
     entries."""
     return not plan.liar and not plan.racks and not plan.deferred
 

@@ -60,8 +60,10 @@ class DeletionsLife:
         return self.live.pop(self.rng.randrange(len(self.live)))
 
     async def delete(self, one: LedgerId, lost: str = "") -> None:
-        """Delete a ledger as a client does, and check M12. `lost`: lose the connection "before" or "after" the record's
-        change."""
+        """Delete a ledger as a client does, and check M12.
+
+        `lost`: the connection breaks "before" or "after" the record's change; empty: it does not break.
+        """
         s = self.s
         if lost:
             s.world.metadata.lose_next(lost, s.world.loop.world.name, "/deleted/")
@@ -81,8 +83,8 @@ class DeletionsLife:
             await self.delete(self.take(), self.rng.choice(("", "before", "after")))
 
     async def delete_unrecorded(self) -> None:
-        """Delete a ledger as Apache's clients do, without a record; the brake does not count deletions that wait
-        already."""
+        """Delete a ledger as Apache's clients do, without a record; ledgers that wait already do not count for the
+        brake."""
         one = self.take()
         key = await self.s.setup.ledger_key(one)
         await self.s.setup.keys.delete(key, (await self.s.setup.keys.get(key)).version)
@@ -166,8 +168,7 @@ class DeletionsLife:
                 self.s.world.report.check("M12", False, "ledger {} was made again after its deletion", one)
 
     def check_end(self) -> None:
-        """Check M14: everything deleted is gone, and nothing else is. Ids that may have been given twice wait for an
-        operator."""
+        """Check M14: everything deleted is gone, and nothing else. Ids that may be given twice wait for an operator."""
         for one in sorted(self.recorded | self.absent):
             held = [name for name in NAMES if self._holds(name, one) and not self._waits(name, one)]
             self.s.world.report.check("M14", not held, "ledger {} was deleted, and {} hold it", one, held)

@@ -107,8 +107,7 @@ async def _until_unregistered(s: Script) -> None:
 
 
 async def _recovery_finds_nobody(s: Script, ledger: LedgerId) -> None:
-    """Check that a recovery that only the old incarnation could answer does not close the ledger, let alone too
-    early."""
+    """Check that a recovery that only the old incarnation could answer does not close the ledger."""
     s.world.pause("b2")
     actor = await s.recoverer()
     assert actor.client is not None

@@ -66,8 +66,7 @@ class WriterActor(Actor):
         await self._finish(writer, handle)
 
     def check_absent_bookies(self, writer: Writer) -> None:
-        """Check M11: enough bookies of each write set are available if the ledger is created without some of its
-        ensemble."""
+        """Check M11: if some of the ensemble are absent at a create, enough bookies of each write set are available."""
         metadata, absent = writer.metadata, engine_of(writer)._window.absent
         if not absent:
             return
