@@ -1,4 +1,4 @@
-"""Asking replicas from outside their processes: who leads is found by trying."""
+"""Queries to replicas from outside their processes; a client finds the leader by trying hosts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ T = TypeVar("T")
 
 
 class Asking:
-    """For one client."""
+    """The questions of one client to replicas: it remembers which host led last."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         self.stage, self.world, self.rules, self.name = stage, stage.world, stage.rules, name
         self.rng = random.Random(f"{stage.database.seed} {name}")
         self.applied = 0
-        """Below this offset is everything that was answered to this client."""
+        """Offset below which lies everything that this client was told."""
         self._last = ""
-        """The host that led when it was asked last."""
+        """The host to ask first, which answered the last question; empty if that failed."""
 
     async def ask(self, question: Callable[[Database], Awaitable[T]], within_s: float = 0.0) -> T:
-        """Ask the host that led last, or another one. Raises what it raises, Died, or TimeoutError."""
+        """Ask the host that led last, or another one.
+
+        Raises the question's own error, Died if the process dies, or TimeoutError if no answer comes within `within_s`
+        (0: a random choice of 1 or 5 seconds) or no replica is open.
+        """
         hosts = self.stage.living()
         if not hosts:
             raise TimeoutError
@@ -45,7 +49,7 @@ class Asking:
         database = self.stage.open[host]
 
         async def ask() -> tuple[T | BuckramError, int]:
-            # As a value: nobody may be there any more who would look at an error.
+            # Errors are returned as values: after a time-out no task is left to retrieve an exception.
             try:
                 return await question(database), database.applied
             except BuckramError as error:
@@ -59,7 +63,7 @@ class Asking:
         return answer
 
     async def outcome(self, token: str) -> str:
-        """What became of a transaction: "committed", "aborted", or "pending" if nobody could say."""
+        """Return a transaction's outcome: "committed", "aborted", or "pending" if no replica could say."""
         self.world.report.situation("an outcome was asked for")
         for _ in range(30):
             try:

@@ -1,7 +1,7 @@
-"""Clients: transactions of every kind on whoever leads, repeated under their tokens.
+"""Clients: they execute transactions of every kind on the leader, and repeat them under their tokens.
 
 A client is no process: it survives the replicas that it asks, as a program that wrote its tokens down does. Not here:
-transactions of several calls (`interactive.py`), reads (`reading.py`), tokens that are used once more or asked for
+transactions of several calls (`interactive.py`), reads (`reading.py`), repeated tokens and outcome queries
 (`doubting.py`), finding the leader (`asking.py`).
 """
 
@@ -47,7 +47,7 @@ class ClientActor:
         self._values: list[str] = []
 
     async def prepare(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         await self._execute(list(SCHEMA), "schema", 200)
 
     async def run(self) -> None:
@@ -58,7 +58,7 @@ class ClientActor:
             await asyncio.sleep(self.rng.random() * self.rng.choice((0.01, 0.3, 0.8)))
 
     async def act(self) -> None:
-        """One call, or a few at once."""
+        """Make one call, or a few at once."""
         kind = self.rng.random()
         if kind < 0.22:
             await asyncio.gather(*(self.register() for _ in range(self.rng.choice((1, 1, 4)))))
@@ -85,7 +85,7 @@ class ClientActor:
         return name
 
     async def interactive(self) -> None:
-        """A transaction of several calls, sometimes under a token that was used before."""
+        """Run a transaction of several calls, sometimes under a token that was used before."""
         used = self.doubting.used() if self.rng.random() < 0.15 else None
         attempt = self.attempt(token=used is None and self.rng.random() < 0.6)
         transaction = Interactive(self.asking, attempt, used)
@@ -94,7 +94,7 @@ class ClientActor:
             self.doubting.remember(None, attempt.token, transaction.counts)
 
     async def shrink(self) -> None:
-        """Pages that nothing needs any more, and those at the end of the file go."""
+        """Run VACUUM, which drops free pages at the end of the file; often after filling and emptying a table."""
         if self.rng.random() < 0.7:
             data = self.rng.randbytes(self.rng.choice((10_000, 20_000)))
             await self._execute([("INSERT INTO bulk (data) VALUES (?)", (data,))], None, 1)
@@ -102,7 +102,7 @@ class ClientActor:
         await self._execute("VACUUM", None, 2)
 
     def attempt(self, *, token: bool) -> Attempt:
-        """The next transaction in the history."""
+        """Add the next transaction to the history and return it."""
         name = self._name()
         attempt = Attempt(name, self.world.loop.time(), token=f"token {name}" if token else None)
         self.rules.attempts.append(attempt)
@@ -111,7 +111,7 @@ class ClientActor:
     # -- statements ---------------------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """A statement on a register, alone."""
+        """Execute a single statement on a register."""
         rng, name, key = self.rng, self._name(), f"r{self.rng.randrange(KEYS)}"
         began, token = self.world.loop.time(), f"token {name}" if rng.random() < 0.6 else None
         kind = rng.random()
@@ -143,7 +143,7 @@ class ClientActor:
         self.rules.call(self.name, operation, key, given, began)
 
     async def unit(self) -> None:
-        """A batch: appends to lists, sometimes with much data, sometimes one that fails at its end."""
+        """Execute a batch: appends to lists, sometimes with much data, sometimes with a last statement that fails."""
         rng, attempt = self.rng, self.attempt(token=self.rng.random() < 0.6)
         statements: list[Any] = []
         for n in range(rng.choice((1, 1, 2, 3))):
@@ -171,7 +171,7 @@ class ClientActor:
             self.rules.acknowledged(attempt, self.asking.applied)
 
     async def _execute(self, statements: Any, token: str | None, attempts: int) -> list[SqlResult] | Any:
-        """Return the results, "aborted", None if they are committed and nobody knows the results, or UNKNOWN."""
+        """Return the results, "aborted", None if it is committed and the results are not known, or UNKNOWN."""
 
         async def execute(database: Database) -> list[SqlResult]:
             if isinstance(statements, list):
@@ -183,7 +183,7 @@ class ClientActor:
             if attempt and token:
                 self.world.report.situation("a transaction was repeated")
             try:
-                # Who has no token may wait until its leader knows that it does not know.
+                # A call without a token may wait until its leader reports CommitUnknown.
                 return await self.asking.ask(execute, 0.0 if token else self.rng.choice((0.0, 12.0)))
             except (SqlError, TransactionTooLarge) as error:
                 if not isinstance(error, DatabaseBusy):
@@ -206,7 +206,7 @@ class ClientActor:
     # -- reads --------------------------------------------------------------------------------------------
 
     async def read(self) -> None:
-        """All lists, linearizable; an attempt without an answer is not in the history."""
+        """Read all lists, linearizable; an attempt without an answer is not in the history."""
         attempt = Attempt(self._name("reads"), self.world.loop.time())
         result = await self._execute((READ, ()), None, 5)
         if isinstance(result, list):

@@ -1,4 +1,4 @@
-"""Clients that doubt: they do again what was done under a token, and ask what became of what is being done."""
+"""Clients that doubt: they repeat calls under used tokens, and query the outcomes of calls that are running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TROUBLE = (BuckramError, TimeoutError, Died)
 
 
 class Doubting:
-    """For one client, which remembers what was acknowledged to it under tokens."""
+    """The repeated calls and outcome queries of one client, which remembers acknowledged calls under tokens."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking, self._world, self._rules, self._rng = asking, asking.world, asking.rules, asking.rng
@@ -26,15 +26,15 @@ class Doubting:
         """Statements (None for a transaction of several calls), token, counts."""
 
     def remember(self, statements: Any, token: str, counts: list[int]) -> None:
-        """This was acknowledged."""
+        """Remember an acknowledged call for later repeats: its statements, token and counts of affected rows."""
         self._used.append((statements, token, counts))
 
     def used(self) -> tuple[str, list[int]] | None:
-        """Some token that was used, and its counts."""
+        """Return a random token that was used, and its counts; None if there is none."""
         return self._rng.choice(self._used)[1:] if self._used else None
 
     async def repeat(self) -> None:
-        """Ask for the outcome of something that was acknowledged, and do it again."""
+        """Ask for the outcome of a random acknowledged call, and repeat the call under its token."""
         if not self._used:
             return
         statements, token, counts = self._rng.choice(self._used)
@@ -53,7 +53,7 @@ class Doubting:
             self._world.trace.note(self._asking.name, f"repeats {token}: {error!r}")
 
     async def ask_meanwhile(self, attempt: Attempt) -> None:
-        """Ask for the outcome of a call once it has begun. What is then said to be aborted must never be committed."""
+        """Ask for the outcome of a call once it has begun. A call reported as aborted must never be committed."""
         token, asking, began = attempt.token, self._asking, asyncio.Event()
         assert token is not None
         one = Append(f"l{self._rng.randrange(KEYS)}", attempt.name)

@@ -1,4 +1,4 @@
-"""The end of a life of databases: faults are healed, somebody leads, everybody has everything, the log is verified."""
+"""The end of a life of databases: faults are healed, a leader commits, all replicas catch up, the log is verified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.engine.finish import Finish
 from simulator.machine.faults import MACHINE, NAMESPACE
 
 FINAL = "f1"
-"""The host that looks at the end."""
+"""The host that verifies the log at the end."""
 _REGISTERS = "SELECT key, value FROM registers ORDER BY key"
 
 
@@ -46,7 +46,7 @@ class Ending(Finish):
             await asyncio.sleep(0.05)
 
     async def _lead_and_write(self) -> None:
-        """A few transactions, after which every replica has the same rows."""
+        """Execute a few transactions, then check that every replica has the same rows."""
         await self._leader()
         last = ClientActor(self.stage, "last")
         for _ in range(3):
@@ -60,7 +60,7 @@ class Ending(Finish):
                 result = await self.world.join(
                     self.world.processes[host], database.query(sql, consistency="stale", after=applied), "catch up"
                 )
-                # What a client has given up may be committed meanwhile.
+                # Transactions that clients gave up may be committed meanwhile.
                 reference = self.rules.reference
                 states = range(reference.after[applied - 1], reference.sequence + 1)
                 good = any(result.rows == reference.rows(sql, sequence) for sequence in reversed(states))
@@ -71,7 +71,11 @@ class Ending(Finish):
         await self.world.join(self.world.processes[FINAL], self._look_with(client), "look")
 
     async def _faults(self, client: Client) -> list[str]:
-        """What is kept may become less while it is read: then it begins anew. Snapshots that a fault damaged are."""
+        """Verify the stored database and return its faults, without those of damaged snapshots.
+
+        Verification starts again if its start was truncated meanwhile. If the oldest snapshot was damaged by a fault of
+        the life, nothing can be verified, and the list is empty.
+        """
         while True:
             try:
                 found = await client.namespace(NAMESPACE).verify_database(MACHINE)
@@ -85,7 +89,7 @@ class Ending(Finish):
                 return []
 
     async def _look_with(self, client: Client) -> None:
-        """All that is kept is verified; and a new replica takes over, and has everything."""
+        """Verify the log and its snapshots, then check that a new replica that takes over has all committed rows."""
         namespace = client.namespace(NAMESPACE)
         faults = await self._faults(client)
         self.report.check("log", not faults, "faults: {}", faults)
@@ -99,7 +103,7 @@ class Ending(Finish):
             try:
                 rows = (await new.execute(READ)).rows
             except NotLeader:
-                pass  # Another one stood, and its lease began before.
+                pass  # Another replica stood for leader, and got its lease first.
             else:
                 good = any(rows == reference.rows(READ, sequence) for sequence in range(least, reference.sequence + 1))
                 self.report.check("log", good, "a new replica reads {}", rows)

@@ -1,4 +1,4 @@
-"""Transactions of several calls: reads and appends, with time between them, savepoints and what spills."""
+"""Transactions of several calls: reads and appends with pauses between them, savepoints, and spills of the cache."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ KEYS = 3
 
 
 def appending(one: Append) -> tuple[str, tuple[Any, ...]]:
-    """The statement of an append."""
+    """Return the SQL statement of an append, with its parameters."""
     return "INSERT INTO lists (key, value) VALUES (?, ?)", (one.key, one.value)
 
 
 def lists_of(result: SqlResult, keys: int) -> list[Read]:
-    """The reads that one statement over all lists is."""
+    """Return the result of one statement over all lists as one read for each list."""
     return [Read(key, tuple(row[1] for row in result.rows if row[0] == key)) for key in (f"l{n}" for n in range(keys))]
 
 
 class Interactive:
-    """One such transaction."""
+    """One transaction of several calls."""
 
     def __init__(self, asking: Asking, attempt: Attempt, used: tuple[str, list[int]] | None = None) -> None:
-        """`used`: a token that was used before, with the counts of then; then it must not be committed."""
+        """`used` is an already committed token with its counts; a commit under it must change nothing."""
         self._asking, self._attempt, self._rng, self._used = asking, attempt, asking.rng, used
         self.counts: list[int] | None = None
-        """What was told when it was committed."""
+        """Counts of affected rows that the commit returned; None until it is committed."""
 
     async def run(self) -> None:
-        """Execute it once; what became of it is asked for if the answer does not come."""
+        """Execute the transaction once; if no answer comes, ask for its outcome."""
         attempt, asking, token = self._attempt, self._asking, self._attempt.token
         try:
             done = await asking.ask(self._transact, 15.0)
@@ -61,7 +61,7 @@ class Interactive:
             asking.rules.acknowledged(attempt, asking.applied)
 
     async def _transact(self, database: Database) -> bool:
-        """In the process of the replica. Returns whether it was committed."""
+        """Execute the transaction in the replica's process. Return whether it was committed."""
         rng, attempt = self._rng, self._attempt
         transaction = await database.begin(rng.choice(("deferred", "immediate")))
         try:
@@ -94,7 +94,7 @@ class Interactive:
         return False
 
     async def _roll_back_a_part(self, transaction: OpenTransaction) -> None:
-        """More than the cache holds, so that frames are written that count for nothing."""
+        """Write more than a small cache holds (so that SQLite spills frames), then roll back to a savepoint."""
         await transaction.execute("SAVEPOINT part")
         await transaction.execute("INSERT INTO bulk (data) VALUES (?)", (self._rng.randbytes(120_000),))
         await transaction.execute("INSERT INTO lists (key, value) VALUES ('l0', 'rolled back')")

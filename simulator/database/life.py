@@ -42,7 +42,7 @@ class Life:
         world = self.world = World(
             f"database {plan.seed}", echo=echo, configs=cluster.configs, metadata=cluster.metadata, pace=cluster.pace
         )
-        # Lives of ledgers check the rest, which takes time.
+        # Lives of ledgers run the other checkers, which take time.
         world.fabric.observers.remove(world.judge.wire)
         world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
         world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)

@@ -33,11 +33,11 @@ class Mutant:
     apply: Patches
     seeds: int = 40
     faults: tuple[str, ...] = ()
-    """Those of its lives, where the bug shows under few; else each life has its own."""
+    """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     restless: bool = False
-    """Its lives take snapshots often, and replicas often begin anew from them and lead."""
+    """True if its lives take snapshots often, and replicas often begin anew from them and lead."""
     spills: bool = False
-    """Its lives have a cache that is too small for their transactions."""
+    """True if its lives have a cache that is too small for their transactions."""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -229,7 +229,7 @@ MUTANTS: dict[str, Mutant] = {
 
 
 written_twice = edited(_WRITTEN_TWICE)
-"""No bug by itself: the second one is void."""
+"""A group that is written twice: no bug by itself, since the second one is void."""
 
 
 def kill(name: str, budget: int | None = None) -> Kill:
@@ -253,7 +253,7 @@ def kill(name: str, budget: int | None = None) -> Kill:
 
 
 def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """Run all mutants, or one, and print what became of them. Return the exit code."""
+    """Run all mutants, or one, and print the results. Return the exit code."""
     return report_kills(kill, MUTANTS, budget, jobs, only)
 
 

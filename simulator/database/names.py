@@ -1,7 +1,7 @@
 """The invariants and situations of replicated databases that lives evaluate and reach.
 
 D1 to D7 are the rules of docs/explanation/databases-design.md, R7 and R8 those of machines. D4 and D8 have no check of
-their own: what a transaction leaves behind that failed, or that another process's leadership ended, is in a history.
+their own: the histories show the effects of transactions that failed, or that another process's leadership ended.
 """
 
 from __future__ import annotations

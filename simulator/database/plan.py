@@ -1,4 +1,4 @@
-"""The plan of a life of databases: that of a life of machines with its seed, and what clients do with SQL."""
+"""The plan of a life of databases: that of a life of machines with its seed, and SQL settings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from simulator.machine.plan import MachinePlan, make_machine_plan
 
 @dataclass(slots=True)
 class DatabasePlan:
-    """`machines` are the replicas, their settings, and how restless they are."""
+    """The plan of one life of databases. `machines` are the replicas, their settings, and how restless they are."""
 
     machines: MachinePlan
     part_bytes: int
-    """A larger group is cut."""
+    """Maximum bytes of one record of a group; a larger group is cut into parts."""
     cache_kib: int
-    """What SQLite keeps of a transaction before it spills."""
+    """SQLite's page cache, KiB: a transaction with more dirty pages spills them."""
     checkpoint_frames: int
     forks: int = 1
 

@@ -1,4 +1,4 @@
-"""Reads of clients: by whoever leads, by everybody in turn, and by any replica with a bound of its age."""
+"""Reads of clients: on the leader, on every replica in turn, and on any replica with a bound of its age."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ READ = "SELECT key, value FROM lists ORDER BY id"
 
 
 class Reading:
-    """For one client."""
+    """The reads of one client."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking, self._world, self._rules, self._rng = asking, asking.world, asking.rules, asking.rng
 
     def note(self, attempt: Attempt, result: SqlResult) -> None:
-        """A linearizable read of all lists was answered."""
+        """Record a linearizable read of all lists that was answered."""
         attempt.operations += lists_of(result, KEYS)
         attempt.outcome, attempt.ended = "ok", self._world.loop.time()
         self._rules.attempts.append(attempt)
 
     async def everywhere(self, name: str) -> None:
-        """A linearizable read by every replica, one after the other. Those that were fenced may still believe to lead.
+        """Read linearizably from every replica, one after the other. Fenced ones may still believe to lead.
 
-        Whoever answers must have all that was answered before.
+        Each one that answers must have everything that was answered before.
         """
         asking = self._asking
 
@@ -47,7 +47,7 @@ class Reading:
         self._world.report.situation("everybody was asked for a read")
 
     async def stale(self) -> None:
-        """A read on any replica that says how old it may be, or what must be in it, or nothing of that."""
+        """Read from any replica with a maximum age, or with an offset that it must have applied, or with no bound."""
         asking, hosts = self._asking, self._asking.stage.living()
         if not hosts:
             return
@@ -70,7 +70,7 @@ class Reading:
         reads = lists_of(result, KEYS)
         moment = began - at_most_s if at_most_s is not None else -1.0
         self._rules.fresh(host, {str(value) for one in reads for value in one.values}, moment, after)
-        # In the history without its time: it may be old, but it is one of the states.
+        # The history gets this read without its time: it may be old, but it is one of the states.
         self._rules.attempts.append(Attempt(f"{asking.name} stale", -1.0, [*reads], None, "ok"))
 
 

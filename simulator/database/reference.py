@@ -1,4 +1,4 @@
-"""Reference: an independent fold of a database's log into pages, and what is known of groups and tokens.
+"""Reference: an independent fold of a database's log into pages, with the facts of groups and tokens.
 
 It knows the bytes of records and groups, and nothing of `state/db/state.py`, `state/db/engine.py` or
 `core/db/outcomes.py`, whose bugs it must find. Not here: comparing replicas with it (`rules.py`).
@@ -35,15 +35,15 @@ class Reference:
         self.after: list[int] = []
         """The number of groups after each record."""
         self.states: list[Pages] = [{1: EMPTY_PAGE}]
-        """The pages after so many groups."""
+        """The pages after each number of groups: states[n] after n groups."""
         self.offsets: list[int] = []
-        """Where each group is."""
+        """The log offset of each committed group."""
         self.tokens: dict[str, str] = {}
-        """The counts of each token."""
+        """The counts of affected rows of each committed token."""
         self.twice: list[str] = []
         """Tokens that were committed a second time."""
         self.groups: set[tuple[int, int]] = set()
-        """Leadership and sequence of those that were committed."""
+        """Leadership and sequence of the committed groups."""
         self.wrong: list[int] = []
         """Groups whose digest is not that of their pages."""
         self.void = self.cut = self.shared = self.shrunk = 0
@@ -60,11 +60,11 @@ class Reference:
         return len(self.states) - 1
 
     def state_before(self, offset: int) -> Pages:
-        """The pages of a replica that has applied everything below the offset."""
+        """Return the pages of a replica that has applied everything below the offset."""
         return self.states[self.after[offset - 1] if offset else 0]
 
     def append(self, value: bytes) -> None:
-        """The next record."""
+        """Apply the next record of the log."""
         offset, record = self.end, records.decode(value)
         self.values.append(value)
         if isinstance(record, CommandRecord):
@@ -117,7 +117,7 @@ class Reference:
             self.tokens[receipt.token] = receipt.counts
 
     def rows(self, sql: str, sequence: int = -1) -> list[tuple[object, ...]]:
-        """What a plain SQLite reads from the pages after so many groups, or from the newest ones."""
+        """Return what plain SQLite reads from the pages after `sequence` groups (-1: the newest pages)."""
         image = bytearray(b"".join(self.states[sequence].values()))
         image[18:20] = b"\1\1"  # in memory there is no write-ahead log
         connection = apsw.Connection(":memory:")

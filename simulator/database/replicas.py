@@ -1,4 +1,5 @@
-"""Replicas: a host with an open database, which is opened again whenever its process died, and does restless things."""
+"""Replicas: a host with an open database, which is opened again after its process died, and leads and stops at
+random."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from simulator.machine.faults import MACHINE, NAMESPACE
 from simulator.machine.replicas import RestlessActor
 
 _MANY = 5
-"""The last record that a writer had acknowledged may be one that readers cannot have yet; those before it they can."""
+"""Acknowledged transactions from which on a replica must have the tables when it is opened.
+
+Readers may lack the record that was acknowledged last, but not those before it.
+"""
 
 
 class ReplicaActor(RestlessActor):
@@ -31,7 +35,7 @@ class ReplicaActor(RestlessActor):
         self.stage.open.pop(self.host, None)
 
     async def _read_at_once(self, database: Database, filled: bool) -> None:
-        """Ask for whatever it has. `filled`: when it was opened, much was committed behind the making of the tables."""
+        """Read without bounds right after opening. `filled`: enough was committed before that the tables must exist."""
         try:
             async with asyncio.timeout(5.0):
                 await database.query(READ, consistency="stale")

@@ -1,6 +1,6 @@
-"""Rules: compares the files of replicas and what clients are told with the reference, and keeps the histories.
+"""Rules: compares replicas' files and clients' results with the reference, and keeps the histories.
 
-Not here: changes of the head (`simulator/machine/heads.py`), who tells what replicas do (`watching.py`), the end.
+Not here: changes of the head (`simulator/machine/heads.py`), observing replicas (`watching.py`), the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """A value of a list that a client was told to be committed, when, and below which offset it was then."""
+    """An acknowledged value of a list, with the time and the offset below which it is committed."""
 
     at: float
     offset: int
@@ -49,7 +49,7 @@ class Rules:
         self.attempts: list[Attempt] = []
         self.values: list[Acknowledged] = []
         self._own: dict[str, str] = {}
-        """What was said of the database's own tokens."""
+        """The outcome that a leader reported for each token of a CommitUnknown."""
         self.acked = 0
 
     @property
@@ -57,13 +57,13 @@ class Rules:
         return self.of(DATABASE)
 
     def of(self, database: str) -> Reference:
-        """The reference of a database, or of a fork of it."""
+        """Return the reference of a database, or of a fork of it."""
         return self.references.setdefault(database, Reference())
 
     # -- replicas -----------------------------------------------------------------------------------------
 
     def applied(self, host: str, database: str, offset: int, value: bytes | None, sequence: int) -> None:
-        """A replica has applied a record, and has decided on so many groups."""
+        """Check a record that a replica has applied; `sequence` is its number of groups after that."""
         reference, check = self.of(database), self.report.check
         value = bytes(value or b"")
         check("D3", offset <= reference.end, "{} applies {}, nobody has applied {}", host, offset, reference.end)
@@ -89,7 +89,7 @@ class Rules:
         check("D2", sequence == wanted, "{} has {} groups after {}, and the log {}", host, sequence, offset, wanted)
 
     def advanced(self, host: str, engine: Engine) -> None:
-        """The files of a replica have another group. Called in its thread."""
+        """Check the pages in a replica's files after another group. Called in the replica's thread."""
         reference, sequence, files = self.of(engine.database), engine.sequence, engine.files
         known = sequence <= reference.sequence
         self.report.check("D1", known, "{} has group {}, the log has {}", host, sequence, reference.sequence)
@@ -103,7 +103,7 @@ class Rules:
     # -- clients ------------------------------------------------------------------------------------------
 
     def told(self, attempt: Attempt, affected: list[int] | None = None) -> None:
-        """A client knows what became of its transaction; `affected`: the counts that it was told."""
+        """Check the outcome that a client learned of its transaction; `affected`: the counts that it was told."""
         attempt.ended, token = self.world.loop.time(), attempt.token
         if token is None:
             return
@@ -117,20 +117,20 @@ class Rules:
             self.report.check("D6", counts == affected, "{} is told {}, at first it was {}", token, affected, counts)
 
     def repeated(self, token: str, first: list[int], again: list[int]) -> None:
-        """Somebody was told these counts under a token that was used before."""
+        """Check that a call under a used token returned the counts of its first execution (D6)."""
         self.report.situation("a used token was repeated")
         self.report.check("D6", first == again, "{} is told {}, at first it was {}", token, again, first)
 
     def answered(self, token: str) -> None:
-        """A call under a token was told to be committed, also where it changed nothing."""
+        """Check that the group of an acknowledged token exists, even if the call changed nothing."""
         self.report.check("D5", token in self.reference.tokens, "{} was acknowledged and is in no group", token)
 
     def outcome(self, token: str, said: str) -> None:
-        """Whoever led has said what became of a call that was acknowledged before."""
+        """Check that a leader reports an acknowledged call as committed (D5)."""
         self.report.check("D5", said == "committed", "{} was acknowledged, and is said to be {}", token, said)
 
     def own_outcome(self, token: str, said: str) -> None:
-        """Whoever led has said what became of the group of a token of a CommitUnknown."""
+        """Record and check the outcome that a leader reported for the token of a CommitUnknown."""
         self._own[token] = said
         self._check_own(token, said)
 
@@ -141,21 +141,21 @@ class Rules:
         self.report.check("D5", not wrong, "{} is said to be {}, and committed is {}", token, said, committed)
 
     def said_meanwhile(self, token: str, said: str, committed: bool) -> None:
-        """What was said of a call while it was executed, and whether that was committed after all."""
+        """Check an outcome reported while the call ran: a call reported as aborted must not be committed later (D5)."""
         self.report.situation("an outcome was asked for meanwhile")
         self.report.check(
             "D5", not (said == "aborted" and committed), "{} was said to be aborted, and then it was committed", token
         )
 
     def acknowledged(self, attempt: Attempt, offset: int) -> None:
-        """Its appends are committed, all of them below the offset."""
+        """Record the appends of a committed transaction, all of which lie below the offset."""
         self.acked += 1
         for one in attempt.operations:
             if isinstance(one, Append):
                 self.values.append(Acknowledged(self.world.loop.time(), offset, str(one.value)))
 
     def fresh(self, host: str, found: set[str], moment: float, after: int | None) -> None:
-        """A stale read was served, with these values of all lists."""
+        """Check that a stale read, with the values `found` of all lists, has all acknowledged values in its bounds."""
         self.report.situation("a stale read was served")
         lost = [
             one.value
@@ -165,12 +165,12 @@ class Rules:
         self.report.check("fresh", not lost, "{} lacks {}; asked: before {}, after {}", host, lost, moment, after)
 
     def call(self, client: str, operation: tuple[Any, ...], key: str, result: Any, began: float) -> None:
-        """A statement on a register has ended; UNKNOWN if it was given up."""
+        """Record a finished statement on a register; its result is UNKNOWN if the client gave it up."""
         ended = None if result is UNKNOWN else self.world.loop.time()
         self.calls.append(Call(client, key, operation, result, began, ended))
 
     def judge(self) -> None:
-        """The histories, at the end."""
+        """Check the histories of all calls and transactions at the end of a life."""
         try:
             why = not_linearizable(self.calls, register_step)
             self.report.check("R6", not why, "{}", why)

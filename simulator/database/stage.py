@@ -1,4 +1,4 @@
-"""What the actors of a life of databases share."""
+"""Shared state of the actors of a life of databases."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from simulator.machine.plan import MachinePlan
 
 @dataclass(slots=True)
 class Stage:
-    """An engine.faults.runner.SimulatedLife."""
+    """The shared state; implements engine.faults.runner.SimulatedLife."""
 
     world: World
     database: DatabasePlan
     rules: Rules
     directory: Path
-    """Where replicas have their files."""
+    """The directory of the replicas' files."""
     open: dict[str, Database] = field(default_factory=dict)
     """The open databases of living processes, by host."""
     over: bool = False
-    """Faults and restless acts end."""
+    """Set when faults and restless acts are to stop."""
     finished: bool = False
-    """Replicas end, too."""
+    """Set when replicas are to stop, too."""
 
     @property
     def plan(self) -> Plan:
@@ -38,7 +38,7 @@ class Stage:
         return self.database.machines
 
     def living(self) -> list[str]:
-        """Hosts with an open database in a living process."""
+        """Return the hosts with an open database in a living process."""
         return [host for host in self.open if not self.world.processes[host].dead]
 
 

@@ -1,7 +1,7 @@
-"""Looks out for leaders in trouble, which clients meet too seldom, and asks them.
+"""Watches for leaders in trouble, which clients meet too seldom, and asks them.
 
-Where two replicas believe to lead, the newer one writes, and the one that was deposed reads. Where a leader hears no
-answers of bookies, it writes what may be in the log all the same, and the next leader is asked what became of it.
+Where two replicas believe to lead, the newer one writes, and the deposed one reads. A leader that hears no answers of
+bookies writes a record that may reach the log all the same; then the next leader is asked for its outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST = 12
 
 
 class Troubled:
-    """Of two leaders the newer one is asked first: the other one must not answer without what that acknowledged."""
+    """Writes to the newer of two leaders, then reads from the others, which must not answer without that write."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.world = stage, stage.world
@@ -53,7 +53,7 @@ class Troubled:
         return all(self.world.fabric.blocked(machine.host, host) for machine in machines)
 
     async def _write_unheard(self, host: str, number: int) -> None:
-        """What it writes is stored, and not acknowledged to it; somebody else will know."""
+        """Write through a leader that hears no answers, so that its record is stored unacknowledged."""
         one = Append("l1", f"unheard {number}")
         attempt = Attempt(str(one.value), self.world.loop.time(), [one])
         self._asking.rules.attempts.append(attempt)
@@ -71,7 +71,7 @@ class Troubled:
         attempt.ended = self.world.loop.time() if attempt.outcome != "unknown" else None
 
     def _leaders(self) -> list[str]:
-        """Hosts that believe to lead, by their epochs."""
+        """Return the hosts that believe to lead, lowest epoch first."""
         found: list[tuple[int, str]] = []
         for host in self.stage.living():
             leader = self.stage.open[host]._replica._leader

@@ -1,6 +1,6 @@
-"""Observing folds, engines and replicas during a life, by wrapping some of their methods; and limits of small lives.
+"""Observers of folds, engines and replicas during a life, which wrap some of their methods; and limits of small lives.
 
-Planted bugs are applied before, so the rules observe their effects. Not here: what is judged (`rules.py`).
+Planted bugs are applied before, so the rules observe their effects. Not here: the rules themselves (`rules.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from simulator.engine.world import World
 
 
 def small_limits(plan: DatabasePlan) -> AbstractContextManager[None]:
-    """Limits that the transactions of a life reach."""
+    """Lower limits of the engine, so that the transactions of a life reach them."""
     return patched(
         (committing, "_PART_BYTES", plan.part_bytes),
         (execution, "_CACHE_KIB", plan.cache_kib),
@@ -107,7 +107,7 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
 
 
 def _watch_folds(rules: Rules, host: Callable[[], str]) -> AbstractContextManager[None]:
-    """Commands are applied by a method of their own: the leader has them already, and others read them."""
+    """Watch each applied command, by a method of its own: the leader has commands already, other replicas read them."""
     apply, command = Fold.apply, Fold.command
 
     def watched_apply(self: Fold, offset: int, value: bytes | None) -> Applied:

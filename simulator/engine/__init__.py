@@ -1,4 +1,4 @@
-"""What every simulated life runs in: virtual time, network, disks, metadata stores, machines, and the protocol's judge.
+"""The environment of every life: virtual time, network, disks, metadata stores, machines, and the protocol's judge.
 
-Not here: what a life does (`simulator/ledgers`, `simulator/streams`).
+Not here: the actions of a life (`simulator/ledgers`, `simulator/streams`).
 """

@@ -87,7 +87,7 @@ class SimFile:
         return self.inode.read(offset, length)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class SimDisk:

@@ -63,7 +63,7 @@ def _compiled(where: str, function: FunctionType, edits: list[tuple[str, str]]) 
     while source.startswith("@"):
         source = source[source.index("\n") + 1 :]
     names, free = function.__code__.co_freevars, ""
-    if names:  # a function of these names around it, so that they stay cells
+    if names:  # an enclosing function defines these names, so that they stay closure cells
         free = f"    {' = '.join(names)} = None\n"
         source = f"def around():\n{free}{textwrap.indent(source, '    ')}"
     filename = function.__code__.co_filename

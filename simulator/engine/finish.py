@@ -1,4 +1,4 @@
-"""What the end of a life begins with, whatever its subject: all faults end, bookies come back, deadlines are kept."""
+"""The beginning of a life's end, for any subject: all faults end, bookies come back, deadlines are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEADLINE_S = 90.0
 
 
 class Finish:
-    """For subclasses, which say what must come true."""
+    """Base class of endings; subclasses define what must come true."""
 
     def __init__(self, stage: SimulatedLife, faults: FaultRunner) -> None:
         self.world, self.faults, self.report = stage.world, faults, stage.world.report
@@ -48,7 +48,7 @@ class Finish:
 
 
 async def done_within(world: World, work: Awaitable[None], what: str, deadline_s: float) -> None:
-    """Report it where the work does not end within the deadline, or fails, although all is well."""
+    """Await the work; report a violation if it fails or does not end within the deadline although nothing is wrong."""
     try:
         async with asyncio.timeout(deadline_s):
             await work

@@ -1,4 +1,4 @@
-"""What the checkers ask about a simulated world: implements `checkers/inspector.py`.
+"""Answers to the questions of checkers about a simulated world: implements `checkers/inspector.py`.
 
 Disks are inspected on a copy, as a loss of power now would leave them, so that no question changes the life.
 """
@@ -55,7 +55,7 @@ class WorldInspector:
         return {e: any(first <= e < first + count for first, count in runs) for e in entries}
 
     def runs_on_disk(self, bookie: BookieId, ledger_id: LedgerId) -> list[tuple[EntryId, int]]:
-        """What the bookie would still have of a ledger after a power loss, as (first entry, count)."""
+        """Return the entries of a ledger that the bookie would have after a power loss, as (first entry, count)."""
         store = self._open_after_power_loss(bookie)
         return [] if store is None else list(store.entries(ledger_id))
 

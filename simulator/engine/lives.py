@@ -37,7 +37,7 @@ class LifeResult:
 
 
 def life_result(world: World, seed: int, plan: object, acked: int) -> LifeResult:
-    """What a life that has ended came to, as its world and its report have it."""
+    """Return the result of a life that has ended, from its world and its report."""
     report = world.report
     return LifeResult(
         seed,

@@ -63,4 +63,4 @@ class SimDirectory:
         return FileData(data, 0)
 
     def give_back(self, pieces: Sequence[FileData]) -> None:
-        """Nothing to do: buffers are not used again."""
+        """Do nothing: buffers are not used again."""

@@ -256,10 +256,10 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.create_task(generator.aclose(), name="aclose")
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing to do: an abandoned generator was closed when its last reference was dropped."""
+        """Do nothing: an abandoned generator was closed when its last reference was dropped."""
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """There are no threads: it runs now, and its result comes with a later turn of the loop."""
+        """Run the function now, without a thread; its result arrives in a later turn of the loop."""
         future: asyncio.Future[T] = self.create_future()
         settle: Callable[[], None]
         try:
@@ -273,7 +273,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There are no threads."""
+        """Do nothing: there are no threads."""
 
     # running
 

@@ -29,13 +29,13 @@ class MetadataObserver(Protocol):
     """Gets what happens in the metadata store. `who` is the process whose request it was."""
 
     def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
-        """A change was applied."""
+        """Observe a change that was applied."""
         ...
 
     def key_conflict(self, who: str, key: str) -> None: ...
     def reply_lost(self, who: str, key: str) -> None: ...
     def unread_version(self, who: str, key: str, version: int) -> None:
-        """A change has an expected version that its process never read from the store."""
+        """Observe a change with an expected version that its process never read from the store."""
         ...
 
 
@@ -57,9 +57,9 @@ class MetadataFaults(ABC):
         self.late_chance = self.late_s = 0.0
         self.down = False
         self.writer_gave_up = False
-        """Whether the sender of the request that is being carried out has stopped waiting for it."""
+        """True if the sender of the request that is being carried out has stopped waiting for it."""
         self.asked_at = 0.0
-        """When the request that is being carried out was sent, seconds since the life began."""
+        """Time at which the request that is being carried out was sent, seconds since the life began."""
         self.spurious_watches = 0.02
         self.late_watch_s = 0.05
         self.timeout_s = 4.0
@@ -74,7 +74,7 @@ class MetadataFaults(ABC):
 
     @property
     def scripted(self) -> int:
-        """How many planned losses have not happened yet."""
+        """Return the number of planned losses that have not happened yet."""
         return len(self._script)
 
     def choose_loss(self, who: str, keys: Sequence[str]) -> str:
@@ -99,7 +99,7 @@ class MetadataFaults(ABC):
         return self.rng.random() * self.late_s if self.late_s and self.rng.random() < self.late_chance else 0.0
 
     def keep_scripted_loss(self) -> None:
-        """The request of the last choose_loss() failed, so a planned loss is kept for the next one."""
+        """Keep a planned loss for the next request, because the request of the last choose_loss() failed."""
         if self._taken is not None:
             self._script.insert(0, self._taken)
             self._taken = None
@@ -179,7 +179,7 @@ class SimKeys:
         process.on_death(self._process_died)
 
     async def prepare(self) -> None:
-        """Nothing to do: the simulated store needs no setup."""
+        """Do nothing: the simulated store needs no setup."""
 
     def expire(self) -> None:
         """End the session on the store; the process learns of it later."""
@@ -272,7 +272,10 @@ class SimKeys:
         return version
 
     def _knows(self, key: str, version: int) -> None:
-        """Another task of the process may have read or made a later one while this reply was on its way."""
+        """Remember a version that a reply contained.
+
+        Another task of the process may have read or made a later one while this reply was on its way.
+        """
         self._known[key] = max(version, self._known.get(key, -1))
 
     async def _request(self, ops: Sequence[KeyOp], apply: Callable[[], Any]) -> Any:

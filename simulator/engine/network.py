@@ -68,7 +68,7 @@ class Fabric:
         self.split_chance = 0.1
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._blocked: dict[tuple[str, str], float] = {}
-        """Since when."""
+        """Blocked links (source, target), with the time since which each is blocked."""
         self._extra_s: dict[tuple[str, str], float] = {}
         self._dark: dict[str, bool] = {}
         self._waiting: dict[tuple[str, str], list[Callable[[], object]]] = {}
@@ -93,7 +93,7 @@ class Fabric:
                 go()
 
     def slow(self, source: str, target: str, extra_s: float) -> None:
-        """Deliver everything that is sent from now on so much later, in seconds; 0 ends this."""
+        """Delay everything that is sent from now on by `extra_s` seconds; 0 ends this."""
         self._extra_s[source, target] = extra_s
         self.trace.note("network", f"{source} -> {target} is {extra_s:.3f} s slower")
 
@@ -118,7 +118,7 @@ class Fabric:
         return (source, target) in self._blocked
 
     def blocked_before(self, time: float, target: str) -> set[str]:
-        """Hosts from which nothing has been delivered to the target since that time or before."""
+        """Return the hosts from which nothing has been delivered to the target since that time or before."""
         return {source for (source, to), since in self._blocked.items() if to == target and since <= time}
 
     def dark(self, host: str) -> bool:

@@ -1,4 +1,4 @@
-"""How slow the parts of a life are, and how far its clocks differ. Drawn from the seed.
+"""The pace of a life: how slow its parts are, and how far its clocks differ. Drawn from the seed.
 
 The pace is not a fault that ends. It lasts for the whole life, so all deadlines are relative to it.
 """
@@ -25,11 +25,11 @@ class Pace:
     late_s: float = 0.0
     """The share of messages from and to the metadata store that are late, and by how much they are at most."""
     lag_s: float = 0.0
-    """How far a ZooKeeper follower may lag; half of the sessions are on one."""
+    """Maximum lag of a ZooKeeper follower, seconds; half of the sessions are on one."""
     clocks_us: int = 5_000_000
-    """How wrong the wall clock of a host is at most, in either direction."""
+    """Maximum error of a host's wall clock in either direction, microseconds."""
     jumps: bool = False
-    """Wall clocks are set forwards or backwards from time to time."""
+    """True if wall clocks are set forwards or backwards from time to time."""
 
     def __str__(self) -> str:
         disks = "+".join(f"{round(high * 1000)} ms" for _, high in self.disks) if self.disks else "fast"
@@ -44,12 +44,12 @@ class Pace:
 
     @property
     def sync_s(self) -> float:
-        """The longest time that one operation of a slow disk takes; 0.0 if all are fast."""
+        """Return the longest time that one operation of a slow disk takes, seconds; 0.0 if all are fast."""
         return max([high for _, high in self.disks], default=0.0)
 
     @property
     def metadata_s(self) -> float:
-        """How much longer than usual one request to the metadata store may take, with its reply or watch."""
+        """Return the extra seconds that a request to the metadata store may take, with its reply or watch."""
         return 2 * self.late_s + self.lag_s
 
     def deadline_s(self, seconds: float, *, syncs: int = 0, metadata_requests: int = 0) -> float:
@@ -97,7 +97,7 @@ class SimClock:
             self._set.append((at, rng.randrange(-pace.clocks_us, pace.clocks_us)))
 
     def put(self, skew_us: int) -> None:
-        """Set the clock to be wrong by so many microseconds from now on."""
+        """Set the clock's error, microseconds, from now on."""
         self._set = [(0.0, skew_us)]
 
     def wall_us(self) -> int:
@@ -110,4 +110,4 @@ class SimClock:
         return self._passed.us + int(self._loop.time() * 1e6)
 
     def boot(self) -> str:
-        return ""  # what is started again does not know how long it was down
+        return ""  # no boot id: a restarted process cannot tell how long it was down

@@ -48,8 +48,10 @@ nothing else of a life."""
 
 @dataclass(slots=True)
 class Plan:
-    """What a life is like. `shape` is (E, Qw, Qa), `faults` are names of registered faults, `busy_s` is about how long
-    clients work. `entries` is the number of entries per ledger, roughly; the flags are explained where they are used.
+    """The plan of a life. `shape` is (E, Qw, Qa), `faults` are names of registered faults.
+
+    `busy_s` is about how long clients work. `entries` is the number of entries per ledger, roughly; the flags are
+    explained where they are used.
     """
 
     seed: int
@@ -67,14 +69,14 @@ class Plan:
     deferred: bool = False
     racks: int = 0
     regions: bool = False
-    """With `racks`: the rule is one of regions, and each bookie has a rack of its own."""
+    """True if the rule of `racks` is one of regions; then each bookie has a rack of its own."""
     sites: int = 0
-    """Bookies share so many hosts, and copies are to be kept apart (M6); 0: each has its own."""
+    """Number of hosts that bookies share, with copies to be kept apart (M6); 0: each bookie has a host of its own."""
     liar: bool = False
     attacker: bool = False
     deleting: bool = False
     again: bool = False
-    """At the end, ids of deleted ledgers are given to new ledgers."""
+    """True if ids of deleted ledgers are given to new ledgers at the end."""
     repairing: bool = False
     collecting: bool = False
     hung_for_good: bool = False
@@ -83,7 +85,7 @@ class Plan:
     calm: bool = False
     large: bool = False
     tenants: str = ""
-    """What a client of another tenant may do with the ledgers (none or read), where bookies ask who a client is."""
+    """Permissions of a client of another tenant on the ledgers (none or read); empty: bookies demand no logins."""
     quotas: Mapping[str, int | None] = field(default_factory=dict)
     password: bytes = b""
     busy_s: float = 2.0
@@ -97,7 +99,7 @@ class Plan:
         return f"/region{number % 2}/rack{number}" if self.regions else f"/rack{number % 2}"
 
     def site(self, number: int) -> str:
-        """The host on which a bookie is; empty: one of its own."""
+        """Return the shared host on which a bookie runs; empty: one of its own."""
         return f"host{number % self.sites}" if self.sites else ""
 
     def __str__(self) -> str:
@@ -205,7 +207,7 @@ def _suit_liar(plan: Plan) -> None:
 
 
 def is_rare(plan: Plan) -> bool:
-    """Whether few lives are like this: slow disks, late metadata, damage, racks, repairs or independent faults."""
+    """Return whether few lives are like this: slow disks, late metadata, damage, racks, repairs, rare faults."""
     pace = plan.pace
     known = all_faults()
     rare = any(known[fault].independent or known[fault].damages for fault in plan.faults)

@@ -1,4 +1,4 @@
-"""Which metadata store a life has: Buckram's own layout in memory, or Apache's on a simulated ZooKeeper."""
+"""The metadata store of a life: Buckram's own layout in memory, or Apache's on a simulated ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine needs of a subject, which is what lives simulate and check: ledgers or streams.
+"""The interface of a subject, which is what lives simulate and check: ledgers or streams.
 
 Not here: the subjects themselves (`simulator/ledgers/subject.py`, `simulator/streams/subject.py`).
 """
@@ -19,7 +19,7 @@ class Subject(Protocol):
 
     @property
     def option(self) -> str:
-        """The option of `python -m buckram.sim` that chooses this subject; empty for the default one."""
+        """Return the option of `python -m buckram.sim` that chooses this subject; empty for the default one."""
         ...
 
     def totals(self) -> Totals:

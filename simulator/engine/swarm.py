@@ -1,4 +1,4 @@
-"""Many lives: they run in several processes, their counts are added up, and violations are shrunk and printed."""
+"""Runs many lives in several processes, adds up their counts, and shrinks and prints violations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simulator.engine.lives import LifeResult
 from simulator.engine.subject import Subject
 
 LEAST = 5
-"""How often every invariant must be evaluated and every situation reached in a thousand lives, at least."""
+"""Minimum evaluations of each invariant and occurrences of each situation in a thousand lives."""
 FLOORS = {
     "compaction output written": 200,
     "log file made longer": 200,
@@ -45,9 +45,9 @@ DIRECTED = frozenset(
         "a process that stood still found itself replaced",
     )
 )
-"""What only directed schedules (`simulator/ledgers/scenarios`) reach, in every run of their tests."""
+"""Situations that only directed schedules (`simulator/ledgers/scenarios`) reach, in every run of their tests."""
 ENOUGH_LIVES = 1000
-"""With fewer lives the minimums are not checked."""
+"""Number of lives from which on the minimums are checked."""
 CHUNK = 20
 
 
@@ -83,7 +83,7 @@ class Totals:
 
     @property
     def trace_hash(self) -> str:
-        """The hash of all lives in the order of their seeds, whichever processes they ran in."""
+        """Return the hash of all lives in the order of their seeds, whichever processes they ran in."""
         text = "".join([self.hashes[seed] for seed in sorted(self.hashes)])
         return f"{zlib.crc32(text.encode()):08x}"
 

@@ -21,7 +21,7 @@ _DELAYS_S = (0.0, 0.0, 0.0, 0.0002, 0.005, 0.05)
 
 
 class _Thread:
-    """One thread. `ready` says whether what it waits for is there."""
+    """One thread. `ready` returns whether the thread may go on."""
 
     def __init__(self, owner: SimThreads, run: Callable[[], None], name: str) -> None:
         self._owner = owner
@@ -50,13 +50,13 @@ class _Thread:
             self._back.release()
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """In the thread: let the loop go on until this is true."""
+        """Let the loop go on until `ready` returns true. Called in the thread."""
         self.ready = ready
         self._back.release()
         self._go.acquire()
 
     def step(self) -> None:
-        """On the loop: let the thread run to where it waits next. Raises what ended it."""
+        """Let the thread run to the next place where it waits. Called on the loop. Raises the thread's own error."""
         owner = self._owner
         owner.running = self
         self._go.release()
@@ -93,12 +93,12 @@ class SimThreads:
         return thread
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """In a thread: let others go on until this is true, or the life is over."""
+        """Let others go on until `ready` returns true, or the life is over. Called in a thread."""
         assert self.running is not None, "the loop waits for itself"
         self.running.wait(ready)
 
     def wake(self) -> None:
-        """Let those that are ready go on soon."""
+        """Let the threads that are ready go on soon."""
         if self.over:
             return
         for thread in self._threads:
@@ -115,7 +115,7 @@ class SimThreads:
         self.wake()
 
     def close(self) -> None:
-        """End all threads, which gives back what they have open. After the life."""
+        """End all threads, which then release what they have open. Called after the life."""
         self.over = True
         for thread in self._threads:
             while not thread.ended:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulator.engine.network import Fabric
 
 KERNEL_BYTES = 64 * 1024
-"""How much a connection holds under way and at the receiver before the sender's own buffer grows."""
+"""Bytes of a connection in transit and at the receiver before the sender's own buffer grows."""
 
 
 class Frames:
@@ -50,12 +50,12 @@ class Connection:
 
     @property
     def bookie(self) -> str:
-        """The name of the process that listens, which may be another one than that of the host at this address."""
+        """Return the name of the listening process, which may differ from the one of the host at this address."""
         return self.server_end.process.name
 
     @property
     def broken(self) -> bool:
-        """Whether one end or both are closed."""
+        """Return whether one end or both are closed."""
         return self.client_end.closed or self.server_end.closed
 
     def answer(self, frame: bytes) -> None:
@@ -153,7 +153,7 @@ class Pipe:
         self.sealed = True
 
     def consumed(self, count: int) -> None:
-        """The receiver's code has got these bytes: resume a sender that is paused by backpressure."""
+        """Count bytes that the receiver's code has got: resume a sender that is paused by backpressure."""
         self.pending -= count
         source = self.source
         if source.writing_paused and self.buffered <= source.low_water:
@@ -220,7 +220,7 @@ class Endpoint(asyncio.Transport):
         return self.conn.server_end if self is self.conn.client_end else self.conn.client_end
 
     def _process_died(self) -> None:
-        """The kernel closes the connections of a dead process; a host without power sends nothing."""
+        """Close the connection of a dead process, as its kernel does; a host without power sends nothing."""
         if self.closed:
             return
         self.closed = self._closing = True
@@ -230,7 +230,7 @@ class Endpoint(asyncio.Transport):
         self.fabric.forget(self.conn)
 
     def refuse(self) -> None:
-        """Bytes arrived for an end that is closed: its kernel resets the connection."""
+        """Reset the connection, as the kernel does when bytes arrive for an end that is closed."""
         self.out.end(ConnectionResetError(104, "connection reset by peer"))
 
     def lose_later(self, delay_s: float) -> None:
@@ -265,7 +265,7 @@ class Endpoint(asyncio.Transport):
     # receiving
 
     def feed(self, data: bytes) -> None:
-        """Bytes have reached the kernel of this end."""
+        """Take bytes that have reached the kernel of this end."""
         if self.closed:
             return
         if self._reading_paused or self.protocol is None or self._inbox:

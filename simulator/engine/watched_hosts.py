@@ -19,12 +19,12 @@ from simulator.engine.planting import patched
 from simulator.engine.world import World
 
 _MOST = 8
-"""Among so many bookies all choices are tried."""
+"""Maximum number of bookies among which all choices are tried."""
 
 
 @contextmanager
 def watch_hosts(world: World, sites: int) -> Iterator[None]:
-    """Judge each ensemble and each replacement. `sites`: on how many machines the bookies are; 0: nothing to judge."""
+    """Judge each ensemble and each replacement. `sites`: number of hosts that bookies share; 0: nothing to judge."""
     if not sites:
         yield
         return
@@ -105,7 +105,7 @@ def _check_replaced(
 
 
 def _pool(candidates: Sequence[Candidate], count: int) -> list[BookieId] | None:
-    """Among whom the client had to choose; None where that is not for this judge to say."""
+    """Return the bookies among which the client could choose; None if this judge cannot tell."""
     if slow_ones(candidates) or len(candidates) > _MOST:
         return None
     good = [one.bookie_id for one in candidates if not one.avoid]
@@ -113,7 +113,7 @@ def _pool(candidates: Sequence[Candidate], count: int) -> list[BookieId] | None:
 
 
 def _fewest(world: World, members: Sequence[BookieId], width: int, seats: Collection[int]) -> int:
-    """Of the write quorums with one of these seats the one on the fewest hosts."""
+    """Return the number of hosts of the write quorum on the fewest hosts, among those with one of these seats."""
     sites = [world.machines[member].site for member in members]
     size = len(sites)
     starts = dict.fromkeys((seat - back) % size for seat in seats for back in range(width))

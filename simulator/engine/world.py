@@ -84,11 +84,11 @@ class Machine:
     device: Device
     rack: str | None = None
     host: str = ""
-    """Its address, which may be that of another machine that it replaces."""
+    """Address of the machine, which may be that of another machine that it replaces."""
     site: str = ""
-    """The host that it shares with other bookies, as it registers; else its own."""
+    """Host that it shares with other bookies, as it registers; empty: its own."""
     away: bool = False
-    """The supervisor does not start it: another bookie has its address, or it stays off."""
+    """Set while the supervisor must not start it: another bookie has its address, or it stays off."""
     process: Process | None = None
     bookie: Bookie | None = None
     ready: bool = False
@@ -141,9 +141,9 @@ class World:
         self._files = SimLocalFiles(files, self._devices, self._read_from_files) if files.random() < 0.7 else None
         self._threads: list[SimThreads] = []
         self.door: Callable[[], Door] | None = None
-        """Makes what connections to a bookie pass first; None: nothing."""
+        """Creates the door that connections to a bookie must pass first (login); None: there is none."""
         self.way_in: Callable[[str, Network], Network] | None = None
-        """Makes the network of a client of a host where bookies ask who it is."""
+        """Creates the network of a host's clients if bookies demand logins; None: the plain network."""
         self.crashes = self.faults = 0
         self.broken: asyncio.Event | None = None
         self._opened: dict[str, tuple[int, tuple[int, int]]] = {}
@@ -179,7 +179,7 @@ class World:
         self._disturbed_at[host] = self.loop.time()
 
     def steady(self, host: str, since: float) -> bool:
-        """Whether the host has had no disturbance since then."""
+        """Return whether the host has had no disturbance since then."""
         return self._disturbed_now.get(host, 0) == 0 and self._disturbed_at.get(host, -1.0) < since
 
     def resumed_at(self, host: str) -> float:
@@ -262,7 +262,7 @@ class World:
         if device.sync_s != FAST:
             device.read_s = device.sync_s
         machine = self.machines[name] = Machine(name, device, rack, host or name, site or host or name)
-        # A rule of regions is judged by regions, one of racks by racks: what a path begins with.
+        # The first part of the path is compared: the region under a rule of regions, else the rack.
         self.judge.facts.bookie(name).rack = rack.split("/")[1] if rack else None
         return machine
 
@@ -297,7 +297,7 @@ class World:
                 self.loop.world.context.run(self.loop.call_soon, process.crash)
                 return
             self._registered(machine, info.incarnation or "")
-            self.disturb(machine.name, 0)  # until now it did not serve
+            self.disturb(machine.name, 0)  # the time before, when it did not serve, counts as disturbed
             machine.ready = facts.running = True
             self.trace.note(machine.name, f"serves, incarnation {info.incarnation}")
             up.set()
@@ -339,7 +339,7 @@ class World:
             self.report.situation("bookie came back in limbo")
 
     def _check_directory(self, machine: Machine, store: Store) -> None:
-        """I16, I18: a bookie that only crashed is not in limbo, and has counted this start."""
+        """Check I16 and I18: a bookie that only crashed is not in limbo, and has counted this start."""
         facts = self.judge.facts.bookie(machine.name)
         if not (facts.damaged or facts.wiped or machine.device.went_back):
             self.report.check("I16", not store.limbo, "{} is in limbo although nothing damaged its files", machine.name)

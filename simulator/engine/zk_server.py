@@ -86,4 +86,4 @@ class SimZooKeeper(MetadataFaults):
 
 
 def _ignore_watch(path: str, change: Change) -> None:
-    """The session reads from the other server."""
+    """Ignore a watch: the session reads from the other server."""

@@ -155,7 +155,7 @@ class ZkTree:
         self._fire()
 
     def set_sequence(self, path: str, number: int) -> None:
-        """Set the number of the next sequence node below `path`, as after so many creations of children."""
+        """Set the number of the next sequence node below `path`, as after that many creations of children."""
         self._node(path).children_created = number
 
     def _apply(self, op: KeyOp, session: int) -> None:

@@ -73,7 +73,7 @@ class SimZkSession:
         self._to_client: deque[Callable[[], None]] = deque()
         self._closed = self._connected = self._silent = False
         self._session = self._epoch = 0
-        # What the server knows: the session, the connection that it is on, and one whose answers are lost.
+        # The server's view: the session, its present connection, and a connection whose answers are lost.
         self._at_server = self._attached = self._muted = 0
         connection.on_death(self._notice_s, lambda: server.end_session(self._at_server))
         server.sessions.append(self)
@@ -227,7 +227,10 @@ class SimZkSession:
             raise MetadataUnavailable(f"{_MAX_WAITING} operations wait for {self.hosts}, the limit; try again later")
 
     def _knows(self, path: str, version: int) -> None:
-        """Another task of the process may have read or made a later one while this reply was on its way."""
+        """Remember a version that a reply contained.
+
+        Another task of the process may have read or made a later one while this reply was on its way.
+        """
         self._known[path] = max(version, self._known.get(path, -1))
 
     def _check_known(self, path: str, version: int) -> None:

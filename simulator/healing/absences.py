@@ -23,15 +23,16 @@ from simulator.healing.plan import AWAY_TWICE, CUT_MEMBER, HANG_AT_CLOSE
 
 T = TypeVar("T")
 _CLOSED_S = 60.0
-"""For so long a fault waits for the end of a ledger."""
+"""Time for which a fault waits for a ledger to be closed, seconds."""
 _TWO_WALKS_S = 25.0
-"""So long after a ledger was closed two walks of the auditor have found it closed (`WALK_S` is 10 s in lives)."""
+"""Time after a ledger's close within which two walks of the auditor have found it closed (`WALK_S` is 10 s in
+lives)."""
 _REGISTERED_S = 4.0
-"""So long after a hang a bookie has told that it hung."""
+"""Time after a hang within which a bookie has registered that it hung, seconds."""
 
 
 async def cut_member(op: Operator) -> None:
-    """A writer alone does not reach one of its members for a while. Then it goes on, or dies and another recovers."""
+    """Cut a writer off from one of its members for a while; then it goes on, or dies and another client recovers."""
     for dies in op.rng.sample((False, True), 2):
         await op.nap(op.stage.plan.busy_s / 4)
         found = await _until(partial(_choose, op, closes=not dies), op.stage.plan.busy_s / 2)
@@ -52,14 +53,14 @@ async def cut_member(op: Operator) -> None:
 
 
 async def hang_at_close(op: Operator) -> None:
-    """A member stands still while its ledger is closed, and the writer is gone when it wakes, or lives on."""
+    """Pause a member while its ledger is closed; when it resumes, the writer is gone or still running."""
     handle = await _hang_through_close(op)
     if handle is not None:
         op.world.report.situation("a member hung while its ledger was closed")
 
 
 async def away_twice(op: Operator) -> None:
-    """A member stands still while its ledger is closed, and again before anybody could look at its copies."""
+    """Pause a member while its ledger is closed, and again before any worker could look at its copies."""
     with suppress(MetadataError):
         await op.tree.enable(False)
     try:
@@ -79,7 +80,7 @@ async def away_twice(op: Operator) -> None:
 
 
 async def _hang_through_close(op: Operator) -> Handle | None:
-    """Pause a member of a ledger that was open for long, until that is closed. The writer's handle; None: none was."""
+    """Pause a member of a long open ledger until that is closed. Return its writer's handle; None: none found."""
     handle = await _until(lambda: _about_to_close(op), _CLOSED_S)
     machines = [] if handle is None else op.machines_of(handle.ledger)
     if handle is None or not machines:
@@ -105,7 +106,7 @@ async def _until(look: Callable[[], T | None], within_s: float) -> T | None:
 
 
 def _open_handles(op: Operator) -> list[Handle]:
-    """Writers that live and whose ledgers are open."""
+    """Return the handles of living writers whose ledgers are open."""
     return [
         handle
         for handle in op.world.judge.facts.handles
@@ -117,7 +118,7 @@ def _open_handles(op: Operator) -> list[Handle]:
 
 
 def _choose(op: Operator, *, closes: bool) -> tuple[Handle, Machine] | None:
-    """A writer in the middle of its ledger, which closes that or not, and a member."""
+    """Return a writer in the middle of its ledger, and a member. `closes`: only writers that close their ledgers."""
     entries, closers = op.stage.plan.entries, op.stage.closers
     found = [one for one in _open_handles(op) if 2 <= len(one.ids) < entries * 0.6]
     found = [one for one in found if not closes or one.client in closers]
@@ -131,7 +132,7 @@ def _choose(op: Operator, *, closes: bool) -> tuple[Handle, Machine] | None:
 
 
 def _about_to_close(op: Operator) -> Handle | None:
-    """A writer that has all but a few of its entries, and closes its ledger after them."""
+    """Return a writer that has all but a few of its entries, and closes its ledger after them."""
     entries = op.stage.plan.entries
     found = [one for one in _open_handles(op) if max(1, entries - 5) <= len(one.ids) and one.client in op.stage.closers]
     return op.rng.choice(found) if found else None

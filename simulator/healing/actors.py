@@ -20,7 +20,7 @@ class Actor:
 
     what = ""
     left = 1000
-    """So many acts are left."""
+    """Number of acts that are left."""
 
     def __init__(self, stage: Stage, host: str) -> None:
         self.stage, self.world, self.host = stage, stage.world, host
@@ -50,7 +50,7 @@ class Actor:
 
 
 class Reader(Actor):
-    """Reads what is confirmed, and compares it with what was written."""
+    """Reads confirmed entries, and compares them with what was written."""
 
     what = "reader"
 
@@ -68,7 +68,7 @@ class Reader(Actor):
             await reader.close()
 
     async def _follow(self, reader: LedgerReader, ledger: LedgerId) -> None:
-        """To the end of the ledger, however long that is."""
+        """Follow the ledger to its end and compare each entry with what was written."""
         wanted = 0
         try:
             async for entry in reader.tail(0):
@@ -103,7 +103,7 @@ class Reader(Actor):
 
 
 class Recoverer(Actor):
-    """Recovers a ledger, whoever writes it."""
+    """Recovers ledgers that others write."""
 
     what = "recoverer"
 
@@ -126,7 +126,7 @@ class Recoverer(Actor):
 
 
 class Deleter(Actor):
-    """Deletes ledgers, rather those that healing works on."""
+    """Deletes ledgers, preferably those that healing works on."""
 
     what = "deleter"
     left = 3

@@ -1,4 +1,4 @@
-"""What operators ask of bookies: one that is out is named by no ledger, one that rests is nobody's loss.
+"""Operators' wishes about bookies: no ledger names a bookie that is out, none is marked for one in maintenance.
 
 Not here: the commands of operators (`departures.py`, `operations.py`).
 """
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Asked:
-    """Follows the wishes of one life, and judges what comes of them."""
+    """Follows the operators' wishes of one life, and checks that they come true."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules, self._report, self._now = rules, rules.report, rules.now
         self.wishes: dict[BookieId, Wish] = {}
         self.ever_left: set[BookieId] = set()
-        """Bookies that an operator takes out, or ever took."""
+        """Bookies that an operator is taking out, or ever took out."""
         self._rests: dict[str, tuple[BookieId, float, float]] = {}
-        """By the word of each maintenance: whose it is, since when and until when."""
+        """The bookie, beginning and end of each maintenance, by its id."""
 
     def wish_changed(self, who: str, bookie: BookieId, key: str, new: KeyValue | None) -> None:
         wish = self.wishes[bookie] = parse_wish(key, new.value) if new is not None else NOTHING
@@ -36,17 +36,17 @@ class Asked:
             self._check_gets_by(who, bookie)
 
     def rested(self, bookie: BookieId) -> bool:
-        """Whether it is in a maintenance, or was a moment ago."""
+        """Return whether the bookie is in a maintenance, or was a moment ago."""
         return any(one == bookie and self._now() < until + UNDER_WAY_S for one, _, until in self._rests.values())
 
     def is_out(self, bookie: BookieId, situation: str) -> None:
-        """An operator's command says that nothing depends on the bookie any more."""
+        """Check that no ledger names a bookie after an operator's command reported that nothing depends on it."""
         self._report.situation(situation)
         named = self._rules.naming(bookie)
         self._report.check("departure", not named, "{}: ledgers {} name {}, which is out", situation, named, bookie)
 
     def check_mark(self, who: str, ledger: LedgerId, bookie: BookieId) -> None:
-        """No auditor marks a ledger for a bookie that rests, unless it is taken out, or it is there."""
+        """Check that no auditor marks a ledger for a bookie in maintenance that is away and is not being taken out."""
         machine = self._rules.world.machines.get(bookie)
         if bookie in self.ever_left or (machine is not None and machine.running):
             return
@@ -58,12 +58,12 @@ class Asked:
                 self._report.check("maintenance", not rests, text, who, ledger, bookie, now - since)
 
     def check_ended(self) -> None:
-        """Long after the last word a maintenance is over by itself."""
+        """Check that every maintenance has ended by itself, long after the last command."""
         for bookie, wish in self.wishes.items():
             self._report.check("maintenance", not wish.rest, "{} rests for ever: {}", bookie, wish)
 
     def _check_gets_by(self, who: str, bookie: BookieId) -> None:
-        """A maintenance begins only where each entry keeps Qa copies; judged while all else is calm."""
+        """Check that a maintenance leaves each entry Qa copies when it begins; skipped while a bookie is disturbed."""
         world, now = self._rules.world, self._now()
         for machine in world.machines.values():
             if machine.name not in self._rules.lost and not world.steady(machine.name, now - 15.0):

@@ -1,4 +1,4 @@
-"""H1 to H5, H8 and M7: what whoever heals may change in the record of a ledger.
+"""H1 to H5, H8 and M7: which changes of a ledger's metadata healing may make.
 
 Not here: marks and locks (`marks.py`).
 """
@@ -22,7 +22,7 @@ class Changes:
     def __init__(self, rules: Rules, grace_s: float) -> None:
         self.rules, self.report, self.copies, self._grace_s = rules, rules.report, rules.copies, grace_s
         self.placed: dict[LedgerId, set[BookieId]] = {}
-        """Bookies that healing put into a ledger, recoveries included."""
+        """Bookies that healing put into each ledger, also during recoveries."""
 
     def ledger_changed(self, who: str, ledger: LedgerId, old: LedgerMetadata, new: LedgerMetadata) -> None:
         if old.state is not LedgerState.CLOSED and new.state is LedgerState.CLOSED:
@@ -48,7 +48,7 @@ class Changes:
         self._check_replaced(who, ledger, old, new)
 
     def check_placed(self, who: str, ledger: LedgerId, metadata: LedgerMetadata) -> None:
-        """L12: when healing is done with a ledger, those that it put there have all that is placed on them."""
+        """Check L12: when healing is done with a ledger, its new members have all copies that are placed on them."""
         for bookie in sorted(self.placed.get(ledger, ())):
             needed = [entry for entry, members in entries_of(metadata) if bookie in members]
             if not needed or bookie in self.rules.lost or ledger in self.rules.gone:
@@ -59,7 +59,7 @@ class Changes:
             self.report.check("L12", not missing, text, who, ledger, bookie, missing)
 
     def _check_dead(self, who: str, ledger: LedgerId) -> None:
-        """H2: whoever ends a ledger has seen it stand still, and a stream's has no lease."""
+        """Check H2: healing closes a ledger only after its writer stood still, and a stream's only without a lease."""
         self.report.situation("a ledger was recovered by healing")
         written = self.rules.written.get(ledger)
         if written is None:
@@ -71,7 +71,7 @@ class Changes:
         self.report.check("H2", not leased, "{} ends ledger {}, whose stream has a writer", who, ledger)
 
     def _check_end(self, who: str, ledger: LedgerId, new: LedgerMetadata) -> None:
-        """H8: an end is not below what the last fragment says, and what lies below it has Qa copies on disks."""
+        """Check H8: a close keeps the last fragment and acknowledged entries, and entries have Qa copies on disks."""
         last = new.last_entry if new.last_entry is not None else -1
         first = new.last_fragment.first_entry
         self.report.check("H8", last >= first - 1, "{} ends ledger {} at {}, below {}", who, ledger, last, first)
@@ -79,7 +79,7 @@ class Changes:
         acked = max(written.acked, default=-1) if written is not None else -1
         self.report.check("H8", last >= acked, "{} ends ledger {} at {}, acknowledged: {}", who, ledger, last, acked)
         if written is not None and written.deferred:
-            return  # what was acknowledged before its sync is on disks when it is forced
+            return  # with deferred sync, acknowledged entries are on disks only once they are forced
         for entry, members in entries_of(new):
             copies = sum(bool(self.copies.on_disk(bookie, ledger, [entry])) for bookie in members)
             text = "{} ends ledger {} while entry {} has {} copies on {}"

@@ -1,6 +1,7 @@
-"""Planted bugs about copies that lack although every bookie is registered: all of them break H11.
+"""Planted bugs about missing copies although every bookie is registered: all of them break H11.
 
-Those with `mute` live beside clients that note nothing, as Apache's: then only who was away is known.
+Mutants with `mute` live beside clients that note nothing, as Apache's do: then it is known only which bookies were
+away.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which copies there are: on the disks, as a loss of power now would leave them, and on none that is lost."""
+"""The existing copies: those on disks, as a loss of power now would leave them, except on bookies lost for good."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Copies:
-    """Asks the disks of one life."""
+    """Looks up copies on the disks of one life."""
 
     def __init__(self, rules: Rules, world: World) -> None:
         self._rules, self._world, self._inspector = rules, world, WorldInspector(world)
@@ -21,13 +21,16 @@ class Copies:
         self._at = -1
 
     def held(self, bookie: BookieId, ledger: LedgerId, entries: list[EntryId]) -> set[EntryId]:
-        """Which of these the bookie would have after a loss of power; none if it is lost for good."""
+        """Return which of the entries the bookie would have after a loss of power; none if it is lost for good."""
         if bookie in self._rules.lost or ledger in self._rules.gone or not entries:
             return set()
         return self.on_disk(bookie, ledger, entries)
 
     def on_disk(self, bookie: BookieId, ledger: LedgerId, entries: list[EntryId]) -> set[EntryId]:
-        """A disk is opened once for each step of the life, whatever is asked of it: nothing changes within a step."""
+        """Return which of the entries are on the bookie's disk.
+
+        A disk is opened once in each step of the life, since nothing changes within a step.
+        """
         if self._at != self._world.loop.steps:
             self._at = self._world.loop.steps
             self._runs.clear()
@@ -37,5 +40,5 @@ class Copies:
         return {entry for entry in entries if any(first <= entry < first + count for first, count in runs)}
 
     def count(self, ledger: LedgerId, entry: EntryId, members: tuple[BookieId, ...]) -> int:
-        """How many of these have the entry."""
+        """Return how many of the members have the entry."""
         return sum(bool(self.held(bookie, ledger, [entry])) for bookie in members)

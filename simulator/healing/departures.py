@@ -25,7 +25,7 @@ STUCK_S = 10.0
 
 
 async def _ask(op: Operator, what: str, work: Callable[[Client], Awaitable[bool]]) -> bool:
-    """Give the command again while it does not end well, each time in a new process, until the life is over."""
+    """Try the command up to TRIES times, each in a new process, while the life lasts. Return whether it succeeded."""
     host = f"{OPERATOR}{what[:3]}{len(op.world.processes)}"
 
     async def in_time(client: Client) -> bool:
@@ -50,11 +50,11 @@ async def _ask(op: Operator, what: str, work: Callable[[Client], Awaitable[bool]
 
 
 def _quietly(progress: object) -> None:
-    """Nobody looks at the progress."""
+    """Ignore the progress of a command."""
 
 
 def _is_out(op: Operator, departure: Departure, situation: str) -> bool:
-    """At the very moment of the answer nothing may depend on the bookie."""
+    """Return whether the command ended; if so, check at the moment of its answer that nothing depends on the bookie."""
     if departure.done:
         op.stage.rules.asked.is_out(departure.bookie, situation)
     return departure.done
@@ -67,7 +67,7 @@ async def decommission_one(op: Operator) -> None:
         return
     machine = op.rng.choice(op.members())
     op.lose(machine, "is stopped for good", power=False)
-    await asyncio.sleep(4.0)  # its session ends
+    await asyncio.sleep(4.0)  # until its session ends
 
     async def work(client: Client) -> bool:
         departure = await decommission(client, machine.name, _quietly, stuck_s=STUCK_S)
@@ -77,7 +77,7 @@ async def decommission_one(op: Operator) -> None:
 
 
 async def drain_one(op: Operator) -> None:
-    """Have a living bookie give everything away; then it is stopped, or becomes writable again."""
+    """Drain a living bookie; then it is stopped, or becomes writable again."""
     await op.nap(op.stage.plan.busy_s * 1.5)
     if not op.running():
         return
@@ -103,7 +103,7 @@ async def drain_one(op: Operator) -> None:
 
 
 async def replace_one(op: Operator) -> None:
-    """Another bookie, a new one where there may be one more, takes the places of one that lives or was lost."""
+    """Replace a bookie that lives or was lost by another one, a new one if one more may join."""
     await op.nap(op.stage.plan.busy_s * 1.5)
     if not op.running():
         return
@@ -119,19 +119,19 @@ async def replace_one(op: Operator) -> None:
         try:
             departure = await replace_bookie(client, machine.name, target, _quietly, stuck_s=STUCK_S)
         except NoSuchBookie:
-            return True  # it was forgotten by a command whose answer was lost
+            return True  # an earlier attempt, whose answer was lost, has removed it
         return _is_out(op, departure, "a bookie was replaced")
 
     if await _ask(op, "replace", work) and machine.name not in op.stage.rules.lost:
         if machine.running:
             op.lose(machine, "is stopped, it was replaced", power=False)
-        else:  # It went with its rack meanwhile, and the cluster has forgotten it.
+        else:  # It stopped with its rack meanwhile, and the cluster does not know it any more.
             machine.away = True
             op.stage.rules.bookie_lost(machine.name, False)
 
 
 async def rest_one(op: Operator) -> None:
-    """A maintenance: the bookie is away for longer than the delay, and comes back."""
+    """Put a bookie into maintenance, stop it for longer than the delay, and start it again."""
     await op.nap(op.stage.plan.busy_s)
     if not op.running():
         return
@@ -155,7 +155,7 @@ async def rest_one(op: Operator) -> None:
 
 
 async def rebalance_all(op: Operator) -> None:
-    """An empty bookie joins, and gets places of the others."""
+    """Add an empty bookie and rebalance: it gets places of the others."""
     await op.nap(op.stage.plan.busy_s * 2)
     await new_bookie(op)
 
@@ -173,7 +173,7 @@ async def rebalance_all(op: Operator) -> None:
 
 
 async def new_bookie(op: Operator) -> Machine | None:
-    """An empty bookie joins, where there may be one more."""
+    """Add an empty bookie if one more may join, and return its machine."""
     world, plan = op.world, op.stage.plan
     if len(world.machines) >= most_bookies(plan):
         return None
@@ -193,4 +193,4 @@ DEPARTURES: dict[str, Operation] = {
     "maintenance": rest_one,
     "rebalance": rebalance_all,
 }
-"""What operators ask for in this module, by name."""
+"""The operators' commands of this module, by name."""

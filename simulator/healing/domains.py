@@ -1,6 +1,6 @@
-"""Fault domains: a whole one that goes at once is no loss, and who may take a place under the rule of a life (M6).
+"""Fault domains: a whole one that goes at once is no loss; and which bookies may replace others under the rule (M6).
 
-A second calculation, by what is registered and where bookies are: no code of placement or of losses is asked.
+This is a second calculation from registrations and racks: it calls no code of placement or of losses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from simulator.healing.rules import Rules
 
 LATE_S = 2.0
-"""So much later than another an auditor may see a bookie go that went in the same moment."""
+"""Maximum delay between two auditors' sight of bookies that went at the same moment, seconds."""
 
 FIRST_LOOK_S = 2.0
-"""An auditor that is cut off earlier may never have seen where bookies are."""
+"""Time before which an auditor that is cut off may never have seen the bookies' racks, seconds."""
 
 
 class Domains:
@@ -29,15 +29,15 @@ class Domains:
     def __init__(self, rules: Rules, cluster: Plan) -> None:
         self._rules, self._cluster, self._now = rules, cluster, rules.now
         self._there: dict[BookieId, set[str]] = {}
-        """Of each bookie that ever registered the keys that say so now."""
+        """The registration folders (writable, read-only) that list each bookie now, by bookie that ever registered."""
         self.gone_at: dict[BookieId, float] = {}
         self._unseen_by: dict[BookieId, set[str]] = {}
-        """Hosts that were cut off from the beginning until the bookie went: nothing told them of its rack."""
+        """Hosts that were cut off from the beginning until the bookie went, by bookie: they never learned its rack."""
         self._allowed: set[BookieId] = set()
-        """For which an operator let copying go on."""
+        """Bookies for which an operator let copying go on."""
 
     def key_changed(self, key: str, new: KeyValue | None) -> None:
-        """A key of the store that is none of healing's: maybe a registration."""
+        """Note a change of a key that may be a registration."""
         folder, _, bookie = key.rpartition("/")
         layout = self._rules.world.stores.layout
         if folder not in (layout.registrations(readonly=False), layout.registrations(readonly=True)):
@@ -62,7 +62,7 @@ class Domains:
     # -- the brake
 
     def check_mark(self, who: str, ledger: LedgerId, bookie: BookieId) -> None:
-        """No ledger is marked for a bookie whose whole rack went at once, until somebody says so."""
+        """Check that no ledger is marked for a bookie whose whole rack went at once, unless an operator allowed it."""
         rack = self._rules.world.machines[bookie].rack if bookie in self._rules.world.machines else None
         if rack is None or bookie in self._allowed or bookie in self._rules.asked.ever_left:
             return
@@ -88,7 +88,7 @@ class Domains:
     # -- the rule
 
     def no_spare(self, metadata: LedgerMetadata, fragment: Fragment, stay: bool = False) -> bool:
-        """Whether the lost members of the fragment cannot all be replaced under the rule of this life.
+        """Return whether the lost members of the fragment cannot all be replaced under the rule of this life.
 
         `stay`: some of them stay, so it is enough that one of them cannot be replaced beside the others.
         """
@@ -98,7 +98,7 @@ class Domains:
         return stay and any(self._cannot_go(metadata, fragment, [one]) for one in lost)
 
     def _cannot_go(self, metadata: LedgerMetadata, fragment: Fragment, lost: list[int]) -> bool:
-        """Whether no choice of bookies for these places, with the others as they are, keeps the rule."""
+        """Return whether no choice of bookies for these places, with the others as they are, keeps the rule."""
         machines = self._rules.world.machines
         there = [one.name for one in machines.values() if one.running and one.name not in fragment.ensemble]
         if not lost:

@@ -1,4 +1,4 @@
-"""After everything is healed: all bookies stop and start again, while nobody needs those that are gone for good.
+"""After everything is healed: all bookies stop and start again, while no ledger needs those that are gone for good.
 
 The brake may hold only while bookies are away that ledgers name. Not here: the ending itself (`ending.py`).
 """
@@ -14,14 +14,14 @@ from simulator.engine.world import Machine
 from simulator.healing.workers import Stage
 
 SHARE = 0.25
-"""Of the lives that lost more than one bookie."""
+"""Share of the lives with more than one lost bookie that get this part."""
 TIMES = 2
 _NOTICED_S, _BACK_S = 90.0, 150.0
-"""How long auditors may take to notice; a look may come a minute late."""
+"""Time for auditors to notice that bookies went, and came back, seconds; a look may come a minute late."""
 
 
 class Encore:
-    """Stops all bookies twice, with auditors that have not seen anybody go."""
+    """Stops all bookies twice, with restarted auditors that have not seen any bookie go."""
 
     def __init__(self, stage: Stage, faults: FaultRunner, board: Board) -> None:
         self.stage, self.world, self.faults, self.board = stage, stage.world, faults, board
@@ -66,7 +66,7 @@ class Encore:
         return True
 
     def _needed(self) -> bool:
-        """Whether a ledger names a bookie that is gone for good."""
+        """Return whether a ledger names a bookie that is gone for good."""
         records = (self.world.judge.facts.ledger(one).metadata for one in self.stage.ledgers)
         members = {b for record in records if record is not None for f in record.fragments for b in f.ensemble}
         return not members.isdisjoint(self.stage.rules.lost)

@@ -1,4 +1,4 @@
-"""The end of a life of self-healing: each ledger becomes whole, or says truly why it cannot (L12).
+"""The end of a life of self-healing: each ledger becomes whole, or its reasons why it cannot are true (L12).
 
 Faults are over by then. Not here: what is judged at each change (`rules.py`), and what comes last (`final.py`).
 """
@@ -21,11 +21,11 @@ from simulator.healing.reasons import entries_of
 from simulator.healing.workers import Stage
 
 DEADLINE_S = 240.0
-"""How long all marks may take after faults are over; a look of the auditor may come a minute late."""
+"""Deadline of all marks after SETTLE_S, seconds; a look of the auditor may come a minute late."""
 SETTLE_S = 100.0
-"""How long auditors get to notice the last loss before anything is judged."""
+"""Time for auditors to notice the last loss before anything is judged, seconds."""
 OPEN_S = 60.0
-"""How much longer a marked ledger that is open gets until it counts as one that stays so."""
+"""Extra time for a marked open ledger until it is taken for one that stays open, seconds."""
 
 
 class Ending:
@@ -73,7 +73,7 @@ class Ending:
             await final.run()
 
     async def _take_back(self) -> None:
-        """Nobody takes a bookie out any more that lives; those that are gone for good stay out."""
+        """Withdraw the operators' wishes for bookies that live; those that are gone for good stay out."""
         for bookie in await read_wishes(self.stage.store):
             if bookie not in self.stage.rules.lost:
                 await change_wish(
@@ -81,9 +81,9 @@ class Ending:
                 )
 
     async def _is_over(self, marked: list[LedgerId], passed_s: float) -> bool:
-        """Whether each ledger that is still marked says truly why: faults are over, so that stays true.
+        """Return whether the reasons of each ledger that is still marked are true: faults are over, so they stay true.
 
-        An open one may be recovered yet, when it stood still for its grace period.
+        An open ledger is not over before SETTLE_S + OPEN_S: it may still be recovered after its grace period.
         """
         said = {waiting.ledger: waiting async for waiting in self.board.waiting()} if marked else {}
         for ledger in marked:
@@ -96,9 +96,10 @@ class Ending:
         return True
 
     async def _told(self) -> tuple[dict[LedgerId, list[BookieId]], list[BookieId]]:
-        """Ledgers that clients noted, with the members, and bookies that are back and not verified.
+        """Return the ledgers that clients noted, with the members, and the bookies that are back and not verified.
 
-        Bookies of which only ledgers with an unreadable mark are left stay so: nobody can add to such a mark.
+        A bookie is left out if all that remains to verify are ledgers with an unreadable mark: such a mark cannot be
+        extended.
         """
         noted: dict[LedgerId, list[BookieId]] = {}
         for ledger, bookie in await noted_members(self.stage.store):
@@ -111,10 +112,10 @@ class Ending:
         ]
 
     def _unseen(self, noted: dict[LedgerId, list[BookieId]], unverified: list[BookieId]) -> list[BookieId]:
-        """Bookies that are there, and whose copies somebody should have looked at by now.
+        """Return the living bookies whose copies should have been looked at by now.
 
-        A note of a ledger whose recovery nobody has ended stays, since its end is not known: whoever opens it ends it.
-        So does one of a ledger that has an unreadable mark.
+        The note of a ledger in recovery stays, since its end is not known before a client opens it. So does the note of
+        a ledger with an unreadable mark.
         """
         lost, ledgers = self.stage.rules.lost, self.world.judge.facts.ledger
         found = [*unverified]
@@ -155,7 +156,10 @@ class Ending:
         return [b for f in metadata.fragments for b in f.ensemble if b in self.stage.rules.lost]
 
     def _check_copies(self, ledger: LedgerId, metadata: LedgerMetadata, told: bool) -> None:
-        """`told`: it is noted, or one of its bookies is not verified since it was away."""
+        """Check the copies of a closed ledger.
+
+        `told`: the ledger is noted, or one of its bookies is not verified since it was away.
+        """
         for entry, members in entries_of(metadata):
             copies = self.stage.rules.copies.count(ledger, entry, members)
             self.report.check(

@@ -1,4 +1,4 @@
-"""What goes wrong in a life of self-healing, and what operators do: bookies lost for good or late, workers that die."""
+"""Faults of a life of self-healing, and an operator's switches: bookies lost for good or late, workers that die."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from simulator.healing.workers import Stage
 
 
 class Operation(Protocol):
-    """Carries one fault out."""
+    """Carries out one fault."""
 
     def __call__(self, operator: Operator, /) -> Awaitable[None]: ...
 
 
 class Operator:
-    """Carries out the faults of one life, and the words of its operator."""
+    """Carries out the faults and the operators' commands of one life."""
 
     def __init__(
         self, stage: Stage, keys: KeyStore, tree: Underreplication, operations: Mapping[str, Operation]
@@ -33,7 +33,7 @@ class Operator:
         self.rng = random.Random(f"faults {stage.healing.seed}")
 
     async def run(self) -> None:
-        """Lose bookies for good, and do all else of the plan meanwhile."""
+        """Lose bookies for good, and meanwhile run all other faults of the plan."""
         known: dict[str, Callable[[], Awaitable[None]]] = {
             "late bookie": self._late_bookie,
             "crash worker": self._crash_worker,
@@ -55,13 +55,13 @@ class Operator:
         return [one for one in self.stage.ledgers if (m := facts[one].metadata) is not None and m.closed]
 
     def machines_of(self, ledger: int) -> list[Machine]:
-        """Running members of a ledger."""
+        """Return the running members of a ledger."""
         metadata = self.world.judge.facts.ledger(ledger).metadata
         names = {b for f in metadata.fragments for b in f.ensemble} if metadata is not None else set()
         return [machine for machine in self.running() if machine.name in names]
 
     def members(self) -> list[Machine]:
-        """Running bookies, of which some ledger names each if there is any such."""
+        """Return the running bookies that some ledger names, or all running ones if none is named."""
         named = [
             machine
             for machine in self.running()
@@ -78,7 +78,7 @@ class Operator:
         await asyncio.sleep(self.rng.random() * most_s)
 
     def lose(self, machine: Machine, text: str, *, power: bool) -> None:
-        """The bookie does not come back in this life."""
+        """Stop a bookie for good: it does not come back in this life."""
         machine.away = True
         self.world.faults += 1
         self.world.trace.note("fault", f"{machine.name} {text}")
@@ -102,7 +102,7 @@ class Operator:
             await self.nap(30.0)
 
     async def _late_bookie(self) -> None:
-        """A bookie is away for longer than the delay, and comes back with all that it had."""
+        """Stop a bookie for longer than the delay; it comes back with all its data."""
         await self.nap(self.stage.plan.busy_s)
         if not self.running():
             return
@@ -123,7 +123,7 @@ class Operator:
                 self.world.crash(self.rng.choice(self.running()), power=self.rng.random() < 0.3)
 
     async def _hang_bookie(self) -> None:
-        """A bookie stands still for longer than writers wait, and goes on as if nothing had happened."""
+        """Pause a bookie for longer than writers wait; it goes on as if nothing had happened."""
         for _ in range(2):
             await self.nap(self.stage.plan.busy_s)
             if not self.running():
@@ -142,7 +142,7 @@ class Operator:
         return [tuple(one.last_fragment.ensemble) for one in found if one is not None and not one.closed]
 
     def _worker(self) -> str:
-        """A host with a worker, rather one that holds a lock."""
+        """Return a host with a worker, preferably one that holds a lock."""
         holders = [
             host for host in self._hosts() if any(self.stage.rules.marks.holds(host, one) for one in self._ledgers())
         ]
@@ -155,7 +155,7 @@ class Operator:
         return list(self.stage.ledgers)
 
     async def _at_a_lock(self) -> None:
-        """Until some ledger is locked, or for a while."""
+        """Wait until some ledger is locked, or for a while."""
         for _ in range(self.rng.randrange(1500)):
             if any(self.stage.rules.marks.holds(host, one) for host in self._hosts() for one in self._ledgers()):
                 break

@@ -1,6 +1,7 @@
-"""After the last mark: calls that hang, ledgers that nobody ended, tails, and a full read of what is left.
+"""After the last mark: calls that hang, ledgers that are still open, tails, and a full read of what is left.
 
-L1 to L6, L10 and L11, with the bookies that are lost for good away. Not here: what healing owes by then (`ending.py`).
+L1 to L6, L10 and L11 are checked while the bookies that are lost for good are away. Not here: what healing owes by then
+(`ending.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Final:
         self.rng = random.Random(f"final {stage.healing.seed}")
 
     def check_calls(self) -> None:
-        """L3, L4 and L10: long after the faults every append and every close has ended."""
+        """Check L3, L4 and L10: long after the faults every append and every close has ended."""
         if self.stage.healing.tampered:
             return
         for handle in self.judge.facts.handles:
@@ -45,7 +46,7 @@ class Final:
                 self.report.check("L10", not hangs, "{} never closes ledger {}", handle.client, handle.ledger)
 
     async def run(self) -> None:
-        """End all that can be ended, wait for tails, and read everything."""
+        """Recover all ledgers that can be, wait for tails, and read everything."""
         clients = []
         for host in ("f1", "f2"):
             try:
@@ -68,7 +69,7 @@ class Final:
     # -- ends
 
     def _hang_one(self) -> str | None:
-        """L2: in some lives a bookie that lives says nothing any more."""
+        """Pause a living bookie in some lives (L2). Return its name, or None."""
         machines = [machine.name for machine in self.world.machines.values() if machine.running]
         if self.rng.random() >= 0.3 or not machines:
             return None
@@ -77,23 +78,23 @@ class Final:
         return name
 
     def _silent(self, ledger: LedgerId, hung: str | None) -> list[int]:
-        """How many members of each write set of its last fragment say nothing."""
+        """Return the number of members that do not answer in each write set of the last fragment."""
         metadata = self._metadata(ledger)
         assert metadata is not None
         away = {*self.stage.rules.lost, hung}
         return [sum(b in away for b in members) for members in write_sets(metadata.last_fragment, metadata)]
 
     async def _end(self, ledger: LedgerId, clients: list[tuple[str, Client]], hung: str | None) -> None:
-        """A ledger that nobody marked is ended by whoever wants to read it: two at the same time (L5)."""
+        """Recover an open ledger by two clients at the same time (L5)."""
         metadata = self._metadata(ledger)
         if metadata is None or metadata.closed or self.stage.healing.tampered:
             return
         silent = self._silent(ledger, hung)
         if max(silent) >= metadata.ack_quorum or len(metadata.fragments) > 1:
-            return  # too few of them say anything, or what came before may be where nobody answers
+            return  # too few members answer, or earlier fragments may be on bookies that do not
         spare = hung is None and not self.stage.rules.domains.no_spare(metadata, metadata.last_fragment)
         if max(silent) > metadata.write_quorum - metadata.ack_quorum and not spare:
-            return  # what is read cannot be written to Qa members
+            return  # recovery cannot write entries back to Qa members
         done = await asyncio.gather(*(self._recover(host, client, ledger) for host, client in clients))
         name = "L2" if hung is not None else "L1"
         self.report.check(name, any(done), "ledger {} cannot be ended, {} is silent", ledger, hung)
@@ -131,7 +132,7 @@ class Final:
     # -- tails
 
     async def _await_tails(self) -> None:
-        """L6: a tail delivers the rest of its ledger, and ends since that is closed."""
+        """Check L6: a tail delivers the rest of its ledger, and ends since that is closed."""
         for host, ledger, task in self.stage.tails:
             metadata = self._metadata(ledger)
             if metadata is None or not metadata.closed or self.world.processes[host].dead:
@@ -147,7 +148,7 @@ class Final:
     # -- content
 
     async def _read(self, ledger: LedgerId, host: str, client: Client) -> None:
-        """Every acknowledged entry of a closed ledger of which a copy is left is read as it was written (L11)."""
+        """Check L11: every acknowledged entry of a closed ledger with a copy left is read as it was written."""
         metadata = self._metadata(ledger)
         if metadata is None or not metadata.closed:
             return

@@ -121,7 +121,7 @@ def run_healing_life(
     enabled = gc.isenabled()
     gc.disable()
     with ExitStack() as stack:
-        # Lives have few ledgers: their listings shall have several pages all the same.
+        # Lives have few ledgers: small pages let their listings have several pages all the same.
         pages = plant((auditor, "_PAGE", 2), (auditor, "_AT_ONCE", 1), (first_checks, "_PAGE", 2))
         stack.enter_context(pages())
         stack.enter_context(plant((first_checks, "WALK_S", 10.0), (first_checks, "_BETWEEN", 2))())

@@ -1,6 +1,6 @@
-"""H6, H7, H9, L12, the brake, the delay and maintenances: what may become of marks and locks, and when.
+"""H6, H7, H9, L12, the brake, the delay and maintenances: which changes of marks and locks are allowed, and when.
 
-Not here: the records of ledgers (`changes.py`), what is said of ledgers that wait (`reasons.py`).
+Not here: the records of ledgers (`changes.py`), the reasons of ledgers that wait (`reasons.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 AUDITOR = "a"
 REPLICATOR = "h"
 OPERATOR = "o"
-"""What the names of their hosts begin with."""
+"""First letters of the hosts of auditors, replicators and operators."""
 UNDER_WAY_S = 5.0
-"""So long after something changed a request may be sent by who has not heard of it."""
+"""Time after a change during which requests may come from a process that has not learned of it, seconds."""
 STOPPED_S = 1.0
-"""So long after the end of its session a worker may still change something."""
+"""Time after the end of its session during which a worker may still change something, seconds."""
 
 
 class Marks:
@@ -35,7 +35,7 @@ class Marks:
         self.lock_gone_at: dict[tuple[LedgerId, str], float] = {}
         self.marked_at: dict[LedgerId, float] = {}
         self.unreadable: dict[LedgerId, tuple[float, float]] = {}
-        """Since when, and until when, nobody could read a mark."""
+        """The times since which and until which the mark of a ledger was unreadable, by ledger."""
 
     def lock_changed(self, who: str, ledger: LedgerId | None, old: KeyValue | None, new: KeyValue | None) -> None:
         if ledger is None:
@@ -47,8 +47,8 @@ class Marks:
         self.check_allowed(who, "takes", ledger)
 
     def check_allowed(self, who: str, does: str, ledger: LedgerId) -> None:
-        """H9, the brake: what is forbidden is not begun, and what is under way ends."""
-        asked_at = self.world.metadata.asked_at  # who is cut off may be heard long afterwards
+        """Check H9 and the brake: nothing forbidden is begun, and running work ends."""
+        asked_at = self.world.metadata.asked_at  # requests of a host that is cut off may arrive long afterwards
         for name, since in (("H9", self.rules.disabled_at), ("brake", self.rules.brake_at)):
             self.report.check(
                 name,
@@ -74,7 +74,7 @@ class Marks:
         if ledger in self.unreadable:
             self.unreadable[ledger] = self.unreadable[ledger][0], min(self._now(), self.unreadable[ledger][1])
         if not who.startswith(REPLICATOR):
-            return  # an operator deletes one that nobody can read
+            return  # an operator deletes an unreadable mark
         self.report.situation("a mark was taken back")
         if old is not None:
             self._check_unmarked(who, ledger, old)
@@ -90,7 +90,7 @@ class Marks:
         )
 
     def is_unreadable(self, ledger: LedgerId) -> bool:
-        """Whether nobody can read its mark now."""
+        """Return whether the ledger's mark is unreadable now."""
         return self.unreadable.get(ledger, (0.0, 0.0))[1] > self._now()
 
     def _note_unreadable(self, ledger: LedgerId, mark: KeyValue) -> None:
@@ -100,7 +100,7 @@ class Marks:
             self.unreadable[ledger] = self._now(), 1e9
 
     def _check_delay(self, who: str, ledger: LedgerId, old: KeyValue | None, new: KeyValue) -> None:
-        """A bookie that had been there is waited for as long as the delay says, unless an operator takes it out."""
+        """Check that healing waited for a lost bookie as long as the delay, unless an operator takes the bookie out."""
         key, now = self.rules.paths.mark(ledger), self._now()
         before = parse_mark(key, ledger, old.value, 0).replicas if old is not None else ()
         since = [at for at, _ in self.rules.delays if at < now - UNDER_WAY_S][-1]
@@ -119,7 +119,7 @@ class Marks:
             self.report.check("delay", away_s >= least_s, text, who, ledger, bookie, away_s, least_s)
 
     def _check_unmarked(self, who: str, ledger: LedgerId, old: KeyValue) -> None:
-        """L12: whoever takes a mark back leaves nothing undone that it asked for."""
+        """Check L12: a worker that deletes a mark has done all that the mark asked for."""
         key, metadata = self.rules.paths.mark(ledger), self.world.judge.facts.ledger(ledger).metadata
         try:
             mark = parse_mark(key, ledger, old.value, 0)
@@ -129,7 +129,7 @@ class Marks:
         if metadata is None:
             return
         named = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
-        began = self.rules.began_at.get((who, ledger), 0.0)  # one that was lost since had its copies, and is audited
+        began = self.rules.began_at.get((who, ledger), 0.0)  # a bookie lost later had its copies; an audit finds it
         lost = [bookie for bookie, at in self.rules.lost.items() if at <= began]
         left = sorted(bookie for bookie in mark.replicas if bookie in named and bookie in lost)
         self.report.check("L12", not left, "{} deletes the mark of {}, which still names {}", who, ledger, left)
@@ -154,7 +154,7 @@ class Marks:
         return machine.running or not self.world.steady(bookie, began)
 
     def check_losses(self, waiting: Waiting) -> None:
-        """H7: an entry is called lost only if no member that may come back has it."""
+        """Check H7: an entry is reported as lost only if no member that may come back has it."""
         metadata = self.world.judge.facts.ledger(waiting.ledger).metadata
         if metadata is None or not metadata.closed:
             return
@@ -167,12 +167,12 @@ class Marks:
                 self.report.check("H7", not left, text, waiting.worker, entry, waiting.ledger, left)
 
     def holds(self, who: str, ledger: LedgerId) -> bool:
-        """Whether the worker has the ledger's lock now."""
+        """Return whether the worker holds the ledger's lock now."""
         found = self.world.metadata.peek(self.rules.paths.lock(ledger))
         return found is not None and parse_holder(found.value) == _holder(who)
 
     def holds_lock(self, who: str, ledger: LedgerId) -> bool:
-        """The same, or it had it a moment ago."""
+        """Return whether the worker holds the ledger's lock, or held it a moment ago."""
         if self.holds(who, ledger):
             return True
         gone = self.lock_gone_at.get((ledger, _holder(who)))
@@ -180,5 +180,5 @@ class Marks:
 
 
 def _holder(who: str) -> str:
-    """What the locks of a host say: operators take theirs in the name of the command."""
+    """Return the holder in a host's locks: operators take theirs in the name of the command."""
     return "rebalance" if who.startswith(OPERATOR) else who

@@ -1,4 +1,4 @@
-"""What a planted bug of self-healing consists of; the bugs are in `mutants.py` and `completeness_mutants.py`."""
+"""The parts of a planted bug of self-healing; the bugs are in `mutants.py` and `completeness_mutants.py`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Mutant:
     apply: Patches
     seeds: int = 40
     faults: tuple[str, ...] = ()
-    """Those of its lives, where the bug shows under few; else each life has its own."""
+    """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     slow: bool = False
-    """Copying takes long in its lives."""
+    """True if copying takes long in its lives."""
     racks: bool = False
-    """Its lives have a rule of places."""
+    """True if its lives have a rule of racks."""
     shared: bool = False
-    """In its lives bookies share hosts."""
+    """True if bookies share hosts in its lives."""
     streams: bool = False
-    """Half of the ledgers of its lives are streams'."""
+    """True if half of the ledgers of its lives are streams'."""
     mute: bool = False
-    """Clients note nothing in its lives."""
+    """True if clients note nothing in its lives."""
     absence: str = ""
-    """In its lives members miss parts of ledgers so, and no bookie is lost for good."""
+    """Fault of `absences.py` in its lives, which lose no bookie for good; empty: none."""

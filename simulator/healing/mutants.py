@@ -545,5 +545,5 @@ def kill(name: str, budget: int | None = None) -> Kill:
 
 
 def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """Run all mutants, or one, and print what became of them. Return the exit code."""
+    """Run all mutants, or one, and print the results. Return the exit code."""
     return report_kills(kill, MUTANTS, budget, jobs, only)

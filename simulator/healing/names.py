@@ -21,7 +21,7 @@ INVARIANTS = (
     "reason",
     "content",
 )
-"""Those that are evaluated."""
+"""The invariants that lives evaluate."""
 
 SITUATIONS = (
     "a member was replaced",

@@ -1,6 +1,6 @@
-"""What happens to disks, racks and records in a life of self-healing, and what operators switch meanwhile.
+"""Faults of disks, racks and records in a life of self-healing, and switches of operators meanwhile.
 
-Not here: taking bookies out, maintenances and evening out (`departures.py`).
+Not here: taking bookies out, maintenances and rebalancing (`departures.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READ, _BATCH = 2, 7
 
 
 async def change_delay(op: Operator) -> None:
-    """The delay becomes longer or shorter while bookies are lost, or an audit is asked for by the same one."""
+    """Change the delay while bookies are lost, or write the same one again, which asks for an audit."""
     for _ in range(op.rng.choice((1, 2, 3))):
         await op.nap(op.stage.plan.busy_s)
         try:
@@ -37,7 +37,7 @@ async def change_delay(op: Operator) -> None:
 
 
 async def ask_check(op: Operator) -> None:
-    """Mark ledgers without a name: all their copies are to be looked at. A member does not answer meanwhile."""
+    """Mark ledgers for a check of all their copies; meanwhile a member does not answer."""
     for _ in range(3):
         await op.nap(10.0)
         known = op.closed_ledgers() if op.rng.random() < 0.5 else op.stage.ledgers
@@ -59,7 +59,7 @@ async def ask_check(op: Operator) -> None:
 
 
 def _hide(op: Operator, machine: Machine) -> None:
-    """The bookie stays registered, and replicators cannot reach it."""
+    """Cut a bookie off from replicators; it stays registered."""
     op.stage.rules.hidden[machine.name] = op.world.loop.time()
     for host in [host for host in op.world.processes if host.startswith(REPLICATOR)]:
         op.world.fabric.block(host, machine.host)
@@ -72,7 +72,7 @@ def _show(op: Operator, machine: Machine) -> None:
 
 
 async def spoil_mark(op: Operator) -> None:
-    """A mark becomes something that nobody can read. Sometimes an operator deletes it, as the error says."""
+    """Make a mark unreadable. Sometimes an operator deletes it, as the error message advises."""
     for _ in range(60):
         await asyncio.sleep(0.5)
         marked = [ledger for ledger in op.stage.ledgers if op.stage.rules.is_marked(ledger)]
@@ -123,7 +123,7 @@ class Denying:
 
 
 async def deny_ledger(op: Operator) -> None:
-    """All that any bookie had of a closed ledger is gone, and a check of its copies is asked for."""
+    """Take away all copies of a closed ledger, and ask for a check of them."""
     for _ in range(60):
         await asyncio.sleep(0.5)
         if closed := [ledger for ledger in op.closed_ledgers() if op.stage.rules.has_entries(ledger)]:
@@ -143,7 +143,7 @@ async def deny_ledger(op: Operator) -> None:
 
 
 async def fill_bookies(op: Operator) -> None:
-    """Disks have hardly any space for a while, rather those of bookies that could take copies."""
+    """Leave hardly any space on disks for a while, preferably those of bookies that could take copies."""
     await op.nap(op.stage.plan.busy_s)
     machines = list(op.world.machines.values())
     op.rng.shuffle(machines)
@@ -159,13 +159,13 @@ async def fill_bookies(op: Operator) -> None:
 
 
 async def add_bookie(op: Operator) -> None:
-    """An empty bookie joins."""
+    """Add an empty bookie."""
     await op.nap(op.stage.plan.busy_s * 2)
     await new_bookie(op)
 
 
 async def lose_rack(op: Operator) -> None:
-    """All bookies of a rack go at once: they come back, or an operator says that they do not."""
+    """Stop all bookies of a rack at once: they come back, or an operator confirms that they do not."""
     await op.nap(op.stage.plan.busy_s)
     racks = list(dict.fromkeys(machine.rack for machine in op.running()))
     if not racks:
@@ -189,7 +189,7 @@ async def lose_rack(op: Operator) -> None:
 
 
 async def cut_auditor(op: Operator) -> None:
-    """Requests of an auditor fail now and then, also in the middle of an audit."""
+    """Let requests of an auditor fail now and then, also in the middle of an audit."""
     for _ in range(4):
         for _ in range(1000):  # until an audit reads its pages, or for a while
             if op.stage.rules.auditing:
@@ -214,4 +214,4 @@ OPERATIONS: dict[str, Operation] = {
     "cut auditor": cut_auditor,
     "lose rack": lose_rack,
 }
-"""What is not a fault of `faults.py`, by name."""
+"""The faults of this module, by name (others: `faults.py`)."""

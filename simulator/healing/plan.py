@@ -29,24 +29,26 @@ FAULTS = (
     "cut auditor",
 )
 HANGS = "hang bookie"
-"""A bookie stands still for a while and wakes, in a share of the lives of its own."""
+"""The fault of a bookie that is paused for a while and resumes; the share of the lives with it is HANGING."""
 CUT_MEMBER, HANG_AT_CLOSE, AWAY_TWICE = ABSENT = "cut member", "hang at close", "away twice"
-"""What makes a member miss a part of a ledger although it is registered when that is closed (`absences.py`)."""
+"""The faults by which a member misses a part of a ledger although it is registered when that is closed
+(`absences.py`)."""
 MISSING = 0.25
-"""So many lives have one of them."""
+"""Share of the lives with one of the faults ABSENT."""
 HANGING, MUTE = 0.35, 0.3
-"""So many lives have it, and of these so many have clients that tell nothing, and no other faults."""
+"""Share of the lives with the fault HANGS, and share of these whose clients note nothing and that have no other
+faults."""
 ASKED = {"drain": 0.15, "replace": 0.08, "maintenance": 0.12, "rebalance": 0.12}
-"""What operators ask for besides, each in so large a share of the lives."""
+"""Share of the lives with each command of operators."""
 RACKS, BOOKIES_OF_A_RACK = 3, 2
-"""With a rule of places there are so many racks of so many bookies: one rack is no more than a third of them."""
+"""Number of racks under a rule of racks, and bookies of each: one rack is no more than a third of all bookies."""
 SPREAD = 2
-"""Racks that each write quorum spans under the rule."""
+"""Number of racks that each write quorum spans under the rule."""
 
 
 @dataclass(slots=True)
 class HealingPlan:
-    """What a life of self-healing is like. `cluster` is what the engine's faults know of it."""
+    """The plan of a life of self-healing. `cluster` is the part that the engine's faults use."""
 
     cluster: Plan
     config: HealingConfig
@@ -54,22 +56,22 @@ class HealingPlan:
     replicators: int
     ledgers: int
     lost: int
-    """Bookies that are lost for good."""
+    """Number of bookies that are lost for good."""
     readers: int = 0
     recoverers: int = 0
     deleters: int = 0
     streams: bool = False
-    """Some ledgers are a stream's, whose writer has a lease."""
+    """True if some ledgers are a stream's, whose writer has a lease."""
     mute: bool = False
-    """Clients note nothing of ledgers that lack copies, as Apache's do: what is known is who was away."""
+    """True if clients do not note ledgers that lack copies, as Apache's: known is only which bookies were away."""
 
     @property
     def tampered(self) -> bool:
-        """Bookies deny what they had: what is told on the wire is not the truth then, and is not judged."""
+        """Return whether bookies deny entries that they had: then messages are not the truth, and are not judged."""
         return "copies gone" in self.cluster.faults
 
     def location(self, number: int) -> str | None:
-        """Where a bookie is; None where that does not matter."""
+        """Return the rack of a bookie; None if the life has no racks."""
         return f"/rack{number % self.cluster.racks}" if self.cluster.racks else None
 
     @property
@@ -113,7 +115,7 @@ def make_healing_plan(seed: int) -> HealingPlan:
 
 
 def _draw_rest(plan: HealingPlan) -> None:
-    """All that is drawn from random numbers of its own, so that it changes nothing else of a life."""
+    """Draw the rest of the plan from random numbers of its own, so that it changes nothing else of a life."""
     cluster, rng = plan.cluster, random.Random(f"operators {plan.seed}")
     cluster.faults = [*cluster.faults, *(name for name, share in ASKED.items() if rng.random() < share)]
     if rng.random() < 0.3:
@@ -126,7 +128,7 @@ def _draw_rest(plan: HealingPlan) -> None:
     if hanging.random() < HANGING:
         cluster.faults = [*cluster.faults, HANGS]
         plan.mute = hanging.random() < MUTE
-        if plan.mute:  # of what a bookie refuses while it is there nobody knows then
+        if plan.mute:  # without notes it is not known what a bookie refuses while it is registered
             cluster.faults = [HANGS]
     missing = random.Random(f"absences {plan.seed}")
     if missing.random() < MISSING:
@@ -139,8 +141,11 @@ def _draw_rest(plan: HealingPlan) -> None:
 
 
 def with_absence(plan: HealingPlan, fault: str) -> None:
-    """Have members miss a part of a ledger: ledgers are written for long enough that it can come about, and need fewer
-    answers than they have members. A member that one writer does not reach has nobody who could take its place."""
+    """Have members miss a part of a ledger.
+
+    Ledgers are written for long enough that it can come about, and need fewer answers than they have members. There is
+    no spare bookie that could replace a member that one writer does not reach.
+    """
     cluster = plan.cluster
     cluster.faults = [*cluster.faults, fault]
     cluster.entries, cluster.busy_s = 30, 12.0 if fault == CUT_MEMBER else 30.0
@@ -152,7 +157,7 @@ def with_absence(plan: HealingPlan, fault: str) -> None:
 
 
 def with_racks(plan: HealingPlan) -> None:
-    """Give the life a rule of places, and bookies that can keep it."""
+    """Give the life a rule of racks, and bookies that can keep it."""
     cluster = plan.cluster
     cluster.explicit = cluster.deferred = False
     cluster.sites = 0
@@ -169,5 +174,5 @@ def with_shared_hosts(plan: HealingPlan) -> None:
 
 
 def most_bookies(cluster: Plan) -> int:
-    """So many bookies a life has at most, those that join included."""
+    """Return the maximum number of bookies in a life, including those that join."""
     return cluster.bookies + 2

@@ -1,4 +1,4 @@
-"""Whether what is said of a ledger that waits is true: judged when it is said, and once more at the end of a life.
+"""The truth of reasons why ledgers wait: judged when a worker reports them, and once more at the end of a life.
 
 Not here: which ledgers must be whole at the end (`ending.py`).
 """
@@ -21,7 +21,7 @@ _UNDER_WAY_S = 25.0
 
 
 def entries_of(metadata: LedgerMetadata) -> list[tuple[EntryId, tuple[str, ...]]]:
-    """Every entry of a closed ledger with its write set."""
+    """Return every entry of a closed ledger with its write set."""
     last = metadata.last_entry if metadata.last_entry is not None else -1
     ends = [f.first_entry - 1 for f in metadata.fragments[1:]] + [last]
     return [
@@ -32,20 +32,20 @@ def entries_of(metadata: LedgerMetadata) -> list[tuple[EntryId, tuple[str, ...]]
 
 
 class Reasons:
-    """The truth of reasons in one life."""
+    """Judges the reasons of one life."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules, self.world, self.report = rules, rules.world, rules.report
 
     def said(self, waiting: Waiting) -> None:
-        """When a worker says it. What was true a moment ago may be said."""
+        """Check the reasons that a worker reports. A reason that was true a moment ago may be reported."""
         metadata = self.world.judge.facts.ledger(waiting.ledger).metadata
         for reason in waiting.reasons:
             self.report.situation(f"waits: {reason.why.value}")
             holds = self._may_be_unreadable(waiting.ledger, reason)
             if reason.why is Why.OTHER and metadata is not None:
                 holds &= not self._marked_for_lost(waiting, metadata)
-            if reason.why is Why.NO_GOOD_COPY and metadata is not None:  # a deleted one has no copies, at once
+            if reason.why is Why.NO_GOOD_COPY and metadata is not None:  # a deleted ledger has no copies at once
                 holds &= self._copies(waiting.ledger, reason) == 0
             text = "{} says that ledger {} waits because of {}"
             self.report.check("reason", holds, text, waiting.worker, waiting.ledger, reason)
@@ -53,7 +53,7 @@ class Reasons:
     def is_true_at_the_end(self, waiting: Waiting, metadata: LedgerMetadata, reason: Reason) -> bool:
         ledger = waiting.ledger
         if reason.why is Why.NO_BOOKIE:
-            # Members whose entries cannot be had stay, and count for the places of the others.
+            # Members whose entries have no readable copy stay, and the racks of the others must fit beside them.
             stay = any(one.why in (Why.NO_GOOD_COPY, Why.COPY_AWAY) for one in waiting.reasons)
             return any(self.rules.domains.no_spare(metadata, fragment, stay) for fragment in metadata.fragments)
         if reason.why is Why.NO_GOOD_COPY:
@@ -62,7 +62,7 @@ class Reasons:
             away = self._names_lost(metadata)
             return away and (not metadata.closed or self._copies(ledger, reason) == 0)
         if reason.why is Why.WRITER_LIVES:
-            # Writers are dead by now, but for a stream's that lost its ledger and keeps its lease.
+            # Writers are dead by now, except a stream's that lost its ledger and keeps its lease.
             lease = self.rules.written[ledger].lease
             return bool(lease) and self.world.metadata.peek(lease) is not None
         return reason.why is Why.UNREADABLE_RECORD and self._unreadable(ledger)
@@ -71,7 +71,7 @@ class Reasons:
         return any(bookie in self.rules.lost for fragment in metadata.fragments for bookie in fragment.ensemble)
 
     def _copies(self, ledger: LedgerId, reason: Reason) -> int:
-        """Of the entries that the reason names; -1 if it names none."""
+        """Return the highest number of copies of an entry that the reason names; -1 if it names none."""
         metadata = self.world.judge.facts.ledger(ledger).metadata
         if metadata is None or not metadata.closed:
             return -1
@@ -83,7 +83,7 @@ class Reasons:
         return max(copies, default=-1)
 
     def _may_be_unreadable(self, ledger: LedgerId, reason: Reason) -> bool:
-        """An attempt that began before the mark changed may end after that."""
+        """Return whether a reason fits the mark's readability; an attempt may end after a change of the mark."""
         since, until = self.rules.marks.unreadable.get(ledger, (1e9, 1e9))
         now = self.world.loop.time()
         if reason.why is Why.UNREADABLE_RECORD:
@@ -91,9 +91,9 @@ class Reasons:
         return not since + _UNDER_WAY_S < now < until
 
     def _marked_for_lost(self, waiting: Waiting, metadata: LedgerMetadata) -> bool:
-        """Whether its mark names a lost bookie that it names, too: all that can hinder its copies has a name.
+        """Return whether mark and metadata name a lost bookie: then the copies have a more precise reason than OTHER.
 
-        No if the mark became another one since the attempt began.
+        False if the mark changed since the attempt began.
         """
         ledger = waiting.ledger
         if self.rules.marks.marked_at.get(ledger, 0.0) > self.rules.began_at.get((waiting.worker, ledger), 0.0):
@@ -109,7 +109,7 @@ class Reasons:
         return any(b in self.rules.lost and b in named for f in metadata.fragments for b in f.ensemble)
 
     def _unreadable(self, ledger: LedgerId) -> bool:
-        """Whether nobody can read its mark or its record now."""
+        """Return whether the ledger's mark is unreadable now."""
         key = self.rules.paths.mark(ledger)
         found = self.world.metadata.peek(key)
         try:

@@ -1,7 +1,7 @@
 """The checkers of self-healing: changes of ledgers, marks, locks and switches are judged when they happen.
 
-They see the metadata store and the disks, never the state inside a worker. Not here: what is judged of marks and locks
-(`marks.py`), of ledgers (`changes.py`) and of what operators ask for (`asked.py`), and the end of a life (`ending.py`).
+They see the metadata store and the disks, never the state inside a worker. Not here: the rules of marks and locks
+(`marks.py`), of ledgers (`changes.py`) and of operators' commands (`asked.py`), and the end of a life (`ending.py`).
 """
 
 from __future__ import annotations
@@ -32,49 +32,49 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Written:
-    """What writers were told of one ledger."""
+    """The results that the writer of one ledger got."""
 
     acked: dict[EntryId, bytes] = field(default_factory=dict)
-    """What must stay: of a ledger with deferred sync, what was forced."""
+    """Entries that must survive: the acknowledged ones; with deferred sync, only the forced ones."""
     last_append_at: float = 0.0
-    """When its writer last did anything."""
+    """Time of the writer's last action."""
     writer_lives: bool = True
     deferred: bool = False
     pending: dict[EntryId, bytes] = field(default_factory=dict)
-    """With deferred sync: all that was acknowledged."""
+    """All acknowledged entries, forced or not; for ledgers with deferred sync."""
     lease: str = ""
     """The key of the lease of the stream that the ledger belongs to."""
 
 
 class Rules:
-    """An engine.metadata.MetadataObserver."""
+    """Checks the metadata changes of one life; an engine.metadata.MetadataObserver."""
 
     def __init__(self, world: World, plan: HealingPlan) -> None:
         self.world, self.report, self.now = world, world.report, world.loop.time
         self.paths = TreePaths("")
         self.written: dict[LedgerId, Written] = {}
         self.lost: dict[BookieId, float] = {}
-        """Bookies that are lost for good, since when."""
+        """Bookies that are lost for good, with the time of the loss."""
         self.began_at: dict[tuple[str, LedgerId], float] = {}
         self.up_since: dict[str, float] = {}
-        """When the present process of each host with a worker began to look at bookies."""
+        """Time at which the present process of each host with a worker began to look at bookies."""
         self.disabled_at: float | None = None
         self.brake_at: float | None = None
         self.gone: dict[LedgerId, float] = {}
-        """Ledgers of which every bookie denies all entries, since when."""
+        """Ledgers of which every bookie denies all entries, with the time since which they do."""
         self.auditing = 0
-        """How many audits read the ledgers now."""
+        """Number of audits that are reading the ledgers now."""
         self.hidden: dict[BookieId, float] = {}
-        """Bookies that no replicator can reach, since when."""
+        """Bookies that no replicator can reach, with the time since which it is so."""
         self.born_at: dict[LedgerId, float] = {}
         self.steady: set[BookieId] = set()
-        """Lost bookies that had been there without a break for long."""
+        """Lost bookies that had been undisturbed for some time before."""
         self.delays: list[tuple[float, float]] = [(-1e9, plan.config.lost_bookie_delay_s)]
-        """Since when which delay holds."""
+        """The delays for lost bookies, each with the time since which it holds."""
         self.audit_asked_at = -1e9
-        """When the delay was written anew with the value that it had: lost bookies are waited for no longer."""
+        """Time at which the delay was last written with the same value, which ends the wait for lost bookies."""
         self._ending: Counter[tuple[int, tuple[str, LedgerId]]] = Counter()
-        """Attempts of processes that died, which still count for a while; by which count and whose."""
+        """Attempts of dead processes that still count for a while, by the counter and its key."""
         self.copies = Copies(self, world)
         self.marks = Marks(self)
         self.changes = Changes(self, plan.config.open_ledger_grace_s)
@@ -86,7 +86,7 @@ class Rules:
     # -- what a life tells
 
     def began(self, who: str, ledger: LedgerId) -> None:
-        """A replicator begins to look at a ledger."""
+        """Note that a replicator begins to look at a ledger."""
         self.began_at[who, ledger] = self.now()
 
     def _unplaced(self, who: str, bookie: BookieId) -> bool:
@@ -94,7 +94,7 @@ class Rules:
         return gone_at is not None and gone_at < self.up_since.get(who, self.now())
 
     def process_ended(self, who: str) -> None:
-        """What the process was about has no end that anybody told. What it sent before may arrive a little later."""
+        """End the attempts of a dead process after UNDER_WAY_S, since its last requests may arrive late."""
         facts = self.world.judge.facts
         for counts in (facts.repairing, facts.recovering):
             for key, count in counts.items():
@@ -108,7 +108,7 @@ class Rules:
         self._ending[id(counts), key] -= count
 
     def session_ends(self, who: str) -> None:
-        """The store ends the session of a worker; it learns of that a little later."""
+        """Note that the store ended a worker's session, and with it its locks; the worker learns of it later."""
         for ledger in self.world.judge.facts.ledgers:
             if self.marks.holds(who, ledger):
                 self.marks.lock_gone_at[ledger, who] = self.now()
@@ -119,7 +119,7 @@ class Rules:
             self.steady.add(bookie)
 
     def there(self) -> list[LedgerId]:
-        """Ledgers that have been there for a while."""
+        """Return the ledgers that have existed for a while."""
         facts = self.world.judge.facts.ledgers
         return [
             one
@@ -128,7 +128,7 @@ class Rules:
         ]
 
     def audited(self, who: str, before: list[LedgerId], seen: int) -> None:
-        """An audit came to its end: it must have seen every ledger that was there all the time."""
+        """Check that a finished audit has seen every ledger that existed all the time (H10)."""
         stayed = [one for one in before if self.world.judge.facts.ledger(one).metadata is not None]
         self.report.check("H10", seen >= len(stayed), "{} audited {} of {} ledgers", who, seen, len(stayed))
 
@@ -140,7 +140,7 @@ class Rules:
         return metadata is not None and metadata.last_entry is not None and metadata.last_entry >= 0
 
     def naming(self, bookie: BookieId) -> list[LedgerId]:
-        """Ledgers whose record names the bookie now."""
+        """Return the ledgers whose metadata names the bookie now."""
         return [
             ledger
             for ledger, facts in self.world.judge.facts.ledgers.items()

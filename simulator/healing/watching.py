@@ -1,7 +1,7 @@
-"""Observing repairs, audits and recoveries of healing during a life, by wrapping the functions that begin them.
+"""Observers of repairs, audits and recoveries of healing during a life, which wrap the functions that begin them.
 
-Planted bugs are applied before, so the judge observes their effects. Not here: what is judged (`rules.py`), bookies'
-stores (`simulator/engine/spies.py`).
+Planted bugs are applied before, so the judge observes their effects. Not here: the rules (`rules.py`), bookies' stores
+(`simulator/engine/spies.py`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
         return PROCESS.get(world.loop.world).name
 
     def ends_later(who: str, ledger: LedgerId) -> None:
-        """An attempt was ended: what it had sent may be carried out a moment later (H5), or after a cut."""
+        """End an attempt a moment later: requests that it sent may still be carried out (H5), or after a cut."""
         process, context = PROCESS.get(world.loop.world), world.loop.world.context
 
         def end() -> None:
             if world.fabric.blocked(who, "meta"):
                 context.run(world.loop.call_later, STOPPED_S, end)
-            elif not process.dead:  # else `Rules.process_ended` has seen to it
+            elif not process.dead:  # of a dead process `Rules.process_ended` ends it
                 judge.repair(who, ledger, begins=False)
 
         context.run(world.loop.call_later, STOPPED_S, end)

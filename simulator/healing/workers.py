@@ -1,4 +1,5 @@
-"""What runs in a life of self-healing: auditors, replicators and writers, each in a simulated process of its own."""
+"""The processes of a life of self-healing: auditors, replicators and writers, each in a simulated process of its
+own."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ from simulator.healing.rules import Rules, Written
 
 @dataclass(slots=True)
 class Stage:
-    """What the parts of a life share: an engine.faults.runner.SimulatedLife."""
+    """Shared state of the parts of a life; implements engine.faults.runner.SimulatedLife."""
 
     world: World
     healing: HealingPlan
     rules: Rules
     store: MetadataStore = field(init=False)
-    """What operators see who give no command."""
+    """The metadata store as the life itself reads it, without an operator's command."""
     ledgers: list[LedgerId] = field(default_factory=list)
     tails: list[tuple[str, LedgerId, asyncio.Task[None]]] = field(default_factory=list)
     """Readers that follow a ledger to its end: host, ledger and task."""
@@ -41,9 +42,9 @@ class Stage:
     newcomers: list[Machine] = field(default_factory=list)
     """Bookies that joined since the life began."""
     over: bool = False
-    """Faults and writers end."""
+    """Set when faults and writers are to stop."""
     finished: bool = False
-    """Workers end, too."""
+    """Set when workers are to stop, too."""
 
     @property
     def plan(self) -> Plan:
@@ -79,7 +80,7 @@ class Worker:
 
 
 class Writer:
-    """A host that makes one ledger, appends to it slowly, and closes it, leaves it open, or dies."""
+    """A host that creates one ledger, appends to it slowly, and closes it, leaves it open, or dies."""
 
     def __init__(self, stage: Stage, host: str) -> None:
         self.stage, self.world, self.plan, self.host = stage, stage.world, stage.plan, host
@@ -144,7 +145,7 @@ class Writer:
         written.writer_lives = False
 
     async def _lease(self, client: Client) -> tuple[dict[str, str], str]:
-        """The owner marks of a stream's ledger and the key of its writer's lease; nothing for another ledger."""
+        """Return a stream ledger's owner marks and the key of its writer's lease; both empty for another ledger."""
         if not self._leased:
             return {}, ""
         store = client.services.store
@@ -181,7 +182,7 @@ class Writer:
             handle.close_called_at = None
 
     async def _idle(self) -> None:
-        """A writer of a stream that has nothing to write: it keeps its lease, and nobody ends its ledger."""
+        """Wait as a stream's writer without records does: it keeps its lease, so healing must not close its ledger."""
         self.world.report.situation("a stream's writer was idle")
         for _ in range(60):
             if self.stage.over:

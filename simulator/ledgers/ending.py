@@ -27,7 +27,8 @@ from simulator.ledgers.workload.stage import Stage
 SETTLE_S = 12.0
 DEADLINE_S = 60.0
 HUNG_DEADLINE_S = 40.0
-"""How long a life waits after faults were healed, and deadlines; all of fast lives (`Pace.deadline_s`)."""
+"""Wait after faults were healed, deadline, and deadline of a recovery with a hung bookie, seconds; all of fast lives
+(`Pace.deadline_s`)."""
 
 
 async def clear_limbo(store: Store) -> None:
@@ -105,7 +106,7 @@ class Ending:
             self.hung = self._hang_one()
 
     def _hang_one(self) -> str | None:
-        """L2: pause one bookie for good, unless others have lost data. Return its name."""
+        """Pause one bookie for good, unless others have lost data (L2). Return its name."""
         if any(
             self.judge.facts.bookie(name).wiped or self.judge.facts.bookie(name).damaged for name in self.world.machines
         ):
@@ -147,7 +148,7 @@ class Ending:
         return ok
 
     async def _recover_all(self, first: RecovererActor) -> None:
-        """L1, L2: each ledger can be recovered; L5: two recoveries at the same time both succeed."""
+        """Check L1, L2: each ledger can be recovered; L5: two recoveries at the same time both succeed."""
         second = RecovererActor(self.stage, "f2")
         twice = self.faults.rng.random() < 0.3 and await second.connect(20) is not None
         for ledger_id in self._present():
@@ -178,7 +179,7 @@ class Ending:
         return False
 
     async def _await_tails(self) -> None:
-        """L6: a tail delivers the rest of its ledger and ends once the ledger is closed."""
+        """Check L6: a tail delivers the rest of its ledger and ends once the ledger is closed."""
         for task in self.stage.tails:
             process = getattr(task, "process", None)
             if process is None or process.dead or process.paused or task.done():
@@ -222,7 +223,7 @@ class Ending:
             await asyncio.sleep(self.pace.deadline_s(5.0, syncs=10, metadata_requests=5))
 
     async def _read_all(self, actor: RecovererActor, client: Client) -> None:
-        """S19, L11: read every closed ledger in full, with a client that opens it for the first time."""
+        """Read every closed ledger in full, with a client that opens it for the first time (S19, L11)."""
         for ledger_id in self._present():
             closed = self.judge.facts.ledger(ledger_id).closed
             if closed is None:
@@ -260,7 +261,7 @@ class Ending:
                 self.report.check("S19", False, "ledger {} cannot be opened: {!r}", ledger_id, error)
 
     async def _clear_limbo(self, actor: RecovererActor) -> None:
-        """L13: after every ledger was repaired and an operator confirmed it, bookies deny absent entries again."""
+        """Check L13: after all repairs and an operator's confirmation, bookies deny absent entries again."""
         assert actor.client is not None
         client = actor.client
         for machine in self.world.machines.values():
@@ -281,7 +282,7 @@ class Ending:
                 )
 
     async def _repair_all(self, actor: RecovererActor) -> bool:
-        """L12: repair all ledgers. With enough bookies each must get all its copies back; return whether all did."""
+        """Repair all ledgers (L12). With enough bookies each must get all its copies back; return whether all did."""
         assert actor.client is not None
         all_healthy = True
         for ledger_id in self._present():
@@ -300,7 +301,7 @@ class Ending:
         return all_healthy
 
     async def _lose_power(self) -> None:
-        """All bookies lose power at once: acknowledged entries are on the disks (M4, M2)."""
+        """Cut the power of all bookies at once: acknowledged entries must be on the disks (M4, M2)."""
         for machine in self.world.machines.values():
             self.world.crash(machine, power=True)
         for machine in self.world.machines.values():

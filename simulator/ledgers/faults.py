@@ -21,9 +21,9 @@ SHAPES = ((3, 3, 2), (3, 3, 1), (4, 3, 2), (4, 4, 3), (5, 3, 2), (5, 5, 3), (3, 
 
 
 async def away_at_birth(f: FaultRunner) -> None:
-    """A bookie is away while a ledger is created, and there is no other in its place (M11).
+    """Create a ledger while a bookie is away without a replacement (M11).
 
-    It comes back while the ledger is written, or after that; sometimes another bookie dies meanwhile.
+    The bookie comes back while the ledger is written, or after that; sometimes another bookie dies meanwhile.
     """
     world, machine = f.world, f.choose_machine()
     machine.away = True
@@ -51,7 +51,7 @@ async def away_at_birth(f: FaultRunner) -> None:
 
 
 async def look_late(f: FaultRunner) -> None:
-    """A ledger is recovered or deleted while one of its bookies, which has adds of it, still waits for its metadata."""
+    """Recover or delete a ledger while one of its bookies, which has adds of it, still waits for its metadata."""
     world, machine = f.world, f.choose_machine()
     writer, actor = WriterActor(f.stage, "w8"), RecovererActor(f.stage, "c8")  # type: ignore[arg-type]  # of ledgers
     client = await actor.connect(3)

@@ -18,7 +18,7 @@ from simulator.ledgers.workload.stage import Stage
 from simulator.ledgers.workload.writing import WriterActor
 
 LATE_S, COPIES_S = 0.05, 2.0
-"""How much later a bookie gets metadata, and the deadline of its copies nevertheless."""
+"""Added delay of one bookie's metadata, and deadline of its copies nevertheless, seconds."""
 IDLE_S = 0.03
 """idle_lac_ms of the lives, a round trip and two syncs of the simulated disk. All are of fast lives (`Pace`)."""
 
@@ -31,7 +31,7 @@ class LastWriter:
         self._judge, self._report = stage.world.judge, stage.world.report
 
     async def check(self, client: Client) -> None:
-        """L7: the last entry of an idle writer becomes readable soon; then L14. `client` is that of host f1."""
+        """Check L7 (the last entry of an idle writer becomes readable soon), then L14. `client` is that of host f1."""
         if sum(machine.ready for machine in self._world.machines.values()) < self._plan.shape[0] or self._plan.liar:
             return
         last = WriterActor(self._stage, "w9")
@@ -81,7 +81,7 @@ class LastWriter:
         return writer
 
     async def _check_late_metadata(self, last: WriterActor) -> None:
-        """L14: a ledger is closed before one of its bookies could read its metadata, to which it has a slow link.
+        """Check L14: close a ledger before one of its bookies, with a slow link to the store, could read its metadata.
 
         A bookie that needs longer than a request may take counts as unreachable, so nothing is checked then.
         """

@@ -41,7 +41,7 @@ class Liar:
     # requests
 
     def request(self, conn: Connection, frame: bytes) -> bytes | None:
-        """Acknowledge an add without storing it; forget that a read was to fence."""
+        """Return the request for the honest process: the liar may acknowledge an add unstored, or drop a fence."""
         if frame[4] <= 2:
             if frame[4] == 2 and frame[5] == 1 and len(frame) >= 60 and self._plays("drop"):
                 ledger, entry = struct.unpack_from(">qq", frame, 28)

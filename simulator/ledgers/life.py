@@ -26,7 +26,7 @@ from simulator.ledgers.workload.stage import Stage
 from simulator.ledgers.workload.writing import WriterActor
 
 CHECKED_UNDER_A_LIAR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S15", "S16", "S17", "F18", "F19", "F21", "uncaught")
-"""What must hold although a bookie lies (MAC digest, Qa >= 2). The other invariants assume that bookies only crash."""
+"""Invariants that hold although a bookie lies (MAC digest, Qa >= 2). The others assume that bookies only crash."""
 
 
 class _Recorder:

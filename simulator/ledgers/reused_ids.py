@@ -1,4 +1,4 @@
-"""At the end of some lives, software that does not know which ids were used creates ledgers with ids of deleted ones.
+"""Reuses ids of deleted ledgers at the end of some lives, as software does that does not know the used ids.
 
 Bookies still hold the old ledger or its tombstone. The new ledger must accept its entries and end where its writer
 closes it (I7, I8, I9). Ledgers of such software have no birth, so their creation time distinguishes them.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HOST = "a1"
 MOST = 2
-"""How many ids of one life are used again."""
+"""Maximum number of ids of one life that are used again."""
 DEADLINE_S = 60.0
 
 
@@ -41,7 +41,7 @@ class ReusedIds:
         self._rng = stage.world.rng
 
     def possible(self) -> bool:
-        """Whether this can be checked: no bookie is missing or lost data, so that no other fault explains a failure.
+        """Return whether this can be checked: no bookie is missing or lost data, so no other fault explains a failure.
 
         The metadata store was never restored, so deleted ledgers stay deleted, and a bookie can read metadata within
         the time that a request may take.

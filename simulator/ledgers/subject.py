@@ -12,7 +12,7 @@ from simulator.ledgers.plan import make_plan
 
 
 class Ledgers:
-    """An engine.subject.Subject."""
+    """Lives of ledgers; implements engine.subject.Subject."""
 
     option = ""
 

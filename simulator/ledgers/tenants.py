@@ -1,7 +1,7 @@
-"""Lives with authorisation and quotas: bookies ask who a client is, one client is of another tenant, space is limited.
+"""Lives with authorisation and quotas: bookies demand logins, one client is of another tenant, space is limited.
 
 All ledgers are of namespace `default`, which the clients of the other actors may use. The stranger knows keys and
-digests of their ledgers, and asks for everything. Not here: what it may be told
+digests of their ledgers, and sends every kind of request. Not here: what bookies may answer it
 (`simulator/engine/checkers/tenants.py`).
 """
 
@@ -38,14 +38,14 @@ _OWN, _OTHER = "token:own", "token:other"
 _KEY_ID = "000001-sim"
 _EXPIRES_S = 10e9
 LIFTED_S = 5.0
-"""How long bookies need to learn that a quota is gone."""
+"""Time within which bookies learn that a quota was removed, seconds."""
 
 
 def draw_tenants(plan: Plan) -> None:
     """Draw whether a life has tenants and a quota, from random numbers of its own, so that it changes nothing else."""
     rng = random.Random(f"tenants {plan.seed}")
     if plan.liar:
-        return  # what a liar answers says nothing of whom it is told
+        return  # a liar's answers do not show whether bookies check permissions
     if rng.random() < 0.12:
         plan.tenants = rng.choice(("none", "none", "read"))
     if rng.random() < 0.12:
@@ -59,7 +59,7 @@ def draw_tenants(plan: Plan) -> None:
 
 
 class Tenants:
-    """What a life with tenants or quotas has besides. Everything does nothing where the plan has neither."""
+    """The tenants and quotas of a life. Every method does nothing if the plan has neither."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.plan, self.world = stage, stage.plan, stage.world
@@ -88,7 +88,7 @@ class Tenants:
         _ask(self.world, texts)
 
     async def lift_quotas(self) -> None:
-        """Take quotas back, and wait until bookies know."""
+        """Remove the quotas, and wait until bookies know."""
         if self.plan.quotas:
             store = self.world.store(self.world.loop.world, self.world.rng)
             await TenantStore(store).set_quotas(DEFAULT_NAMESPACE, dict.fromkeys(self.plan.quotas))
@@ -97,7 +97,7 @@ class Tenants:
 
 
 def _ask(world: World, texts: dict[str, str]) -> None:
-    """From now on bookies ask for tokens, and clients have theirs."""
+    """Make bookies demand tokens from now on, and give each client its own."""
 
     def way_in(host: str, network: Network) -> Network:
         text = texts[_OTHER if host == STRANGER else _OWN]
@@ -118,7 +118,7 @@ def _signing_key(rng: random.Random) -> tuple[bytes, bytes]:
 
 
 class StrangerActor(Actor):
-    """A client of another tenant, which asks bookies for everything that it could ask about a ledger."""
+    """A client of another tenant, which sends bookies every kind of request about a ledger."""
 
     async def run(self) -> None:
         client = await self.connect()
@@ -150,7 +150,7 @@ class StrangerActor(Actor):
 
 
 def _everything(facts: LedgerFacts, entry: int) -> list[Request]:
-    """Every request about a ledger, with its key, of whoever knows it."""
+    """Return one request of every kind about a ledger, with its key, as a client that knows the key could send."""
     assert facts.digest is not None
     assert facts.key is not None
     ledger, key, end = facts.ledger, facts.key, len(facts.pushed)

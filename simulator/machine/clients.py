@@ -1,4 +1,4 @@
-"""Clients: they execute commands on whoever leads, repeat them under their token, and read in every way.
+"""Clients: they execute commands on the leader, repeat them under their tokens, and read in every way.
 
 A client is no process: it survives the replicas that it asks, as a program that wrote its tokens down does.
 """
@@ -40,7 +40,7 @@ class ClientActor:
         self._serial = 0
         self._values: list[str] = []
         self._last = ""
-        """The host that led when it was asked last."""
+        """The host to ask first, which answered the last question; empty if that failed."""
 
     async def run(self) -> None:
         for _ in range(self.stage.machines.commands):
@@ -50,7 +50,7 @@ class ClientActor:
             await asyncio.sleep(self.rng.random() * self.rng.choice((0.01, 0.3, 0.8)))
 
     async def act(self) -> None:
-        """One call, or a few at once."""
+        """Make one call, or a few at once."""
         kind = self.rng.random()
         if kind < 0.55:
             await asyncio.gather(*(self.command() for _ in range(self.rng.choice((1, 1, 1, 4)))))
@@ -62,7 +62,7 @@ class ClientActor:
     # -- commands -----------------------------------------------------------------------------------------
 
     def _draw(self) -> tuple[list[Any], tuple[Any, ...] | None]:
-        """A command, and what it is in the history."""
+        """Return a random command, and its operation in the history (None: not recorded)."""
         ident, rng = f"{self.name}.{self._serial}", self.rng
         self._serial += 1
         kind, number = rng.random(), rng.randrange(_KEYS)
@@ -90,10 +90,10 @@ class ClientActor:
             self.rules.call(self.name, operation, command[2], result, began)
 
     async def _execute(self, command: list[Any]) -> Any:
-        """Return what it gave, REFUSED, or UNKNOWN."""
+        """Return the command's result, REFUSED, or UNKNOWN if it was given up."""
         token = ""
         if self.rng.random() < 0.6:
-            # Without an answer to its first question it has not begun.
+            # The command has not begun before there is a token.
             token = await self._until_answered(lambda machine: machine.token())
         attempts = 0
         for _ in range(self.rng.choice((3, 40, 40))):
@@ -115,7 +115,7 @@ class ClientActor:
             except (BuckramError, TimeoutError, Died) as error:
                 self.world.trace.note(self.name, f"{command[0]}: {error!r}")
                 if not token:
-                    return UNKNOWN  # It may have been executed, under a token that nobody knows.
+                    return UNKNOWN  # It may have been executed under a token that this client does not know.
             await asyncio.sleep(self.rng.random() * 0.3)
         return UNKNOWN
 
@@ -125,7 +125,7 @@ class ClientActor:
     # -- reads --------------------------------------------------------------------------------------------
 
     async def read(self) -> None:
-        """A linearizable read; it is no part of the history if it was not answered."""
+        """Read linearizably; a read without an answer is not in the history."""
         number = self.rng.randrange(_KEYS)
         key = f"{REGISTERS}{number}" if self.rng.random() < 0.6 else f"{LISTS}{number}"
 
@@ -143,7 +143,7 @@ class ClientActor:
             return
 
     async def stale_read(self) -> None:
-        """A read on any replica that says how old it may be, or what must be in it."""
+        """Read from any replica with a maximum age, or with an offset that it must have applied."""
         hosts = self.stage.living()
         if not hosts:
             return
@@ -167,7 +167,7 @@ class ClientActor:
     # -- asking -------------------------------------------------------------------------------------------
 
     async def _ask(self, question: Callable[[Machine[Book]], Awaitable[T]]) -> T:
-        """Ask the host that led last, or another one. Raises what it raises, Died, or TimeoutError."""
+        """Ask the host that led last, or another one. Raises the question's own error, Died, or TimeoutError."""
         hosts = self.stage.living()
         if not hosts:
             raise TimeoutError
@@ -185,7 +185,7 @@ class ClientActor:
         machine = self.stage.open[host]
 
         async def ask() -> T | BuckramError:
-            # As a value: nobody may be there any more who would look at an error.
+            # Errors are returned as values: after a time-out no task is left to retrieve an exception.
             try:
                 return await question(machine)
             except BuckramError as error:
@@ -198,7 +198,7 @@ class ClientActor:
         return answer
 
     async def _until_answered(self, question: Callable[[Machine[Book]], Awaitable[str]]) -> str:
-        """Ask until there is an answer; "" if there is none for long."""
+        """Ask until there is an answer; return "" if none comes for long."""
         for _ in range(30):
             try:
                 return await self._ask(question)

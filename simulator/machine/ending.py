@@ -1,4 +1,5 @@
-"""The end of a life of machines: faults are healed, somebody leads, everybody catches up, the log is read in full."""
+"""The end of a life of machines: faults are healed, a leader commits, all replicas catch up, the log is read in
+full."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from simulator.machine.stage import Stage
 from simulator.machine.state import Book
 
 FINAL = "f1"
-"""The host that looks at the end."""
+"""The host that verifies the log at the end."""
 
 
 class Ending(Finish):
@@ -50,7 +51,10 @@ class Ending(Finish):
             await asyncio.sleep(0.05)
 
     async def _lead_and_write(self) -> None:
-        """So many commands that every replica must meet a digest after whatever it did before."""
+        """Execute enough commands that every replica meets a digest, then check that each catches up or stops.
+
+        A replica whose class is wrong or too old must stop itself, or take over a snapshot that puts it right.
+        """
         await self._leader()
         wrong = [host for host, known in self.rules.hosts.items() if known.wrong_from is not None]
         last = ClientActor(self.stage, "last")
@@ -73,14 +77,14 @@ class Ending(Finish):
                 await self._catches_up(host, machine, applied)
 
     async def _stops(self, machine: Machine[Book], known: Replicas) -> None:
-        """Until it has stopped, or a snapshot has put it right."""
+        """Wait until the replica has stopped, or a snapshot has replaced its wrong state."""
         while True:
             if machine.role == "stopped" or (known.kind == "wrong" and known.wrong_from is None):
                 return
             await asyncio.sleep(0.05)
 
     async def _catches_up(self, host: str, machine: Machine[Book], applied: int) -> None:
-        """Within the deadline, whatever role it has."""
+        """Check that the replica applies everything below `applied` within the deadline, whatever its role is."""
         found = await self.world.join(
             self.world.processes[host], machine.read(lambda state: machine.applied, "stale", after=applied), "catch up"
         )
@@ -93,7 +97,7 @@ class Ending(Finish):
         await self.world.join(self.world.processes[FINAL], self._look_with(client), "look")
 
     async def _look_with(self, client: Client) -> None:
-        """A new replica, from the newest snapshot; and every record that is left."""
+        """Check a new replica, which opens from the newest snapshot, and every record that is left in the log."""
         leader = await self._leader()
         applied = leader.applied
         ns = client.namespace(NAMESPACE)
@@ -121,14 +125,14 @@ class Ending(Finish):
         await client.close()
 
     async def _take_over(self, machine: Machine[Book]) -> None:
-        """It fences whoever leads, and has everything that was acknowledged."""
+        """Take over the leadership and check that the machine has every acknowledged command."""
         await machine.lead(takeover=True)
         for ident, done in self.rules.reference.executed.items():
             self.report.check("log", done.offset < machine.applied, "{} at {} is missing", ident, done.offset)
         try:
             read = await machine.read(lambda state: state.snapshot())
         except NotLeader:
-            return  # Another one stood, and its lease began before.
+            return  # Another replica stood for leader, and got its lease first.
         self.report.check("log", read == self.rules.reference.state_before(machine.applied), "{!r} is read", read)
 
 

@@ -32,7 +32,7 @@ def _replicas(f: FaultRunner) -> list[str]:
 
 
 def _leader(f: FaultRunner) -> str:
-    """The host that the log's head names as its writer; empty if it names none."""
+    """Return the host that the log's head names as its writer; empty if it names none."""
     place = f"/streams/heads/{NAMESPACE}/{MACHINE}"
     for key, found in f.world.metadata.snapshot().keys.items():
         if key.endswith(place):
@@ -42,7 +42,7 @@ def _leader(f: FaultRunner) -> str:
 
 
 async def expire_replica(f: FaultRunner) -> None:
-    """A replica's session expires while it goes on leading; another one may take the lease at once."""
+    """Expire a replica's session while it goes on leading; another one may take the lease at once."""
     for _ in range(f.rng.choice((1, 1, 2))):
         hosts = _replicas(f)
         if hosts:
@@ -62,7 +62,7 @@ async def crash_replica(f: FaultRunner) -> None:
 
 
 async def pause_replica(f: FaultRunner) -> None:
-    """A replica is paused long enough for others to take over, and goes on with an old epoch."""
+    """Pause a replica long enough for others to take over; it goes on with an old epoch."""
     hosts = _replicas(f)
     if hosts:
         host = f.rng.choice(hosts)
@@ -72,7 +72,7 @@ async def pause_replica(f: FaultRunner) -> None:
 
 
 async def lose_head(f: FaultRunner) -> None:
-    """Requests to the metadata store, or their replies, are lost where a replica changes the head or its neighbours."""
+    """Lose requests to the metadata store, or their replies, where a replica changes the head or its neighbours."""
     for _ in range(3):
         hosts = _replicas(f)
         if hosts:
@@ -83,7 +83,7 @@ async def lose_head(f: FaultRunner) -> None:
 
 @contextmanager
 def _cut(world: World, host: str, links: Sequence[tuple[str, str]]) -> Iterator[None]:
-    """What a host sends or is sent goes lost on these links, each from a source to a target."""
+    """Drop all messages on these links of a host, each from a source to a target."""
     world.disturb(host, 1)
     for source, target in links:
         world.fabric.block(source, target)
@@ -94,7 +94,7 @@ def _cut(world: World, host: str, links: Sequence[tuple[str, str]]) -> Iterator[
 
 
 async def cut_off_replica(f: FaultRunner) -> None:
-    """A replica is cut off from everybody, or from the metadata store alone, while its lease ends."""
+    """Cut a replica off from all hosts, or from the metadata store alone, while its lease ends."""
     hosts = _replicas(f)
     if not hosts:
         return
@@ -105,7 +105,7 @@ async def cut_off_replica(f: FaultRunner) -> None:
 
 
 async def depose_leader(f: FaultRunner) -> None:
-    """The leader's session has expired and nobody can tell it: it believes to lead, and reaches all bookies."""
+    """Expire the leader's session while the store cannot reach it: it believes to lead, and reaches all bookies."""
     host, world = _leader(f), f.world
     if host not in _replicas(f):
         return
@@ -116,7 +116,7 @@ async def depose_leader(f: FaultRunner) -> None:
 
 
 async def deafen_leader(f: FaultRunner) -> None:
-    """What the leader sends arrives, and no answer does: what it writes is stored and never acknowledged to it."""
+    """Block all answers to the leader, not its requests: what it writes is stored and never acknowledged to it."""
     host, world = _leader(f), f.world
     if host not in _replicas(f):
         return
@@ -127,7 +127,7 @@ async def deafen_leader(f: FaultRunner) -> None:
 
 
 async def damage_snapshot(f: FaultRunner) -> None:
-    """The newest of at least two snapshots becomes one with the same row, but with the bytes of another state."""
+    """Replace the newest of at least two snapshots by one with the same row, but with the bytes of another state."""
     await asyncio.sleep(f.rng.random() * 3)
     for _ in range(4):
         try:
@@ -137,7 +137,7 @@ async def damage_snapshot(f: FaultRunner) -> None:
             await f.world.join(process, client.close(), "close")
             if damaged:
                 f.world.report.situation("a snapshot was damaged")
-                await crash_replica(f)  # so that somebody reads it
+                await crash_replica(f)  # so that a restarted replica reads it
                 return
         except (BuckramError, Died) as error:
             f.world.trace.note(VANDAL, f"cannot damage: {error!r}")
@@ -166,7 +166,7 @@ async def _damage(client: Client, damaged: dict[str, int]) -> bool:
 
     def exchange(now: Head) -> Step | None:
         present = now.snapshots or ()
-        if now.epoch != head.epoch:  # A new leader may delete what was made under an older epoch, as of any replica.
+        if now.epoch != head.epoch:  # A new leader may delete snapshots of an older epoch.
             return None
         if newest not in present or len(_good(now, damaged)) < 2:
             return None
@@ -179,7 +179,10 @@ async def _damage(client: Client, damaged: dict[str, int]) -> bool:
 
 
 def _other(payload: bytes) -> bytes:
-    """Where it is a state, another one; that of a book can be restored, and has a wrong number of commands."""
+    """Return another state in place of a state; a book's can be restored, and has a wrong number of commands.
+
+    A payload that is no state is returned unchanged.
+    """
     if payload[:1] != b"D":
         return payload
     if not payload.endswith(b"]"):
@@ -214,7 +217,7 @@ for _name, _run in (
 
 
 def all_fault_names() -> list[str]:
-    """All that lives of machines, and of what is built on them, may have."""
+    """Return the names of all faults of lives of machines, and of what is built on them."""
     return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(MACHINES)]))
 
 

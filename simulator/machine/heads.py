@@ -14,7 +14,7 @@ from simulator.machine.faults import NAME, VANDAL
 
 
 class HeadWatch:
-    """A MetadataObserver (`simulator/engine/metadata.py`)."""
+    """Checks each change of the head; a MetadataObserver (`simulator/engine/metadata.py`)."""
 
     def __init__(self, ledgers: Facts, report: Report, layout: ClusterLayout, keep: int) -> None:
         self._ledgers, self._report, self._layout, self._keep = ledgers, report, layout, keep
@@ -64,7 +64,7 @@ class HeadWatch:
         """No rule is about it."""
 
     def unread_version(self, who: str, key: str, version: int) -> None:
-        """The judge checks this (S11)."""
+        """Do nothing: the judge checks this (S11)."""
 
 
 __all__ = ["HeadWatch"]

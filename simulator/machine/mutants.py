@@ -25,9 +25,9 @@ class Mutant:
     apply: Patches
     seeds: int = 40
     faults: tuple[str, ...] = ()
-    """Those of its lives, where the bug shows under few; else each life has its own."""
+    """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     kind: str = ""
-    """One replica of its lives has a class of this kind."""
+    """The class of one replica of the mutant's lives, a key of `state.KINDS`; empty: as drawn."""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -240,7 +240,7 @@ def kill(name: str, budget: int | None = None) -> Kill:
 
 
 def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """Run all mutants, or one, and print what became of them. Return the exit code."""
+    """Run all mutants, or one, and print the results. Return the exit code."""
     return report_kills(kill, MUTANTS, budget, jobs, only)
 
 

@@ -18,23 +18,23 @@ from simulator.machine.faults import OWN_FAULTS
 
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
 LIFE_S = 8.0
-"""About how long clients are busy."""
+"""Time during which clients are busy, virtual seconds (approximately)."""
 
 
 @dataclass(slots=True)
 class MachinePlan:
-    """`cluster` is what the engine's faults and hosts need."""
+    """The plan of one life of machines. `cluster` is the part that the engine's faults and hosts need."""
 
     cluster: Plan
     policy: dict[str, Any]
     settings: MachineSettings
     replicas: list[str]
-    """What each replica's class is like: a key of `state.KINDS`. Those that are not good do not stand for leader."""
+    """The class of each replica, a key of `state.KINDS`. Those that are not "good" do not stand for leader."""
     clients: int = 3
     commands: int = 12
-    """Of each client."""
+    """Number of commands of each client."""
     restless: float = 0.3
-    """How often a replica takes over, steps down, takes a snapshot or is opened again."""
+    """Chance, at each turn, that a replica takes over, steps down, takes a snapshot or is opened again."""
     crashing: float = 0.0
     """Chance that a replica's process crashes somewhere in the steps after such an act."""
 
@@ -68,7 +68,7 @@ def make_machine_plan(seed: int) -> MachinePlan:
     none = rng.random() < 0.1
     draw_independent_faults(cluster, STREAMS)
     if cluster.bookies <= cluster.shape[0]:
-        cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]  # too few for new ledgers
+        cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]  # it leaves too few for new ledgers
     if none:
         cluster.faults = []
     plan = MachinePlan(cluster, _policy(rng, cluster), _settings(rng), ["good"] * rng.choice((2, 2, 3)))

@@ -1,4 +1,4 @@
-"""Reference: an independent fold of the log, and what is known of each offset and each command.
+"""Reference: an independent fold of the log, with the facts of each offset and each command.
 
 It knows the bytes of records and nothing of `core/machine/fold.py` and `core/machine/sessions.py`, whose bugs it must
 find. Not here: comparing replicas with it (`rules.py`).
@@ -20,7 +20,7 @@ REFUSED = "refused"
 
 @dataclass(slots=True)
 class Executed:
-    """What the first application of a command gave, and where."""
+    """The result of a command's first application, and its offset."""
 
     ident: str
     offset: int
@@ -41,7 +41,7 @@ class Reference:
     def __init__(self) -> None:
         self.values: list[bytes] = []
         self.states: list[bytes] = []
-        """The state as bytes after each record."""
+        """The serialised state after each record."""
         self.book = Book()
         self.executed: dict[str, Executed] = {}
         self.sessions: dict[int, Session] = {}
@@ -57,11 +57,11 @@ class Reference:
         return len(self.values)
 
     def state_before(self, offset: int) -> bytes:
-        """The state of a replica that has applied everything below the offset."""
+        """Return the state of a replica that has applied everything below the offset."""
         return self.states[offset - 1] if offset else Book().snapshot()
 
     def append(self, value: bytes) -> None:
-        """The next record."""
+        """Apply the next record of the log."""
         offset, record = self.end, records.decode(value)
         self.values.append(value)
         if isinstance(record, CommandRecord):
@@ -73,7 +73,7 @@ class Reference:
     def _command(self, offset: int, record: CommandRecord) -> None:
         session, command = self.sessions.get(record.session), decode_value(record.payload)
         if session is None or record.sequence < session.lowest:
-            return  # Nothing is executed for it any more.
+            return  # Commands of an unknown session or below its lowest sequence are not executed.
         if record.sequence in session.done:
             self.repeated[offset] = session.done[record.sequence]
             return

@@ -1,4 +1,5 @@
-"""Replicas: a host with an open machine, which is opened again whenever its process died, and does restless things."""
+"""Replicas: a host with an open machine, which is opened again after its process died, and leads and stops at
+random."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Restless(Protocol):
 
 
 class RestlessLife(Protocol):
-    """What such an actor knows of its life."""
+    """The parts of a life that a restless actor uses."""
 
     @property
     def world(self) -> World: ...
@@ -68,24 +69,24 @@ class RestlessActor:
             await asyncio.sleep(self.rng.random())
 
     def leads(self) -> bool:
-        """Whether it led when it was seen last."""
+        """Return whether the replica led when its process died."""
         raise NotImplementedError
 
     def closed(self) -> None:
-        """It is not open any more."""
+        """Forget the handle of the replica, which is closed or whose process died."""
         raise NotImplementedError
 
     async def live(self, client: Client) -> None:
-        """Open it, call `act`, close it, close the client."""
+        """Open the replica, call `act`, close it, and close the client."""
         raise NotImplementedError
 
     async def act(self, machine: Restless) -> None:
-        """Until the life ends or it is time to open it again."""
+        """Lead, step down, take snapshots and crash at random until the life ends or it is time to reopen."""
         process = self.world.processes[self.host]
         while not self.life.finished:
             await asyncio.sleep(self.rng.random() * 1.5)
             if machine.role == "stopped":
-                # What stopped it would stop it again.
+                # If it were opened again, it would stop at the same record.
                 await asyncio.sleep(2.0)
                 if not self.life.over and self.rng.random() < 0.5:
                     return
@@ -105,7 +106,7 @@ class RestlessActor:
                 process.crash_after(_NO_CRASH)
 
     async def _restless(self, machine: Restless) -> bool:
-        """Do one thing. False: open the machine again."""
+        """Do one random thing. Return False if the machine is to be opened again."""
         act = self.rng.choice(("lead", "take over", "step down", "snapshot", "snapshot", "reopen"))
         self.note(f"{act} ({machine.role})")
         if act == "reopen":

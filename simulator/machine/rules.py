@@ -1,6 +1,6 @@
 """Rules: compares what replicas apply, restore and answer with the reference, and keeps the history of the calls.
 
-Not here: changes of the head (`heads.py`), who tells what replicas do (`watching.py`), the end (`ending.py`).
+Not here: changes of the head (`heads.py`), observing replicas (`watching.py`), the end (`ending.py`).
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from simulator.engine.world import World
 from simulator.machine.reference import REFUSED, Reference
 
 LISTS, REGISTERS = "l", "r"
-"""How the keys of lists and of registers begin."""
+"""First letters of the keys of lists and of registers."""
 
 
 @dataclass(slots=True)
 class Replicas:
-    """What is known of one host's replica: its handle, its class, and where its class went wrong."""
+    """One host's replica: its handle, its class, and where its class went wrong."""
 
     kind: str
     replica: Replica | None = None
     wrong_from: int | None = None
-    """The offset after the command that its class miscounted first."""
+    """The offset after the first command that its class miscounted; None if it has miscounted none."""
     opened: int = 0
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """The highest offset that was told to a client, over time."""
+    """The highest offset that clients were told, over time."""
 
     at: list[tuple[float, int]] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class Acknowledged:
         self.at.append((now, max(offset, self.at[-1][1] if self.at else -1)))
 
     def before(self, moment: float) -> int:
-        """The highest offset that was acknowledged at this moment; -1 if none was."""
+        """Return the highest offset that was acknowledged at this moment; -1 if none was."""
         return next((offset for at, offset in reversed(self.at) if at <= moment), -1)
 
 
@@ -65,12 +65,12 @@ class Rules:
         self.acknowledged = Acknowledged()
         self.acked = 0
         self._details: dict[int, str] = {}
-        """By offset: what replicas have beside the state, sessions above all."""
+        """Hash of the sessions and header of the first replica that was compared, by offset."""
 
     # -- replicas -----------------------------------------------------------------------------------------
 
     def applied(self, host: str, fold: Fold, offset: int, value: bytes | None, done: Applied) -> None:
-        """A replica has applied a record."""
+        """Check a record that a replica has applied."""
         reference, check = self.reference, self.report.check
         value = bytes(value or b"")
         check("R1", offset <= reference.end, "{} applies {}, nobody has applied {}", host, offset, reference.end)
@@ -105,7 +105,7 @@ class Rules:
             self.report.check("R2", offset < now, "{} applies {}, acknowledged is {}", host, offset, now)
 
     def restored(self, host: str, fold: Fold) -> None:
-        """A replica has taken over a snapshot."""
+        """Check a snapshot that a replica has taken over."""
         self.report.situation("a snapshot was restored")
         self.report.check("R9", fold.applied <= self.reference.end, "{} restores offset {}", host, fold.applied)
         if host in self.hosts:
@@ -113,13 +113,13 @@ class Rules:
         self._compare(host, fold, fold.applied, "R9")
 
     def _compare(self, host: str, fold: Fold, offset: int, rule: str) -> None:
-        """The fold's state, after everything below the offset, with that of the reference and of others."""
+        """Compare the fold's state, after everything below the offset, with the reference and other replicas."""
         known = self.hosts.get(host)
         if offset > self.reference.end:
             return
         state, wanted = b"".join(fold.state.snapshot()), self.reference.state_before(offset)
         if known is not None and known.kind == "wrong":
-            # What it wrote into snapshots would be its own, but it never leads; it begins again with good ones.
+            # It never leads, so it writes no snapshots; a restored snapshot of another replica puts it right.
             known.wrong_from = None if state == wanted else (known.wrong_from or offset)
             return
         self.report.check(
@@ -130,13 +130,13 @@ class Rules:
         self.report.check(rule, rest == first, "{} has other sessions or counts at offset {} than others", host, offset)
 
     def stopped(self, host: str, error: ReplicaStopped) -> None:
-        """A replica has stopped itself: only one whose class is not good may (R10, R11)."""
+        """Check that a replica that stopped itself has a class that is not good (R10, R11)."""
         kind = self.hosts[host].kind if host in self.hosts else "good"
         if isinstance(error, ReplicaDiverged):
             self.report.check("R11", kind == "wrong", "{} differs: {}", host, error)
             self.report.situation("a replica that miscounts stopped")
             return
-        # It may be the first to meet the command.
+        # This replica may be the first to meet the command.
         unknown = error.offset in self.reference.unknown_at or error.offset == self.reference.end
         self.report.check("R10", kind == "old" and unknown, "{} stopped: {}", host, error)
         self.report.situation("a replica stopped at a command that it does not know")
@@ -144,7 +144,7 @@ class Rules:
     # -- clients ------------------------------------------------------------------------------------------
 
     def told(self, ident: str, result: Any) -> None:
-        """A client was told the result of a command."""
+        """Check the result of a command that a client was told."""
         self.acked += 1
         found = self.reference.executed.get(ident)
         self.report.check("R4", found is not None, "{} was acknowledged and no replica has applied it", ident)
@@ -156,7 +156,7 @@ class Rules:
         self.acknowledged.note(self.world.loop.time(), found.offset)
 
     def fresh(self, host: str, applied: int, moment: float, after: int | None) -> None:
-        """A stale read was served from a state of everything below `applied`."""
+        """Check a stale read that was served from a state of everything below `applied`."""
         self.report.situation("a stale read was served")
         least = self.acknowledged.before(moment)
         self.report.check(
@@ -171,7 +171,7 @@ class Rules:
         )
 
     def judge_calls(self) -> None:
-        """The history of all calls, at the end."""
+        """Check the history of all calls at the end of a life."""
         for first, step, empty in ((REGISTERS, register_step, None), (LISTS, list_step, ())):
             calls = [call for call in self.calls if call.key.startswith(first)]
             try:
@@ -182,7 +182,7 @@ class Rules:
             self.report.check("R6", not why, "{}", why)
 
     def call(self, client: str, operation: tuple[Any, ...], key: str, result: Any, began: float) -> None:
-        """A call of a client has ended; UNKNOWN if it was given up."""
+        """Record a finished call of a client; its result is UNKNOWN if it was given up."""
         ended = None if result is UNKNOWN else self.world.loop.time()
         self.calls.append(Call(client, key, operation, result, began, ended))
 

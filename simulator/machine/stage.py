@@ -1,4 +1,4 @@
-"""What the actors of a life of machines share."""
+"""Shared state of the actors of a life of machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.machine.state import Book
 
 @dataclass(slots=True)
 class Stage:
-    """An engine.faults.runner.SimulatedLife."""
+    """The shared state; implements engine.faults.runner.SimulatedLife."""
 
     world: World
     machines: MachinePlan
@@ -22,16 +22,16 @@ class Stage:
     open: dict[str, Machine[Book]] = field(default_factory=dict)
     """The open machines of living processes, by host."""
     over: bool = False
-    """Faults and restless acts end."""
+    """Set when faults and restless acts are to stop."""
     finished: bool = False
-    """Replicas end, too."""
+    """Set when replicas are to stop, too."""
 
     @property
     def plan(self) -> Plan:
         return self.machines.cluster
 
     def living(self) -> list[str]:
-        """Hosts with an open machine in a living process."""
+        """Return the hosts with an open machine in a living process."""
         return [host for host in self.open if not self.world.processes[host].dead]
 
 

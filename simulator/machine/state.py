@@ -57,7 +57,7 @@ class OldBook(Book):
 
 
 class WrongBook(Book):
-    """It miscounts each seventh command."""
+    """A wrong version of the program: it miscounts each seventh command."""
 
     def apply(self, command: Command) -> Any:
         result = super().apply(command)

@@ -1,6 +1,6 @@
-"""Observing folds, leaders and replicas during a life, by wrapping some of their methods.
+"""Observers of folds, leaders and replicas during a life, which wrap some of their methods.
 
-Planted bugs are applied before, so the rules observe their effects. Not here: what is judged (`rules.py`).
+Planted bugs are applied before, so the rules observe their effects. Not here: the rules themselves (`rules.py`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
 
 
 def _watch_folds(world: World, rules: Rules, host: Callable[[], str]) -> AbstractContextManager[None]:
-    """Commands are applied by a method of their own: the leader has them already, and others read them."""
+    """Watch each applied command, by a method of its own: the leader has commands already, other replicas read them."""
     apply, command, restore = Fold.apply, Fold.command, Fold.restore
 
     def watched_apply(self: Fold, offset: int, value: bytes | None) -> Applied:

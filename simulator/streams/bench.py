@@ -1,4 +1,4 @@
-"""What directed schedules of streams are written with: a small cluster, hosts by name, writers, faults, waiting."""
+"""The tools of directed schedules of streams: a small cluster, hosts by name, writers, faults, waiting."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Condition(Protocol):
 
 
 class PlaySchedule(Protocol):
-    """Plays a directed schedule on a bench. Raises ScheduleFailed where it does not come about."""
+    """Plays a directed schedule on a bench. Raises ScheduleFailed if its situation does not come about."""
 
     def __call__(self, bench: Bench, /) -> Awaitable[None]: ...
 

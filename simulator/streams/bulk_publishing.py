@@ -12,7 +12,7 @@ from simulator.streams.facts import BulkAttempt, Content
 from simulator.streams.stage import Actor, Stage, full
 
 WORK_S = 200.0
-"""It may wait three times for a writer that does not answer."""
+"""Deadline of one bulk step, seconds: it may wait three times for a writer that does not answer."""
 
 
 class Publisher(Actor):

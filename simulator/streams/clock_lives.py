@@ -19,19 +19,20 @@ from simulator.streams.recording import RecordingWriter
 _S, _HOUR, _DAY = 1_000_000, 3600 * 1_000_000, 86_400 * 1_000_000
 RETENTION_S = 86_400.0
 _SLACK_US = 61 * _S
-"""Clocks may differ by a minute."""
+"""Tolerance of a record's age, microseconds: right clocks may differ by a minute."""
 _LATE_US = 2 * _HOUR
-"""What is older by so much when clocks have been right for more than an hour is ended."""
+"""Age beyond the retention, microseconds, at which a record must be gone once clocks were right for more than an
+hour."""
 _STEPS = 14
 _LOOK_S = 20.0
-"""By then each bookie has looked at its clock again."""
+"""Time after which each bookie has looked at its clock again, seconds."""
 _WATCHED = (_HOUR // 5,) * 5
-"""An hour in which each bookie looks at its clock often enough to see what it shows all the time."""
+"""Steps of an hour, microseconds, in which each bookie looks at its clock often enough to see a lasting time."""
 _HOSTS = ("b1", "b2", "b3", "w1", "j1")
 
 
 class ClockLife:
-    """One life; `rng` draws what happens."""
+    """One life of clocks; `rng` draws its events."""
 
     def __init__(self, bench: Bench, rng: random.Random) -> None:
         self.b, self.rng = bench, rng
@@ -65,7 +66,7 @@ class ClockLife:
 
     @property
     def jumps(self) -> tuple[Jump, ...]:
-        """The jumps that came to be believed, as the janitor knows them."""
+        """Return the jumps of the clocks that the janitor believes in."""
         janitor = self.janitor._janitor
         return () if janitor is None else janitor[1]._jumps
 
@@ -80,13 +81,13 @@ class ClockLife:
         await asyncio.sleep(_LOOK_S)
 
     async def hold(self) -> None:
-        """An hour passes and bookies look at their clocks all the time, so that what holds comes to be believed."""
+        """Let an hour pass while bookies look at their clocks often, so that the present time comes to be believed."""
         for passed in _WATCHED:
             self.b.world.passed.us += passed
             await asyncio.sleep(_LOOK_S)
 
     async def jump(self) -> None:
-        """All clocks are ahead or behind for some seconds, in which a janitor comes more than once."""
+        """Set all clocks ahead or back for some seconds, in which a janitor runs more than once."""
         self.set_clocks(self.rng.choice((-40, -2, 2, 40)) * _DAY)
         for _ in range(self.rng.randint(1, 3)):
             await asyncio.sleep(self.rng.random() * 4)
@@ -94,12 +95,12 @@ class ClockLife:
         self.set_clocks()
 
     async def stay(self) -> None:
-        """All clocks go ahead for good."""
+        """Set all clocks ahead for good."""
         self.b.world.passed.unseen += self.rng.choice((2 * _HOUR, 2 * _DAY, 40 * _DAY))
         await asyncio.sleep(_LOOK_S)
 
     async def one_wrong(self) -> None:
-        """One host has a wrong clock for hours, and gets it right again."""
+        """Set one host's clock wrong for hours, then right again."""
         host = self.rng.choice(_HOSTS)
         self.b.world.clock(host).put(self.rng.choice((-40, 40)) * _DAY)
         for _ in range(3):
@@ -110,7 +111,7 @@ class ClockLife:
         self.b.world.clock(host).put(0)
 
     async def slow(self) -> None:
-        """All clocks lose a third of the time for a while."""
+        """Let all clocks lose a third of the time for a while."""
         lost = 0
         for _ in range(4):
             self.b.world.passed.us += _HOUR // 2
@@ -121,7 +122,7 @@ class ClockLife:
         self.set_clocks()
 
     async def restart(self) -> None:
-        """A bookie starts again, perhaps while all clocks are wrong."""
+        """Restart a bookie, perhaps while all clocks are wrong."""
         wrong = self.rng.choice((0, 0, 40, -40)) * _DAY
         machine = self.b.world.machines[self.rng.choice(("b1", "b2", "b3"))]
         self.set_clocks(wrong)
@@ -134,7 +135,7 @@ class ClockLife:
         await asyncio.sleep(_LOOK_S)
 
     async def off(self) -> None:
-        """All bookies are off for days."""
+        """Stop all bookies for half an hour or three days."""
         machines = [self.b.world.machines[name] for name in ("b1", "b2", "b3")]
         for machine in machines:
             self.b.world.crash(machine, power=False)
@@ -159,8 +160,11 @@ class ClockLife:
             begin = end
 
     async def end(self) -> None:
-        """Clocks are right, and have been for more than an hour; then what is old is ended. What was stamped in a doubt
-        that ended with another time lives for one retention more: nobody knows how old it is."""
+        """Set clocks right for more than an hour, then check that old records are gone.
+
+        Records that were stamped during a doubt that ended with another time live for one retention more, since their
+        age is not known.
+        """
         self.set_clocks()
         for passed in (0, *_WATCHED, 120 * _S, 60 * _S):
             await self.pass_and_clean(passed)

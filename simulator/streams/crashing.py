@@ -28,7 +28,7 @@ def drill(name: str, spy: Spy, *, echo: Echo | None = None, **options: Any) -> S
         await DRILLS[name](bench, spy)
 
     plan = bench_plan(bookies=4)
-    if name == "compact":  # of what writers would have joined by themselves
+    if name == "compact":  # writers must not join the segments by themselves, so that the compaction has work
         plan.cluster.configs.client = replace(plan.cluster.configs.client, join_segments=0)
     return play(f"drill {name}", play_drill, plan, echo=echo, **options)
 

@@ -28,9 +28,9 @@ from simulator.streams.stage import Actor, Stage, full
 
 SETTLE_S, DEADLINE_S = 15.0, 90.0
 VISIBLE_S = 0.020
-"""Within this a tailing reader gets a record after its acknowledgement, in a life with fast disks and metadata."""
+"""Time within which a tailing reader gets an acknowledged record in a life with fast disks and metadata, seconds."""
 FIND_SEGMENT_S = 0.010
-"""What a reader may need in addition to find the ledger in which the writer goes on after a roll."""
+"""Extra time for a reader to find the ledger in which the writer goes on after a roll, seconds."""
 
 
 class Ending:
@@ -41,9 +41,9 @@ class Ending:
         self.facts, self.rules, self.report = stage.facts, stage.rules, stage.world.report
         self.final, self.pace = Actor(stage, "f1"), stage.plan.pace
         self._alone = False
-        """All actors are done."""
+        """Set when all actors are done."""
         self._clocks_doubtful = False
-        """The last run of the janitor found that clocks differ."""
+        """Set if the last run of the janitor found that clocks differ."""
         self.deadline_s = self.pace.deadline_s(DEADLINE_S, syncs=300, metadata_requests=60)
 
     async def run(self) -> None:
@@ -151,7 +151,7 @@ class Ending:
             await self._check_visible(stream, recording)
         try:
             await writer.close()
-        except WriterLost as error:  # Beside others, a bulk step or another writer may have taken the stream.
+        except WriterLost as error:  # While other actors run, a bulk step or another writer may have taken the stream.
             if self._alone:
                 raise
             self.rules.writer_lost(session, error)
@@ -164,7 +164,7 @@ class Ending:
         await self.final.ns.create(stream, **self.plan.policy)
 
     async def _check_visible(self, stream: str, recording: RecordingWriter) -> None:
-        """Without faults a tailing reader gets each record soon after its acknowledgement, also after a roll."""
+        """Check that without faults a tailing reader gets acknowledged records soon, also after a roll."""
         loop, actor = asyncio.get_running_loop(), self.final
         reading = self.rules.new_reader("f1", "latest", follow=True, skip=False)
         reader = actor.ns.read(stream, start="latest", follow=True)
@@ -222,7 +222,7 @@ class Ending:
     # -- reading
 
     async def _await_followers(self) -> None:
-        """Readers that follow get everything soon."""
+        """Check that readers that follow get everything soon."""
         following = [
             (process, reading)
             for process, reading in self.stage.tails
@@ -273,9 +273,9 @@ class Ending:
     # -- cleaning
 
     async def _clean(self) -> None:
-        """After two runs of a janitor without other actors nothing is left that no stream needs."""
+        """Check that two runs of a janitor without other actors leave nothing that no stream needs."""
         janitor = JanitorActor(self.stage, "j9")
-        janitor.settings = replace(janitor.settings, join_at=0)  # What it replaced would be left for a while.
+        janitor.settings = replace(janitor.settings, join_at=0)  # Else replaced segments are left for a while.
         if not await janitor.up(20):
             return
         for host, client in self.stage.clients.items():
@@ -298,7 +298,7 @@ class Ending:
         self._check_nothing_left()
 
     def _may_stay_by_age(self, uid: str, ledger: LedgerId) -> bool:
-        """Whether an unlisted ledger may be left because the janitor doubts its clock, or finds the ledger too young.
+        """Return whether an unlisted ledger may be left: the janitor doubts its clock, or finds the ledger too young.
 
         Ledgers of writers are deleted without regard to any clock, so this is never the case for them.
         """
@@ -384,7 +384,7 @@ class Ending:
 
 
 def _needs(history: StreamHistory, ledger: LedgerId) -> bool:
-    """Whether the stream lists the ledger, or has its producers' table in it."""
+    """Return whether the stream lists the ledger, or has its producers' table in it."""
     head, row = history.head, history.listed.get(ledger)
     if head is None or history.head_removed or ledger in head.garbage:
         return False

@@ -1,4 +1,4 @@
-"""What is known of the streams of a life: what was appended, acknowledged and read. Nothing is checked here.
+"""The facts of the streams of a life: what was appended, acknowledged and read. Nothing is checked here.
 
 Each record has an identity, which its value begins with (or its key if it has no value). Each stream that was created
 has a `StreamHistory`, by its uid; a name may have several one after another.
@@ -22,7 +22,7 @@ REFUSED = "refused"
 
 
 class Content(NamedTuple):
-    """What a record must contain when it is read. `timestamp` None stands for its append time."""
+    """The expected content of a record. `timestamp` None stands for its append time."""
 
     value: bytes | None
     key: bytes | None = None
@@ -41,7 +41,7 @@ class WriterSession:
     number: int
     epoch: int = -1
     first: int = 0
-    """Its next_offset right after it was opened."""
+    """The writer's next_offset right after it was opened."""
     history: StreamHistory | None = None
     order: list[SentRecord] = field(default_factory=list)
     lost: bool = False
@@ -93,7 +93,7 @@ class BulkAttempt:
 
 @dataclass(slots=True, eq=False)
 class StreamHistory:
-    """What is known of one stream from its creation to its deletion.
+    """The facts of one stream from its creation to its deletion.
 
     `known_records` and `acked` (acknowledged records) are by offset, `offset_of` is by identity. `final` is what a
     reader found at the end of the life, identities by offset.
@@ -122,24 +122,24 @@ class StreamHistory:
     requested_truncations: dict[int, None] = field(default_factory=dict)
     """Offsets that an actor has requested to truncate to."""
     truncated_by_size: bool = False
-    """An actor has requested to truncate by size, which removes whole segments."""
+    """Set if an actor requested to truncate by size, which removes whole segments."""
     final: dict[int, str] | None = None
     final_earliest: int = 0
     head_removed: bool = False
-    """Its head was removed."""
+    """Set when its head was removed."""
     deleted_at: int | None = None
     """Serial number of the return of a delete()."""
     source: StreamHistory | None = None
-    """Of a fork that is complete: the stream that has its records below the offset `at`, too."""
+    """Source of a completed fork, which has the same records below the offset `at`; None for other streams."""
     at: int = 0
 
     @property
     def top(self) -> int:
-        """The offset after the highest one with a known record."""
+        """Return the offset after the highest one with a known record."""
         return max(self.known_records, default=-1) + 1
 
     def is_listed(self, offset: int) -> bool:
-        """Whether a listed segment has the offset, or it was truncated."""
+        """Return whether a listed segment has the offset, or the offset was truncated."""
         head = self.head
         if head is None or offset < head.earliest or offset < head.end:
             return True
@@ -172,15 +172,15 @@ class ReaderSession:
 
 
 class Facts:
-    """What is known of a life of streams. Serial numbers order events at the same virtual time."""
+    """The facts of a life of streams. Serial numbers order events at the same virtual time."""
 
     def __init__(self) -> None:
         self.serial = 0
         self.histories: dict[str, StreamHistory] = {}
         self.current: dict[str, StreamHistory] = {}
-        """By full name: the stream that has the name now, or had it last."""
+        """The stream that has the name now, or had it last, by full name."""
         self.sent: dict[str, list[SentRecord]] = {}
-        """By identity; a record of a producer may have been sent several times."""
+        """The sent records by identity; a record of a producer may have been sent several times."""
         self.bulk: dict[str, Content] = {}
         self.sessions: list[WriterSession] = []
         self.readings: list[ReaderSession] = []
@@ -191,7 +191,7 @@ class Facts:
         self.shared: dict[LedgerId, dict[str, None]] = {}
         """The uids of the streams that hold each ledger that was ever shared."""
         self.left_to_others: dict[tuple[str, LedgerId], bool] = {}
-        """Of each stream that has let a shared ledger go: whether others held it then."""
+        """True if other streams still held a shared ledger when a stream let it go, by uid and ledger."""
         self.fencer: dict[LedgerId, str] = {}
         """The host that started the recovery of a stream's ledger."""
         self.sealers: dict[str, None] = {}

@@ -15,7 +15,7 @@ def _live_hosts(f: FaultRunner, first: str) -> list[str]:
 
 
 async def expire_writer(f: FaultRunner) -> None:
-    """A writer's session expires while it goes on writing; another one may take the lease at once."""
+    """Expire a writer's session while it goes on writing; another one may take the lease at once."""
     for _ in range(f.rng.choice((1, 1, 2))):
         hosts = _live_hosts(f, "w")
         if hosts:
@@ -53,7 +53,7 @@ async def lose_head_messages(f: FaultRunner) -> None:
 
 
 async def pause_writer(f: FaultRunner) -> None:
-    """A writer is paused long enough for others to take over, and goes on with an old epoch."""
+    """Pause a writer long enough for others to take over; it goes on with an old epoch."""
     hosts = _live_hosts(f, "w")
     if hosts:
         host = f.rng.choice(hosts)

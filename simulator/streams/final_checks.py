@@ -172,7 +172,7 @@ class FinalChecks:
             )
 
     def _check_published_once(self, history: StreamHistory) -> None:
-        """At most one attempt of each version of a transaction is in the stream."""
+        """Check that the stream has at most one attempt of each version of an application's bulk steps."""
         versions: dict[tuple[str, int], list[BulkAttempt]] = {}
         for step in history.steps:
             if any(ident in history.offset_of for ident in step.idents):

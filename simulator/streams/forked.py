@@ -1,4 +1,7 @@
-"""What must be true of forks, and of ledgers that streams share, in a life. Not here: who forks (`forking.py`)."""
+"""The invariants of forks, and of ledgers that streams share, in a life.
+
+Not here: the actor that forks (`forking.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from simulator.streams.facts import Facts, StreamHistory
 
 
 def live_forks(facts: Facts) -> list[StreamHistory]:
-    """The forks that are complete and not deleted."""
+    """Return the forks that are complete and not deleted."""
     return [
         history
         for history in facts.current.values()
@@ -18,7 +21,7 @@ def live_forks(facts: Facts) -> list[StreamHistory]:
 
 
 def note_forked(facts: Facts, report: Report, who: str, history: StreamHistory, head: Head) -> None:
-    """A fork was completed: it has what its source has below the offset."""
+    """Check a completed fork and note its records: those of its source below the offset."""
     assert head.fork is not None
     source, at = facts.histories[head.fork.uid], head.fork.at
     history.source, history.at = source, at
@@ -42,7 +45,7 @@ def note_forked(facts: Facts, report: Report, who: str, history: StreamHistory, 
 
 
 def check_fork(report: Report, history: StreamHistory) -> None:
-    """At the end of a life: below its offset a fork has the records of its source, and from there on none of them."""
+    """Check at the end of a life that a fork has the records of its source below its offset, and none of them above."""
     if history.source is None or history.final is None:
         return
     for offset, ident in history.final.items():
@@ -62,7 +65,7 @@ def check_fork(report: Report, history: StreamHistory) -> None:
 
 
 def share_changed(facts: Facts, report: Report, uid: str, ledger: LedgerId, new: KeyValue | None) -> None:
-    """A stream takes hold of a ledger, or lets it go."""
+    """Note that a stream takes hold of a ledger, or lets it go (`new` None)."""
     holders = facts.shared.setdefault(ledger, {})
     if new is not None:
         holders[uid] = None

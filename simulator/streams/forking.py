@@ -14,7 +14,7 @@ from simulator.streams.recording import RecordingWriter
 from simulator.streams.stage import full
 
 MOST = 3
-"""How many forks there are at a time."""
+"""Maximum number of forks at a time."""
 
 
 class Forker(Deleter):
@@ -55,7 +55,7 @@ class Forker(Deleter):
             await self._append(name, made.producers)
 
     async def _append(self, name: str, producers: bool) -> None:
-        """Write the fork; with `producers` it has to know again what was stored before its offset."""
+        """Write the fork. With `producers` it must recognise producers' records from before its offset."""
         session = self._session = self.rules.new_session(self.host)
         try:
             writer = await self.ns.writer(name, create=False)

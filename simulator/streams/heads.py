@@ -21,7 +21,7 @@ from simulator.streams.forked import check_deletion, note_forked, share_changed
 
 
 class TruncationAllowed(Protocol):
-    """Whether a policy lets the host `who` truncate the stream from the offset `before` to the offset `to`."""
+    """Returns whether a policy lets the host `who` truncate the stream from the offset `before` to the offset `to`."""
 
     def __call__(self, history: StreamHistory, who: str, before: int, to: int, /) -> bool: ...
 
@@ -71,7 +71,7 @@ class HeadWatch:
             self._report.situation("reply lost on a head")
 
     def unread_version(self, who: str, key: str, version: int) -> None:
-        """The judge checks this (S11)."""
+        """Do nothing: the judge checks this (S11)."""
 
     # -- ledgers
 
@@ -369,7 +369,7 @@ class HeadWatch:
         )
         if dead:
             kept = after.table == row
-            # Whoever lets it go last deletes it, which may be a moment later.
+            # The last stream that lets the ledger go deletes it, which may be a moment later.
             others = self._facts.left_to_others.get((history.uid, row.ledger), False)
             self._report.check(
                 "orphans",
@@ -386,7 +386,7 @@ class HeadWatch:
             )
 
     def _keep_fence(self, history: StreamHistory, head: Head, serial: int) -> None:
-        """Keep since when older epochs are fenced: since no segment of an older epoch is open."""
+        """Keep the time since which older epochs are fenced: since no segment of an older epoch is open."""
         row = head.open_segment
         if row is not None and history.listed_by.get(row.ledger) != head.epoch:
             return

@@ -1,8 +1,8 @@
-"""A hostile tenant: the metadata of its own stream name ledgers of others, and what may do everything acts by these.
+"""A hostile tenant: its stream's metadata name ledgers of others, and privileged servers act on them.
 
-It writes as no honest client would; the servers are honest ones: whoever opens, reads or deletes its stream here, and
-every janitor of the life. The rules of the honest streams say whether anything of theirs was touched
-(`heads.py:HeadWatch` looks at no stream of the tenant).
+It writes as no honest client would; the servers are honest: clients that open, read or delete its stream here, and
+every janitor of the life. The rules of the honest streams show whether their ledgers were touched (`heads.py:HeadWatch`
+looks at no stream of the tenant).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BAIT = StreamName(HOSTILE, "bait")
 
 
 class Hostile(MaintenanceActor):
-    """Names ledgers of others, and has a server act by that."""
+    """Names ledgers of others in its own stream's metadata, and has a server act on that."""
 
     crashed = "crash while acting for a hostile tenant"
     pause_s = 0.8
@@ -65,7 +65,7 @@ class Hostile(MaintenanceActor):
             await streams.keys.set(key, encode_head(_forged(head, ledger, how)), found.version)
 
     async def _act(self) -> None:
-        """What a server does with the stream."""
+        """Clean, open, read or delete the hostile stream, as an honest server would."""
         assert self.client is not None
         match self.rng.choice(("clean", "open", "read", "delete")):
             case "clean":

@@ -58,7 +58,7 @@ class MaintenanceActor(Actor):
         raise AssertionError
 
     def died(self) -> None:
-        """Its process died; what it was doing has no end."""
+        """Handle the death of the process, which interrupted the present work; subclasses override this."""
 
 
 class Truncator(MaintenanceActor):

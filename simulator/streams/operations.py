@@ -70,11 +70,11 @@ class Spy:
             self._record_message()
 
     def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
-        """SentRecord is enough."""
+        """Do nothing: sent frames are enough."""
 
     @property
     def crash_steps(self) -> list[int]:
-        """The steps for crash_after(): just before each message, and after the last one."""
+        """Return the steps for crash_after(): just before each message, and after the last one."""
         return [step - 1 for step in self.sent_at] + ([max(self.sent_at)] if self.sent_at else [])
 
 
@@ -135,7 +135,7 @@ async def _append_in_background(bench: Bench) -> asyncio.Event:
 
 
 async def open_first(bench: Bench, spy: Spy) -> None:
-    """The first writer of a stream, and its first records."""
+    """Open the first writer of a stream, and append its first records."""
 
     async def work(actor: Actor) -> None:
         recording = await bench.open(actor)
@@ -162,7 +162,7 @@ async def take_over(bench: Bench, spy: Spy) -> None:
 
 
 async def roll(bench: Bench, spy: Spy) -> None:
-    """A roll with records under way, among them those of a producer."""
+    """Roll with records in flight, among them those of a producer."""
     await _write_segments(bench, 1)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
@@ -212,7 +212,7 @@ async def end(bench: Bench, spy: Spy) -> None:
 
 
 async def truncate(bench: Bench, spy: Spy) -> None:
-    """Truncation to an offset in a later segment, then in the open one."""
+    """Truncate to an offset in a later segment, then in the open one."""
     await _write_segments(bench, 4, 3)
     recording = await bench.writer("w1")
     await bench.append(recording, 6)
@@ -249,7 +249,7 @@ async def delete(bench: Bench, spy: Spy) -> None:
 
 
 async def delete_after_death(bench: Bench, spy: Spy) -> None:
-    """Deletion of a stream with a ledger that a dead writer prepared and did not list."""
+    """Delete a stream with a ledger that a dead writer prepared and did not list."""
     await _write_segments(bench, 1)
     recording = await bench.writer("w1")
     recording.actor.process.crash()
@@ -266,7 +266,7 @@ async def delete_after_death(bench: Bench, spy: Spy) -> None:
 
 
 async def bulk(bench: Bench, spy: Spy) -> None:
-    """A bulk step that fences a writer."""
+    """Run a bulk step that fences a writer."""
     await _write_segments(bench, 1)
     enough = await _append_in_background(bench)
     reader = await bench.up("r1")
@@ -294,7 +294,7 @@ async def bulk(bench: Bench, spy: Spy) -> None:
 
 
 async def insert(bench: Bench, spy: Spy) -> None:
-    """A bulk step beside a writer, which goes on."""
+    """Run a bulk step beside a writer, which goes on."""
     await _write_segments(bench, 1)
     enough = await _append_in_background(bench)
     reader = await bench.up("r1")
@@ -321,7 +321,7 @@ async def insert(bench: Bench, spy: Spy) -> None:
 
 
 async def let_in(bench: Bench, spy: Spy) -> None:
-    """The same, seen from the writer, who appends all the time."""
+    """Append as a writer all the time while a bulk step runs beside it."""
     await _write_segments(bench, 1)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
@@ -356,7 +356,7 @@ async def _steps_beside(publisher: Publisher, stream: str) -> None:
 
 
 async def janitor(bench: Bench, spy: Spy) -> None:
-    """A janitor with all kinds of work: truncated segments, prepared ledgers, and those of an unfinished bulk step."""
+    """Run a janitor with all kinds of work: truncated segments, prepared ledgers, and an unfinished bulk step's."""
     await _write_segments(bench, 3, 3)
     truncator, publisher = Truncator(bench.stage, "t1"), Publisher(bench.stage, "p1")
     await truncator.up(20)
@@ -380,7 +380,7 @@ async def janitor(bench: Bench, spy: Spy) -> None:
 
 
 async def compact(bench: Bench, spy: Spy) -> None:
-    """Compaction with a reader and a writer at work, of segments of writers and of bulk steps."""
+    """Compact segments of writers and of bulk steps, with a reader and a writer at work."""
     await _write_segments(bench, 2, 3)
     publisher = Publisher(bench.stage, "p1")
     await publisher.up(20)
@@ -403,7 +403,7 @@ async def compact(bench: Bench, spy: Spy) -> None:
 
 
 async def fork(bench: Bench, spy: Spy) -> None:
-    """A fork of a stream with a writer at work; the source is truncated, and a fork of the fork is deleted."""
+    """Fork a stream with a writer at work; the source is truncated, and a fork of the fork is deleted."""
     await _write_segments(bench, 2, 3)
     enough = await _append_in_background(bench)
 

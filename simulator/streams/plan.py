@@ -18,12 +18,12 @@ from simulator.streams.faults import OWN_FAULTS
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
 MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "hostile", "ending", "small_pages")
 LIFE_S = 6.0
-"""About how long actors are busy."""
+"""Time during which actors are busy, virtual seconds (approximately)."""
 
 
 @dataclass(slots=True)
 class StreamPlan:
-    """`cluster` is what the ledger simulator's faults and machines need."""
+    """The plan of a life of streams. `cluster` is the part that the engine's faults and machines need."""
 
     cluster: Plan
     streams: list[str]
@@ -40,7 +40,7 @@ class StreamPlan:
     hostile: bool = False
     ending: bool = False
     small_pages: bool = False
-    """Pages of four segments, so that there are some."""
+    """True for pages of four segments, so that a life fills some."""
     crashing: float = 0.0
     """Chance that an operation begins with a crash somewhere in it."""
     notes: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     cluster.again = False
     cluster.late_wake = rng.random() < 0.2
     cluster.busy_s = rng.choice((1.0, 2.0, 4.0))
-    # Later ones only make these lives long: a stream asks metadata all the time.
+    # Longer delays only make these lives long: a stream reads metadata all the time.
     cluster.pace = replace(cluster.pace, late_s=min(cluster.pace.late_s, LATE_S))
     set_pace(cluster)
     config = cluster.configs.client
@@ -91,7 +91,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     none = rng.random() < 0.1
     draw_independent_faults(cluster, STREAMS)
     if cluster.bookies <= cluster.shape[0]:
-        # A bookie that is gone for good leaves too few for new segments.
+        # A bookie that is gone for good would leave too few for new segments.
         cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]
     if none:
         cluster.faults = []

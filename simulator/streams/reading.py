@@ -15,7 +15,7 @@ from simulator.streams.stage import Actor, Stage, full
 KINDS = ("offset", "earliest", "earliest", "latest", "time", "txid", "cursor")
 VISIT_S = 90.0
 ENOUGH = 120
-"""How many records a reader that does not follow reads at most."""
+"""Maximum number of records that a reader that does not follow reads."""
 
 
 def uid_of(reader: StreamReader) -> str:

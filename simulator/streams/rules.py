@@ -38,7 +38,7 @@ class Rules:
         return session
 
     def writer_opened(self, session: WriterSession, uid: str, epoch: int, next_offset: int) -> None:
-        """The writer is open and expects its first record at `next_offset`."""
+        """Note an open writer, which expects its first record at `next_offset`; check that after a take-over."""
         history = self.facts.histories[uid]
         session.history, session.epoch, session.first = history, epoch, next_offset
         if history.head is not None and history.head.epoch == epoch:
@@ -57,13 +57,13 @@ class Rules:
                 self.report.situation("took over a writer that lives" if lives else "took over a writer that died")
 
     def atomic_append(self, session: WriterSession, idents: Sequence[str]) -> None:
-        """These records are passed to one atomic append."""
+        """Note the records that are passed to one atomic append."""
         group = AtomicBatch(list(idents), session.history)
         if session.history is not None:
             session.history.groups.append(group)
 
     def acknowledged(self, sent: SentRecord, offset: int | None) -> None:
-        """An append succeeded. `offset` is None if the record was stored before and the offset is not known."""
+        """Check an append that succeeded. `offset` is None for a record stored before at an unknown offset."""
         session, history = sent.session, sent.session.history
         assert history is not None
         sent.result, sent.offset = "ok", offset
@@ -106,13 +106,13 @@ class Rules:
         history.acked.setdefault(offset, sent)
 
     def refused(self, sent: Sequence[SentRecord]) -> None:
-        """Appends failed with an error which means that nothing was written."""
+        """Note appends that failed with an error which means that nothing was written."""
         for one in sent:
             one.result = REFUSED
             self._count_fenced(one)
 
     def unknown(self, sent: Sequence[SentRecord]) -> None:
-        """Appends ended without a certain result."""
+        """Note appends that ended without a certain result."""
         for one in sent:
             if one.result == "pending":
                 one.result = "unknown"
@@ -126,7 +126,7 @@ class Rules:
             self.report.check("fence", True)
 
     def already_stored(self, sent: Sequence[SentRecord]) -> None:
-        """The writer reported these records as stored before."""
+        """Check records that the writer reported as stored before."""
         for one in sent:
             self.report.situation("retry was stored already")
             place, history = (
@@ -141,7 +141,7 @@ class Rules:
             self.acknowledged(one, None)
 
     def writer_lost(self, session: WriterSession, error: BuckramError) -> None:
-        """A writer failed with WriterLost: another one, a bulk step or a deletion must have taken the stream."""
+        """Check a writer that failed with WriterLost: another one, a bulk step or a deletion must be the cause."""
         history = session.history
         assert history is not None
         head = history.head
@@ -161,7 +161,7 @@ class Rules:
         )
 
     def writer_failed(self, session: WriterSession, error: BuckramError, *, healthy: bool) -> None:
-        """A writer failed. A janitor may not cause this for a `healthy` one, whose process and session had no fault."""
+        """Check a writer that failed: if `healthy` (no fault of process and session), no janitor may be the cause."""
         history = session.history
         if history is None or history.head_removed or history.head is None or history.head.epoch > session.epoch:
             return
@@ -184,7 +184,7 @@ class Rules:
         return reading
 
     def reader_opened(self, reading: ReaderSession, uid: str, position: int) -> None:
-        """The reader is open at this position."""
+        """Note a reader that is open at this position."""
         reading.history = self.facts.histories.get(uid)
         reading.first = position
         # A start at a time or txid may skip records before it.
@@ -309,7 +309,7 @@ class Rules:
     # -- both
 
     def _note_record(self, history: StreamHistory, offset: int, seen: KnownRecord, who: str) -> None:
-        """A writer or reader (`who`) learned that this record is at the offset."""
+        """Check and keep the record that a writer or reader (`who`) learned to be at the offset."""
         report, known = self.report, history.known_records.get(offset)
         if known is not None:
             report.check(

@@ -202,7 +202,7 @@ async def truncated_under_readers(b: Bench) -> None:
 
 
 async def ended(b: Bench) -> None:
-    """Nothing can be appended after an end; a reader that follows ends there; truncation and deletion still work."""
+    """An ended stream takes no appends, ends its following reader, and can be truncated and deleted."""
     recording = await b.writer("w1")
     await b.append(recording, 3)
     actor = await b.up("r1")
@@ -268,7 +268,7 @@ async def retries(b: Bench) -> None:
 
 
 async def table_outlives(b: Bench) -> None:
-    """Only bulk steps follow the records of a producer: after trimming, its last sequence must still be known."""
+    """A producer's records are followed by bulk steps only: after trimming, its last sequence must still be known."""
     first = await b.writer("w1")
     producer = b.stage.producers[0]
     await first.actor.inside(first.produce(producer, 4, one_by_one=False), "produce")

@@ -7,7 +7,7 @@ import asyncio
 from simulator.streams.bench import Bench, Scenario
 
 SLOW_S = 3.0
-"""Longer than a request may take (quiet_plan)."""
+"""Duration of a slow disk sync, seconds: longer than a request may take (quiet_plan)."""
 LASTS_S = 20.0
 MOST_LEDGERS = 15
 

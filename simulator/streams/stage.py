@@ -1,4 +1,4 @@
-"""What the actors of a life of streams share, and the actor itself: a client host that restarts after it died."""
+"""Shared state of the actors of a life of streams, and the actor itself: a client host that restarts after it died."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Producer:
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """What the actors of one life share. `plan` is the plan of its cluster, which faults use."""
+    """Shared state of the actors of one life. `plan` is the plan of its cluster, which faults use."""
 
     world: World
     streams: StreamPlan
@@ -79,7 +79,7 @@ class Stage:
         return self.streams.cluster
 
     def _allowed_by_policy(self, history: StreamHistory, who: str, before: int, to: int) -> bool:
-        """Whether retention allows a truncation to the offset `to`, by one of the reasons in the policy."""
+        """Return whether retention allows a truncation to the offset `to`, by one of the reasons in the policy."""
         policy, client, head = self.policy, self.clients.get(who), history.head
         if client is None or head is None:
             return False
@@ -137,7 +137,7 @@ class Actor:
         self.world.trace.note(self.host, text)
 
     def undisturbed(self, for_s: float = 10.0) -> bool:
-        """Whether its process, its session and the metadata store had no fault in the last `for_s` seconds."""
+        """Return whether the host and the metadata store had no fault in the last `for_s` seconds."""
         since = self.world.loop.time() - for_s
         return self.world.steady(self.host, since) and self.world.steady(HOST, since)
 
@@ -157,11 +157,11 @@ class Actor:
         return False
 
     async def inside(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Run it as code of the process. Raises Died."""
+        """Run the coroutine as code of the process and return its result. Raises Died if the process dies."""
         return await self.world.join(self.process, work, name)
 
     def maybe_crash(self, within: int) -> bool:
-        """By the plan's chance, plan a crash within the next `within` steps of the process. Return whether it is."""
+        """Plan a crash in the next `within` steps of the process, by the plan's chance. Return whether it did."""
         if self.stage.over or self.rng.random() >= self.plan.crashing:
             return False
         self.process.crash_after(int(self.rng.random() * within))

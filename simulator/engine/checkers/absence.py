@@ -14,12 +14,16 @@ from simulator.engine.checkers.report import Report
 from simulator.engine.checkers.wire import Answer
 
 ANSWER_WAIT_S = 1.0
-"""How long a recovery waits for a bookie that does not answer."""
+"""Time for which a recovery waits for a bookie that does not answer, seconds."""
 NOTICE_S = 0.1
-"""How long a client may take to learn of a registration where no message is late: the event, a listing and the record,
-which each travel some milliseconds, or a connection more if the store was just reached anew."""
+"""Time within which a client learns of a registration if no message is late, seconds.
+
+The event, a listing and the record travel some milliseconds each, or a connection more if the store was just reached
+anew.
+"""
 FENCE_SYNCS = 8
-"""Disk operations that a fence may wait for: the block before it, a larger file, the superblock, its block."""
+"""Number of disk operations that a fence may wait for: the block before it, a larger file, the superblock, its
+block."""
 _open_lac = Digest.open_lac
 """The function as it was at import: a mutant planted in it must not affect this checker."""
 
@@ -37,7 +41,7 @@ class _Evidence:
     """The highest confirmed entry that an answer proved, and the bookie that sent it (`lac_source`)."""
     lac_source: str = ""
     decided: bool = False
-    """The client has sent the change that closes the ledger."""
+    """Set once the client has sent the change that closes the ledger."""
 
 
 class Absence(Checker):

@@ -1,4 +1,4 @@
-"""What a checker is: an object with a method for each kind of event of a life.
+"""Checkers: objects with a method for each kind of event of a life.
 
 The judge (`judge.py`) updates the facts first, then calls the method on every checker.
 """
@@ -64,15 +64,15 @@ class Checker:
     def answer_delivered(self, answer: Answer) -> None: ...
     def inserted(self, ledger: LedgerFacts, insert: Insert) -> None: ...
     def deleted_by_bookie(self, ledger: LedgerFacts, bookie: BookieId) -> None:
-        """The bookie deletes its copies of the ledger's entries, by garbage collection."""
+        """Check a bookie's deletion of its copies of a ledger's entries, by garbage collection."""
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None: ...
     def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None: ...
     def force_returned(self, ledger: LedgerFacts, handle: Handle, head: EntryId) -> None:
-        """A call of force() promised that all entries up to `head` are on disk."""
+        """Check a call of force() that promised that all entries up to `head` are on disk."""
 
     def close_requested(self, ledger: LedgerFacts, client: str) -> None:
-        """The client has decided where the ledger ends and sends the change; later answers no longer count for it."""
+        """Note that the client has decided on the ledger's end and sends the change; it ignores later answers."""
 
     def convicted(self, bookie: BookieId, who: str) -> None: ...
     def recovery_started(self, ledger: LedgerFacts, client: str) -> None: ...
@@ -80,7 +80,7 @@ class Checker:
     def recovered(self, ledger: LedgerFacts, client: str, last: EntryId, length: int) -> None: ...
     def read_done(self, ledger: LedgerFacts, result: ReadResult) -> None: ...
     def bookie_started(self, bookie: BookieId) -> None:
-        """The bookie serves, again or for the first time."""
+        """Check a bookie that begins to serve, again or for the first time."""
 
     def life_ended(self) -> None:
-        """The life ends: its faults are healed, every ledger is recovered and was read in full."""
+        """Check the end of a life: faults are healed, every ledger is recovered and was read in full."""

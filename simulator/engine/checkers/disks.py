@@ -99,7 +99,7 @@ class OnDisks(Checker):
         return good
 
     def bookie_started(self, bookie: BookieId) -> None:
-        """F6: a bookie that comes back has all entries that it acknowledged and that metadata places there."""
+        """Check F6: a bookie that comes back has all entries that it acknowledged and that metadata places there."""
         one = self.facts.bookie(bookie)
         if one.wiped or one.liar or self.facts.restores:
             return
@@ -127,7 +127,7 @@ class OnDisks(Checker):
     # bookies that came back empty
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
-        """S4: in a fragment that is older than its new disk it does not count, once the writer had time to notice."""
+        """Check S4: no copy counts in a fragment older than the bookie's new disk, once the writer could notice."""
         metadata = ledger.metadata
         if metadata is None or not any(self.facts.bookie(b).reborn_at for b in write_set(metadata, entry)):
             return
@@ -150,7 +150,7 @@ class OnDisks(Checker):
     def _is_outdated(
         self, ledger: LedgerFacts, metadata: LedgerMetadata, bookie: BookieId, entry: EntryId, client: str
     ) -> bool:
-        """Whether the fragment began before the bookie came back empty, and the writer had time to notice this."""
+        """Return whether the fragment is older than the bookie's new, empty disk, and the writer had time to notice."""
         reborn_at = self.facts.bookie(bookie).reborn_at
         if reborn_at is None or self._inspector.now() < reborn_at + self._notice_s:
             return False

@@ -1,4 +1,4 @@
-"""What is known of a life: per ledger and bookie, what was submitted, claimed, acknowledged, fenced and delivered.
+"""The facts of a life: per ledger and bookie, what was submitted, claimed, acknowledged, fenced and delivered.
 
 A bookie that sent OK for an add claims to hold that entry durably. The facts come from the messages on the wire, the
 metadata and the results of clients, never from the state inside a client or bookie.
@@ -42,7 +42,7 @@ class Handle:
     wanted: list[EntryId | None] = field(default_factory=list)
     ids: list[EntryId | None] = field(default_factory=list)
     died: bool = False
-    """Its process crashed: the last results may never have reached the application."""
+    """Set if the writer's process crashed: the last results may never have reached the application."""
     closing: bool = False
     close_called_at: float | None = None
     acked: int = 0
@@ -53,7 +53,7 @@ class Handle:
 
 @dataclass(slots=True)
 class LedgerFacts:
-    """What is known of one ledger."""
+    """The facts of one ledger."""
 
     ledger: LedgerId
     digest: Digest | None = None
@@ -62,7 +62,7 @@ class LedgerFacts:
     metadata: LedgerMetadata | None = None
     version: int = -1
     records: list[tuple[float, LedgerMetadata]] = field(default_factory=list)
-    """Its metadata over time: since when, and what."""
+    """All versions of the ledger's metadata, each with the time since which it is stored."""
     deleted: bool = False
     delete_returned: bool = False
     recovery_fragment: Fragment | None = None
@@ -77,11 +77,10 @@ class LedgerFacts:
     max_lac: EntryId = -1
     max_lac_source: str = ""
     claims: dict[EntryId, dict[BookieId, bool]] = field(default_factory=dict)
-    """By entry and bookie: whether the claim is a durable one (False: acknowledged before the sync, as deferred sync
-    allows)."""
+    """Claims by entry and bookie: True for a durable one, False if acknowledged before the sync (deferred sync)."""
     claimed_at: dict[tuple[EntryId, BookieId], float] = field(default_factory=dict)
     held_since: dict[tuple[EntryId, BookieId], float] = field(default_factory=dict)
-    """When a bookie first acknowledged an entry."""
+    """Time of a bookie's first acknowledgement of an entry."""
     fenced: dict[BookieId, int] = field(default_factory=dict)
     """Bookies that answered a fencing read, with the loop step of the first such answer."""
     negatives: dict[tuple[BookieId, EntryId], float] = field(default_factory=dict)
@@ -92,7 +91,7 @@ class LedgerFacts:
     forced: EntryId = -1
     repaired: bool = False
     went_back: bool = False
-    """The metadata store went back to a state with older metadata of this ledger, or none."""
+    """Set if the metadata store was restored to a state with older metadata of this ledger, or none."""
     racks: int = 0
     """Racks that each write quorum of this ledger must span; 0: not enforced."""
 
@@ -108,7 +107,7 @@ class LedgerFacts:
 
     @property
     def promised(self) -> list[EntryId]:
-        """The ids that must survive anything within the guarantee."""
+        """Return the ids that must survive anything within the guarantee."""
         return [e for e in self.acked if not self.deferred or e <= self.forced]
 
     def holders(self, entry: EntryId, members: tuple[BookieId, ...]) -> list[BookieId]:
@@ -122,7 +121,7 @@ class LedgerFacts:
 
 
 def behind_end(metadata: LedgerMetadata | None, entry: EntryId) -> bool:
-    """Whether the ledger was closed before this entry: nobody misses it, and a "no" about it is true."""
+    """Return whether the ledger was closed before this entry: the entry is not needed, and denying it is correct."""
     return metadata is not None and metadata.closed and metadata.last_entry is not None and entry > metadata.last_entry
 
 
@@ -153,7 +152,7 @@ def write_sets(fragment: Fragment, metadata: LedgerMetadata) -> list[tuple[Booki
 
 @dataclass(slots=True)
 class BookieFacts:
-    """What is known of one bookie."""
+    """The facts of one bookie."""
 
     name: BookieId
     incarnations: list[str] = field(default_factory=list)
@@ -161,21 +160,21 @@ class BookieFacts:
     rack: str | None = None
     liar: bool = False
     damaged: bool = False
-    """Bytes of its disk were changed, or a write failed: its entries may be unreadable, but never wrong."""
+    """Set if bytes of its disk were changed, or a write failed: entries may be unreadable, but never wrong."""
     wiped: bool = False
-    """Its disk was replaced by an empty one; its earlier claims no longer count."""
+    """Set when its disk was replaced by an empty one; its earlier claims no longer count."""
     reborn: bool = False
-    """An operator replaced its disk, and it serves again, as another incarnation."""
+    """Set when an operator replaced its disk and it serves again, as another incarnation."""
     reborn_at: float | None = None
     listed_at: float = 0.0
-    """When its present registration was made: clients that never saw another one do not know its address before."""
+    """Time of its present registration: clients that never saw another one do not know its address before."""
     fence_negatives: int = 0
     limbo: bool = False
 
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of a life. `recovering` and `repairing` count running calls by client and ledger."""
+    """The facts of a life. `recovering` and `repairing` count running calls by client and ledger."""
 
     ledgers: dict[LedgerId, LedgerFacts] = field(default_factory=dict)
     bookies: dict[BookieId, BookieFacts] = field(default_factory=dict)
@@ -183,13 +182,13 @@ class Facts:
     repairing: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
     enforced: dict[str, int] = field(default_factory=dict)
-    """By client: the racks that each write quorum of its ledgers must span, from their creation on."""
+    """Number of racks that each write quorum of a client's ledgers must span from their creation on, by client."""
     unplaced: Callable[[str, BookieId], bool] = field(default=lambda who, bookie: False)
-    """Whether the client cannot know where a bookie was: that was gone before the client began to look."""
+    """Returns whether a client cannot know a bookie's rack: the bookie was gone before the client's first look."""
     strangers: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By client of another tenant: what it may do with the ledgers of this life."""
+    """Permissions of each client of another tenant on the ledgers of this life, by client."""
     restores: int = 0
-    """How often the metadata store went back to an older state."""
+    """Number of times that the metadata store was restored to an older state."""
 
     def ledger(self, ledger_id: LedgerId) -> LedgerFacts:
         facts = self.ledgers.get(ledger_id)

@@ -76,7 +76,7 @@ class BookieDuties(Checker):
             self._check_denial(ledger, request)
 
     def _fence_answered(self, ledger: LedgerFacts, request: Request, answer: Answer) -> None:
-        """F2: the fence is durable before the answer to the fencing read."""
+        """Check F2: the fence is durable before the answer to the fencing read."""
         bookie = request.bookie
         ledger.fenced.setdefault(bookie, self._steps)
         if answer.negative:

@@ -1,4 +1,4 @@
-"""What checkers may ask about the simulated world beyond the events that they get: time, disks, disturbances.
+"""The questions of checkers about the simulated world beyond their events: time, disks, disturbances.
 
 Not here: the answers (`simulator/engine/inspection.py`).
 """
@@ -12,11 +12,11 @@ from simulator.engine.pace import Pace
 
 
 class Inspector(Protocol):
-    """One life's. Times are virtual seconds. What is asked about a disk is asked as if the power was lost now."""
+    """The inspector of one life. Times are virtual seconds; disks are inspected as after a loss of power now."""
 
     @property
     def pace(self) -> Pace:
-        """How slow the life is, so that deadlines can be relative to it."""
+        """Return how slow the life is, so that deadlines can be relative to it."""
         ...
 
     def now(self) -> float:
@@ -24,7 +24,7 @@ class Inspector(Protocol):
         ...
 
     def steady(self, host: str, since: float) -> bool:
-        """Whether the host has run without pause, crash or blocked link since then."""
+        """Return whether the host has run without pause, crash or blocked link since then."""
         ...
 
     def resumed_at(self, host: str) -> float:
@@ -32,19 +32,19 @@ class Inspector(Protocol):
         ...
 
     def fenced_on_disk(self, bookie: BookieId, ledger_id: LedgerId) -> bool | None:
-        """Whether the bookie would know that the ledger is fenced or deleted; None for an unknown bookie."""
+        """Return whether the bookie would know that the ledger is fenced or deleted; None for an unknown bookie."""
         ...
 
     def entries_on_disk(
         self, bookie: BookieId, ledger_id: LedgerId, entries: list[EntryId]
     ) -> dict[EntryId, bool] | None:
-        """Which of the entries the bookie would still have after a power loss; None for an unknown bookie."""
+        """Return for each entry whether the bookie would have it after a power loss; None for an unknown bookie."""
         ...
 
     def copies_on_disk(
         self, bookie: BookieId, ledger_id: LedgerId, entries: list[EntryId]
     ) -> dict[EntryId, bytes | None] | None:
-        """What the bookie would read as these entries after a power loss; None for an unknown bookie.
+        """Return the copies that the bookie would read after a power loss; None for an unknown bookie.
 
         An entry that it does not have is None, one that it cannot read is b"".
         """
@@ -59,5 +59,5 @@ class Inspector(Protocol):
         ...
 
     def writer_gave_up(self) -> bool:
-        """Whether the client that requested the present change of metadata no longer waits for it."""
+        """Return whether the client that requested the present change of metadata no longer waits for it."""
         ...

@@ -16,7 +16,7 @@ from simulator.engine.transport import Connection
 
 
 class Identity(NamedTuple):
-    """What identifies a bookie. In an introduction an empty incarnation stands for any."""
+    """Identity of a bookie. In an introduction an empty incarnation stands for any."""
 
     cluster: bytes
     bookie: bytes
@@ -32,7 +32,7 @@ class _Exchange:
     actual: Identity | None = None
     """The identity that the server sent."""
     answered: bool = False
-    """The client has received that identity."""
+    """Set once the client has received that identity."""
     checked: bool = False
 
     @property
@@ -93,7 +93,7 @@ class Introductions:
 
 
 def _is_login(frame: bytes) -> bool:
-    """Whether the frame is of a login, which comes before the introduction."""
+    """Return whether the frame belongs to a login, which comes before the introduction."""
     message = pb.Request()
     try:
         message.ParseFromString(frame[4:])

@@ -46,7 +46,7 @@ from simulator.engine.checkers.wire import Answer, Request, Wire
 
 
 class HoldsEntry(Protocol):
-    """Whether a bookie's store has an entry."""
+    """Returns whether a bookie's store has an entry."""
 
     def __call__(self, ledger_id: LedgerId, entry: EntryId, /) -> bool: ...
 
@@ -83,7 +83,7 @@ class Judge:
     # the wire
 
     def _is_strange(self, request: Request | None) -> bool:
-        """Whether it is a stranger's: what clients must do says nothing of it, and what it is told is judged apart."""
+        """Return whether a stranger sent it: the rules of clients do not apply; `Isolation` checks the answers."""
         return request is not None and request.client in self.facts.strangers
 
     def request_sent(self, request: Request) -> None:
@@ -152,7 +152,7 @@ class Judge:
     ) -> None:
         ledger = self.facts.ledger(ledger_id)
         if new is not None and ledger.deleted and not ledger.went_back:
-            # A new ledger with a used id: what is known of the deleted one must not count for it.
+            # A new ledger with a used id: the facts of the deleted one must not apply to it.
             del self.facts.ledgers[ledger_id]
             self.facts.handles = [handle for handle in self.facts.handles if handle.ledger != ledger_id]
             ledger = self.facts.ledger(ledger_id)
@@ -179,9 +179,10 @@ class Judge:
             checker.metadata_changed(ledger, old, new, who)
 
     def metadata_restored(self, keys: Mapping[str, KeyValue], *, for_now: bool = False) -> None:
-        """The metadata store returned to an older state, with these keys. No client did this, so nothing is checked.
+        """Take over the keys of a metadata store that was restored to an older state.
 
-        `for_now`: the newest state will be restored later, so the facts stay those of the newest state.
+        No client did this, so nothing is checked. `for_now`: the newest state will be restored later, so the facts stay
+        those of the newest state.
         """
         found = {self._layout.ledger_of(key): kept for key, kept in keys.items()}
         for ledger_id, ledger in self.facts.ledgers.items():
@@ -243,8 +244,10 @@ class Judge:
         fenced: bool,
         key: bytes | None,
     ) -> None:
-        """A bookie stores a run of entries, as frames in chunk[start:end]. `key` is the master key that it has for the
-        ledger."""
+        """Check a run of entries that a bookie stores, as frames in chunk[start:end].
+
+        `key` is the master key that it has for the ledger.
+        """
         ledger = self.facts.ledgers.get(ledger_id)
         if ledger is None or ledger.key is None:
             return
@@ -272,7 +275,7 @@ class Judge:
     def deleted_by_bookie(
         self, bookie: BookieId, ledger_id: LedgerId, birth: bytes = b"", key: bytes | None = None
     ) -> None:
-        """A bookie deletes a ledger with this birth and master key from its store."""
+        """Check a bookie's deletion of a ledger with this birth and master key from its store."""
         ledger = self.facts.ledgers.get(ledger_id)
         if ledger is not None and ledger.key is not None and key not in (None, ledger.key):
             self.report.check("F14", True)
@@ -289,7 +292,7 @@ class Judge:
                 claims.pop(bookie, None)
 
     def bookie_started(self, bookie: BookieId, holds: HoldsEntry) -> None:
-        """A bookie serves again: entries that it acknowledged before their sync may be lost, or are durable now."""
+        """Update the claims of a bookie that serves again: unsynced entries may be lost, or are durable now."""
         for ledger in self.facts.ledgers.values():
             for entry, claims in ledger.claims.items():
                 if claims.get(bookie) is False:
@@ -367,7 +370,7 @@ class Judge:
         store.write_ledger = watched  # type: ignore[method-assign]  # of this store only
 
     def recovery_ended(self, client: str, ledger_id: LedgerId, last: EntryId | None, length: int | None) -> None:
-        """A client's call of recover ended; `last` is None if it failed."""
+        """Note the end of a client's call of recover; `last` is None if it failed."""
         self._count(self.facts.recovering, client, ledger_id, -1)
         if last is not None:
             for checker in self.checkers:

@@ -36,7 +36,7 @@ class Call:
 
 
 Step = Callable[[Hashable, tuple[Any, ...]], tuple[Hashable, Any]]
-"""What an operation does to a state: the state afterwards, and the result."""
+"""Applies an operation to a state; returns the state afterwards, and the result."""
 
 
 class Undecided(Exception):
@@ -44,7 +44,7 @@ class Undecided(Exception):
 
 
 def register_step(state: Hashable, operation: tuple[Any, ...]) -> tuple[Hashable, Any]:
-    """A register: ("read",), ("write", VALUE), ("cas", OLD, NEW) with the result whether it was changed."""
+    """Apply an operation to a register: ("read",), ("write", VALUE), or ("cas", OLD, NEW), which returns success."""
     match operation:
         case ("read",):
             return state, state
@@ -56,7 +56,7 @@ def register_step(state: Hashable, operation: tuple[Any, ...]) -> tuple[Hashable
 
 
 def list_step(state: Hashable, operation: tuple[Any, ...]) -> tuple[Hashable, Any]:
-    """A list that only grows: ("read",) gives it as a tuple, ("append", VALUE) its length afterwards."""
+    """Apply an operation to an append-only list: ("read",) returns a tuple, ("append", VALUE) the length afterwards."""
     held: tuple[Any, ...] = state if isinstance(state, tuple) else ()
     match operation:
         case ("read",):
@@ -105,7 +105,10 @@ class _Search:
         return self._explanation()
 
     def _next(self, done: int, state: Hashable) -> list[tuple[int, Hashable]]:
-        """What may follow: a call that began before any other that is not done yet has ended, if its result fits."""
+        """Return the steps that may follow after the calls in `done`, as (calls done, state afterwards).
+
+        A call may follow if it began before the end of every other call that is not done yet, and its result fits.
+        """
         found: list[tuple[int, Hashable]] = []
         for at in self._open(done):
             call = self._calls[at]

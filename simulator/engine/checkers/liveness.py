@@ -16,7 +16,8 @@ from simulator.engine.metadata import HOST
 
 POLL_SLACK_S = 1.0
 CHANGE_DEADLINE_S = 5.0
-"""How long an ensemble change may take while metadata and writer are undisturbed: a probe, a pause, a round trip."""
+"""Deadline of an ensemble change while metadata and writer are undisturbed (a probe, a pause, a round trip),
+seconds."""
 
 
 class Progress(Checker):
@@ -45,7 +46,7 @@ class Progress(Checker):
 
     def _poll_ended(self, request: Request) -> None:
         began = request.delivered_at or 0.0
-        # Whose ledger it is may have to be asked from metadata first: that counts as waiting, and may take longer.
+        # The bookie may have to read the ledger's owner from metadata first, which counts as waiting.
         if self._steady(request.bookie, began) and self._steady(HOST, began):
             assert request.wait_s is not None
             waited = self._now() - began
@@ -65,7 +66,7 @@ class Progress(Checker):
             self._ok.setdefault(key, {})[request.bookie] = self._now()
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
-        """L4: an entry is acknowledged soon after the last event that it needed, which may be an ensemble change."""
+        """Check L4: an entry is acknowledged soon after the last event that it needed, maybe an ensemble change."""
         metadata = ledger.metadata
         if metadata is None or handle.explicit:
             return

@@ -86,7 +86,7 @@ class HonestCopies(Checker):
             )
 
     def _check_entry_beyond_end(self, ledger: LedgerFacts, entry: EntryId, members: tuple[BookieId, ...]) -> None:
-        """An acknowledged entry is beyond the end: only a recovery that reached no honest holder may cause this."""
+        """Check an acknowledged entry beyond the end: only a recovery that reached no honest holder may cause this."""
         who = self._closer[ledger.ledger]
         reachable = [b for b in self._honest_holders(ledger, entry, members) if self._could_reach(b, who, ledger)]
         self.report.check(

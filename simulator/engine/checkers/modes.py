@@ -147,7 +147,7 @@ class Modes(Checker):
                 self.report.situation("an ensemble changed under a rule of places")
         if ledger.racks and new.closed and old is not None and not old.closed:
             self._check_racks_at_close(ledger, new, who)
-        recovers = self.facts.recovering.get((who, ledger.ledger))  # it puts others in places as writers do
+        recovers = self.facts.recovering.get((who, ledger.ledger))  # a recovery replaces members as writers do
         if old is not None and self.facts.repairing.get((who, ledger.ledger)) and not recovers:
             self._check_replacements(ledger, old, new, who)
 
@@ -170,7 +170,7 @@ class Modes(Checker):
         )
 
     def _check_racks_at_close(self, ledger: LedgerFacts, metadata: LedgerMetadata, who: str) -> None:
-        """M5 for who closes: writers close what was acknowledged, recoveries what they wrote back."""
+        """Check M5 at a close: writers close what was acknowledged, recoveries what they wrote back."""
         for entry in range(metadata.last_fragment.first_entry, (metadata.last_entry or -1) + 1):
             holders = ledger.holders(entry, write_set(metadata, entry))
             self.report.check(
@@ -185,7 +185,7 @@ class Modes(Checker):
             )
 
     def answer_sent(self, answer: Answer) -> None:
-        """Look at how often a copy completes an ack quorum that is not enough."""
+        """Count how often a copy completes an ack quorum that does not span enough racks."""
         request = answer.request
         if request is None or request.kind != "add" or answer.code is not Code.OK:
             return

@@ -52,7 +52,7 @@ class Reads(Checker):
             self.report.situation("batch read cut by size")
 
     def lac_seen(self, ledger: LedgerFacts, who: str, before: EntryId, lac: EntryId) -> None:
-        """S17: no LAC is above all that is known: from the writer, the last fragment's start and the ledger's end."""
+        """Check S17: no LAC is above the writer's LACs, the last fragment's start and the ledger's end."""
         if who == ledger.writer or ledger.metadata is None or lac < 0:
             return
         known = max(

@@ -14,7 +14,7 @@ from simulator.engine.checkers.wire import Answer, Request
 
 
 class RecoveryDuties(Checker):
-    """What a recovery must do, and that only recoveries, writers and repairs fence or change metadata."""
+    """The duties of a recovery; and only recoveries, writers and repairs fence or change metadata."""
 
     def __init__(self, facts: Facts, report: Report) -> None:
         super().__init__(facts, report)
@@ -149,7 +149,7 @@ class RecoveryDuties(Checker):
                     self._check_evidence(ledger, old, new, who)
 
     def _check_evidence(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:
-        """F13: the recovery had answers of enough bookies of each write set, and enough denials of the next id."""
+        """Check F13: the recovery had enough answers of each write set, and enough denials of the next id."""
         answered = self._answered.get((who, ledger.ledger), {})
         fragment = old.last_fragment
         for window in write_sets(fragment, old):

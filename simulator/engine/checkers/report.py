@@ -1,4 +1,4 @@
-"""What the checkers found: how often each invariant was evaluated, which situations were reached, what was violated."""
+"""The findings of the checkers: evaluations of each invariant, situations that were reached, violations."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Content(Checker):
     """S6, S7, S13: every copy of an id is what the writer submitted as that id."""
 
     def request_sent(self, request: Request) -> None:
-        """The writer's first request with an id defines its copy, for which S6 and S13 must hold."""
+        """Define the copy of an id by the writer's first request with it, for S6 and S13."""
         if request.kind != "add" or request.recovery:
             return
         ledger = self.facts.ledgers.get(request.ledger)

@@ -21,14 +21,14 @@ Outcome = Literal["ok", "aborted", "unknown"]
 
 
 class Append(NamedTuple):
-    """A value, unique in the history, at the end of the list `key`."""
+    """An append of a value, unique in the history, to the list `key`."""
 
     key: str
     value: Hashable
 
 
 class Read(NamedTuple):
-    """The whole list `key`."""
+    """A read of the whole list `key`."""
 
     key: str
     values: tuple[Hashable, ...]
@@ -36,7 +36,10 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What a client did in one step. Without `ended` nobody knows when it took effect; "unknown" means: if it did."""
+    """The operations that a client executed in one step.
+
+    `ended` None: the time at which it took effect is not known. Outcome "unknown": it may not have taken effect at all.
+    """
 
     name: str
     operations: tuple[Append | Read, ...]
@@ -79,7 +82,7 @@ class _Judge:
         }
 
     def _reads(self) -> Iterable[tuple[int, str, tuple[Hashable, ...]]]:
-        """What each transaction read of others: the list without its own appends before."""
+        """Yield what each committed transaction read of others: (number, key, the list before its own appends)."""
         for number, one in enumerate(self._history):
             if one.outcome != "ok":
                 continue
@@ -94,7 +97,7 @@ class _Judge:
     # -- reads by themselves ------------------------------------------------------------------------------
 
     def bad_reads(self) -> str:
-        """A read that misses what its own transaction did, has a value twice, or one that nobody committed."""
+        """Return a read without its own appends, with a value twice, or with one that was not committed; or ""."""
         for one in self._history:
             own: dict[str, list[Hashable]] = defaultdict(list)
             for operation in one.operations:
@@ -124,7 +127,7 @@ class _Judge:
         return ""
 
     def bad_order(self) -> str:
-        """Two reads of a list of which neither is the beginning of the other."""
+        """Return two reads of a list of which neither is a prefix of the other, or ""."""
         for number, key, values in self._reads():
             longest = self._versions[key]
             if longest[: len(values)] != values:
@@ -134,7 +137,7 @@ class _Judge:
     # -- the graph ----------------------------------------------------------------------------------------
 
     def cycle(self) -> str:
-        """A cycle of transactions each of which must come before the next."""
+        """Return a cycle of transactions each of which must come before the next, or ""."""
         edges: dict[_Node, dict[_Node, str]] = defaultdict(dict)
         for key, values in self._versions.items():
             for before, after in pairwise(values):
@@ -159,7 +162,7 @@ class _Judge:
             edges["t", before].setdefault(("t", after), why)
 
     def _add_time(self, edges: dict[_Node, dict[_Node, str]]) -> None:
-        """Ends in the order of time form a chain; each transaction leads into it and comes out of it once."""
+        """Add edges of real time: ends form a chain in time, which each transaction enters and leaves once."""
         timed = [number for number in sorted(self._committed) if self._history[number].ended is not None]
         ends = sorted({self._history[number].ended or 0.0 for number in timed})
         place = {end: at for at, end in enumerate(ends)}
@@ -185,7 +188,7 @@ class _Judge:
 
 
 def _find_cycle(edges: dict[_Node, dict[_Node, str]]) -> list[_Node]:
-    """A cycle, by a search in depth that remembers its path; empty if there is none."""
+    """Return a cycle, by a depth-first search that remembers its path; empty if there is none."""
     done: set[_Node] = set()
     for root in sorted(edges):
         path: dict[_Node, None] = {}

@@ -8,7 +8,7 @@ from simulator.engine.checkers.wire import Answer
 
 _READS = ("read", "batch", "poll", "read_lac", "list")
 _TELLING = (Code.OK, Code.NO_ENTRY, Code.NO_LEDGER, Code.FENCED)
-"""Codes that say something of a ledger to who may not ask."""
+"""Answer codes that reveal something about a ledger, so that a client without permission must not get them."""
 
 
 class Isolation(Checker):

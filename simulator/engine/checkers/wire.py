@@ -68,7 +68,7 @@ class Answer:
 
     @property
     def negative(self) -> bool:
-        """Whether the bookie denies that the entry or ledger exists."""
+        """Return whether the bookie denies that the entry or ledger exists."""
         return self.code is Code.NO_ENTRY or self.code is Code.NO_LEDGER
 
 
@@ -82,7 +82,7 @@ class _Channel:
 
 
 class WireEvents(Protocol):
-    """What receives the requests and answers. "Sent" is when a process writes a message to its connection."""
+    """Receives the requests and answers. "Sent" is when a process writes a message to its connection."""
 
     def request_sent(self, request: Request, /) -> None: ...
     def request_delivered(self, request: Request, /) -> None: ...
@@ -131,7 +131,7 @@ class Wire:
 
 
 def _is_v2(frame: bytes) -> bool:
-    """Whether the frame is of protocol v2: it begins with a version byte, a v3 frame with a larger protobuf tag."""
+    """Return whether the frame is of protocol v2: it begins with a version byte, v3 with a larger protobuf tag."""
     return len(frame) > 4 and frame[4] <= 2
 
 

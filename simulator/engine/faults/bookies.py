@@ -20,7 +20,7 @@ async def kill_one(f: FaultRunner) -> None:
 
 
 async def kill_pair(f: FaultRunner) -> None:
-    """Two members of one ensemble die at the same moment."""
+    """Kill two members of one ensemble at the same moment."""
     for ledger in f.world.judge.facts.ledgers.values():
         if ledger.metadata is not None and not ledger.metadata.closed:
             members = list(ledger.metadata.last_fragment.ensemble)
@@ -41,7 +41,7 @@ async def kill_pair(f: FaultRunner) -> None:
 
 
 async def slow_one_kill_another(f: FaultRunner) -> None:
-    """One bookie of the ensemble answers the writer slowly, then another one dies.
+    """Slow down a bookie's answers to the writer, then kill another bookie of the ensemble.
 
     Later entries are complete then, but their acknowledgements wait for an earlier entry that is not.
     """
@@ -77,7 +77,7 @@ async def power_loss_everywhere(f: FaultRunner) -> None:
 
 
 async def crash_at_op(f: FaultRunner) -> None:
-    """A bookie dies in one of its next 30 disk operations."""
+    """Kill a bookie in one of its next 30 disk operations."""
     machine, power = f.choose_machine(), f.rng.random() < 0.6
     process = machine.process
     if process is None or process.dead:
@@ -87,7 +87,7 @@ async def crash_at_op(f: FaultRunner) -> None:
 
 
 async def crash_at_await(f: FaultRunner) -> None:
-    """A bookie dies at one of the next 300 steps of its process."""
+    """Kill a bookie at one of the next 300 steps of its process."""
     machine, power = f.choose_machine(), f.rng.random() < 0.5
     process = machine.process
     if process is None or process.dead:

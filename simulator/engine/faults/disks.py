@@ -21,7 +21,7 @@ async def read_error(f: FaultRunner) -> None:
 
 
 async def fill_disk(f: FaultRunner) -> None:
-    """A disk has hardly any space for a while. A loss of power meanwhile replaces the device's model, not its size."""
+    """Leave hardly any space on a disk for a while. A loss of power replaces the device's model, not its size."""
     device = f.choose_machine().device
     before = device.model.total_bytes
     device.model.total_bytes = device.model.used_bytes() + f.rng.choice((0, 1024, 70_000, 300_000))
@@ -38,7 +38,7 @@ async def flip_block(f: FaultRunner) -> None:
 
 
 async def wipe_disk(f: FaultRunner) -> None:
-    """The disk is replaced by an empty one: the bookie must refuse to serve under its old id (M8)."""
+    """Replace a disk by an empty one: the bookie must refuse to serve under its old id (M8)."""
     machine = f.choose_machine()
     facts = f.world.judge.facts.bookie(machine.name)
     facts.wiped = True

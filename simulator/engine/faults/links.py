@@ -76,7 +76,7 @@ async def slow_links(f: FaultRunner) -> None:
 
 
 async def replay_requests(f: FaultRunner) -> None:
-    """Old requests arrive again, on a connection of their own; the responses reach no client."""
+    """Send old requests again, on a connection of their own; the responses reach no client."""
     await f.wait_a_while(2.0)
     if not f.recorded:
         return

@@ -35,7 +35,7 @@ def _ready_machines(f: FaultRunner) -> list[Machine]:
 
 
 def _remembers_later_version(f: FaultRunner, machine: Machine, then: dict[str, int]) -> bool:
-    """Whether the bookie confirmed a change of its witness key after the snapshot `then` was made.
+    """Return whether the bookie confirmed a change of its witness key after the snapshot `then` was made.
 
     It must have written this to its file: a bookie that dies before may accept the older store.
     """
@@ -126,13 +126,18 @@ async def restore_older_directory(f: FaultRunner) -> None:
 
 
 def _serves(machine: Machine) -> bool:
-    """A function, because a type checker takes an attribute that was false for false after an await, too."""
+    """Return whether the bookie serves.
+
+    This is a function because a type checker takes an attribute that was false for false after an await, too.
+    """
     return machine.ready
 
 
 def _witnessed_position(f: FaultRunner, machine: Machine) -> tuple[str, int, int, int] | None:
-    """What the witness key says of a bookie's directory: incarnation, number of starts, and the log's end as (segment,
-    offset). None if there is no such key."""
+    """Return a bookie's directory according to its witness key; None if there is no such key.
+
+    The parts are the incarnation, the number of starts, and the log's end as (segment, offset).
+    """
     for key, kept in f.world.metadata.snapshot().keys.items():
         if key.endswith(f"/witness/{machine.name}"):
             statement = parse_statement(key, kept.value)

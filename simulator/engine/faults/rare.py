@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def flip_table(f: FaultRunner) -> None:
-    """A page of the ledger table, which says what old ledgers are fenced, is damaged: the bookie may deny nothing."""
+    """Damage a page of the ledger table, which holds the fences of old ledgers: the bookie may deny nothing."""
     for _ in range(60):
         machine = f.choose_machine()
         if f.stage.over or (machine.running and damage.flip_table(machine.device, f.rng)):
@@ -31,7 +31,7 @@ async def flip_table(f: FaultRunner) -> None:
 
 
 async def flip_superblock(f: FaultRunner) -> None:
-    """The superblock is damaged, so nothing says which files make up the store: the bookie must refuse to start."""
+    """Damage the superblock, the list of the store's files: the bookie must refuse to start."""
     machine = f.choose_machine()
     if not machine.running:
         return
@@ -46,7 +46,7 @@ async def flip_superblock(f: FaultRunner) -> None:
 
 
 async def lose_reply_then_metadata(f: FaultRunner) -> None:
-    """A bookie dies, the reply to its writer's change of metadata is lost, and the metadata store is unavailable."""
+    """Kill a bookie, lose the reply to its writer's change of metadata, then make the metadata store unavailable."""
     for ledger in f.world.judge.facts.ledgers.values():
         if ledger.metadata is not None and not ledger.metadata.closed:
             server, keys = f.world.metadata, f.world.stores.ledger_keys
@@ -65,12 +65,12 @@ async def lose_reply_then_metadata(f: FaultRunner) -> None:
 
 
 async def replace_disk(f: FaultRunner) -> None:
-    """An operator replaces a disk and deletes the cookie: the bookie comes back empty, under its old id."""
+    """Replace a disk and delete the cookie, as an operator does: the bookie comes back empty, under its old id."""
     await _replace_disk(f, f.choose_machine())
 
 
 async def put_old_disk_back(f: FaultRunner) -> None:
-    """A disk was replaced, and later the old one is put back: the bookie must refuse to start from it."""
+    """Replace a disk, and later put the old one back: the bookie must refuse to start from it."""
     world, machine = f.world, f.choose_machine()
     if not machine.ready:
         return
@@ -97,7 +97,7 @@ async def put_old_disk_back(f: FaultRunner) -> None:
 
 
 async def _replace_disk(f: FaultRunner, machine: Machine) -> bool:
-    """Whether the bookie serves again, empty."""
+    """Replace a bookie's disk by an empty one and delete its cookie. Return whether the bookie serves again."""
     world = f.world
     facts = world.judge.facts.bookie(machine.name)
     machine.away = facts.wiped = True
@@ -121,7 +121,7 @@ async def _replace_disk(f: FaultRunner, machine: Machine) -> bool:
 
 
 def _suit_flip_table(plan: Plan) -> None:
-    """The table is used for ledgers that are no longer written, so there must be several."""
+    """Give the life several ledgers: only those that are no longer written use the table."""
     use_small_files(plan)
     plan.writers = 3
 

@@ -1,4 +1,4 @@
-"""Which faults there are, how often a life gets each, and which lives each one suits.
+"""The registry of faults: how often a life gets each one, and which lives each one suits.
 
 Not here: running the faults of a life (`runner.py`), choosing them (`simulator/engine/plan.py`).
 """
@@ -24,7 +24,7 @@ class RunFault(Protocol):
 
 
 class FitsPlan(Protocol):
-    """Whether a life with this plan may get the fault."""
+    """Returns whether a life with this plan may get the fault."""
 
     def __call__(self, plan: Plan, /) -> bool: ...
 
@@ -44,7 +44,8 @@ def _change_nothing(plan: Plan) -> None:
 
 
 def crashes_only(plan: Plan) -> bool:
-    """Nobody lies, and no rule of racks or late syncs says that one bookie's loss may cost an entry."""
+    """Return whether bookies only crash: no liar, racks or deferred sync by which one bookie's loss may cost
+    entries."""
     return not plan.liar and not plan.racks and not plan.deferred
 
 

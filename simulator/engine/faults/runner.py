@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedLife(Protocol):
-    """What a fault may know of its life, whether of ledgers or of streams. `over`: faults no longer begin."""
+    """The parts of a life, of ledgers or of streams, that a fault may use. `over`: faults no longer begin."""
 
     @property
     def world(self) -> World: ...
@@ -61,7 +61,7 @@ class FaultRunner:
     # choices
 
     def choose_machine(self) -> Machine:
-        """A random bookie's machine; one that is in the ensemble of a ledger if there is any."""
+        """Return a random bookie's machine, of the ensemble of a ledger if there is any."""
         machines = list(self.world.machines.values())
         members = [
             m

@@ -29,7 +29,7 @@ async def _compact(f: FaultRunner, machine: Machine) -> None:
 
 
 async def compact_small_files(f: FaultRunner) -> None:
-    """The log begins a new file every few entries; bookies compact and restart repeatedly."""
+    """Compact bookies repeatedly and crash some of them; a log file holds only a few entries (`use_small_files`)."""
     for _ in range(f.rng.choice((3, 6, 9))):
         await asyncio.sleep(f.rng.random() * f.plan.busy_s * 0.5)
         machine = f.choose_machine()
@@ -39,7 +39,7 @@ async def compact_small_files(f: FaultRunner) -> None:
 
 
 async def crash_in_sync(f: FaultRunner) -> None:
-    """A bookie dies while a block is on its way to the device."""
+    """Kill a bookie while a block is on its way to the device."""
     machine = f.choose_machine()
     for _ in range(400):
         if machine.device.syncing and machine.ready:
@@ -49,7 +49,7 @@ async def crash_in_sync(f: FaultRunner) -> None:
 
 
 async def flip_index(f: FaultRunner) -> None:
-    """A byte of a sealed file's footer changes: the footer is rebuilt from the file's blocks, and nothing is lost."""
+    """Change a byte of a sealed file's footer: the footer is rebuilt from the file's blocks, and nothing is lost."""
     for _ in range(3):
         await asyncio.sleep(f.rng.random() * f.plan.busy_s * 0.5)
         machine = f.choose_machine()
@@ -58,7 +58,7 @@ async def flip_index(f: FaultRunner) -> None:
 
 
 async def damage_log_end(f: FaultRunner) -> None:
-    """A bookie is killed, then the end of its log is damaged or cut off.
+    """Kill a bookie, then damage or cut off the end of its log.
 
     It must answer "unknown" for the entries that it acknowledged last, and not that they do not exist.
     """
@@ -73,9 +73,10 @@ async def damage_log_end(f: FaultRunner) -> None:
 
 
 async def damage_log_end_after_power_loss(f: FaultRunner) -> None:
-    """Like `damage_log_end`, but after a loss of power, which also removed the page that witnesses the log's end.
+    """Damage the end of a log after a loss of power, which also removed the page that witnesses the log's end.
 
-    Sometimes the log was idle before, so that an empty block follows what was acknowledged last.
+    Sometimes the log was idle before, so that an empty block follows what was acknowledged last. After a kill:
+    `damage_log_end`.
     """
     idle = f.rng.random() < 0.6
     for _ in range(40):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def start_foreign_bookies(f: FaultRunner) -> None:
-    """Bookies of another cluster, with the ids of this one's or with others, listen at one or two of its addresses."""
+    """Start bookies of another cluster at one or two addresses of this one, under ids of this cluster or others."""
     others = ForeignBookies(f.world)
     taken = [
         machine
@@ -38,8 +38,10 @@ async def start_foreign_bookies(f: FaultRunner) -> None:
 
 
 async def start_new_bookie_at_address(f: FaultRunner) -> None:
-    """A new bookie of ours, with a new id and an empty disk, boots where one has died; both go on at other times: the
-    old one where it was, the new one at an address of its own."""
+    """Start a new bookie with a new id and an empty disk at the address of a dead one.
+
+    Both go on at other times: the old one where it was, the new one at an address of its own.
+    """
     world, old = f.world, f.choose_machine()
     name = f"new-{old.name}"
     if old.away or name in world.machines or old.host != old.name:
@@ -62,7 +64,7 @@ async def start_new_bookie_at_address(f: FaultRunner) -> None:
 
 
 def _fits(plan: Plan) -> bool:
-    # A liar is a liar by its address, and a bookie that is gone for good cannot be taken away.
+    # The liar is chosen by its address, and the address of a bookie that is gone for good cannot be taken.
     return not plan.liar and not plan.hung_for_good
 
 

@@ -28,7 +28,7 @@ def _no_time_left(self: recover._MembersTime) -> None:
 
 
 def _unverified_lac(ledger_id: int, digest: Digest, packet: bytes | None, stored: bytes | None) -> int:
-    """The LACs in the answer, without a check of their digests."""
+    """Return the LACs in the answer, without a check of their digests."""
     lacs = [int.from_bytes(packet[8:16], "big", signed=True)] if packet else []
     lacs += [int.from_bytes(stored[16:24], "big", signed=True)] if stored else []
     return max(lacs, default=NO_ENTRY)

@@ -1,4 +1,4 @@
-"""What a mutant is: a planted bug, and where it must be caught.
+"""The definition of a mutant: a planted bug, and where it must be caught.
 
 Not here: how bugs are planted (`simulator/engine/planting.py`, `simulator/engine/edits.py`).
 """
@@ -13,7 +13,7 @@ from simulator.engine.planting import Patches
 
 
 class SuitsPlan(Protocol):
-    """Whether the bug may be caught in a life with this plan."""
+    """Returns whether the bug may be caught in a life with this plan."""
 
     def __call__(self, plan: Plan, /) -> bool: ...
 
@@ -38,4 +38,4 @@ class Mutant:
     lives: SuitsPlan = any_plan
     seeds: int = 200
     scenario_seeds: int = 1
-    """With so many seeds each directed schedule is run; 0 is the first."""
+    """Number of seeds with which each directed schedule is run, beginning with seed 0."""

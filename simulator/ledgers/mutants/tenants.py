@@ -1,4 +1,4 @@
-"""Planted bugs of authorisation and quotas: somebody is let in who may not, or a full namespace loses entries."""
+"""Planted bugs of authorisation and quotas: clients get in without permission, or a full namespace loses entries."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ _slot_failed = EnsembleChange.slot_failed
 async def _no_recovery(services: Any, ledger_id: int, **kwargs: Any) -> Any:
     class Nothing:
         async def close(self) -> None:
-            """Nothing was opened."""
+            """Do nothing: nothing was opened."""
 
     return Nothing()
 

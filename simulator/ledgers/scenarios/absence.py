@@ -11,7 +11,7 @@ from simulator.ledgers.scenarios.script import Script
 
 
 def start_lying(s: Script, bookie: str, *tricks: str) -> None:
-    """The bookie lies from now on. New ledgers have a MAC digest."""
+    """Make the bookie lie from now on. New ledgers have a MAC digest."""
     s.plan.digest = DigestType.MAC
     s.facts.bookie(bookie).liar = True
     s.fabric.tamperers[bookie] = Liar(s.world.rng, tricks)

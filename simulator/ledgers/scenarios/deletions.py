@@ -1,7 +1,7 @@
 """A life of deletions: recorded ones and absence without a record, beside kills, an older store and bookies away.
 
-The order of what happens comes from the seed. What is expected is computed here from what was asked of the store, and
-not with the code that it is to judge. Not here: reading and writing (`simulator/ledgers/life.py`).
+The seed decides the order of events. The expected results are computed here from the requests to the store, and not
+with the code under test. Not here: reading and writing (`simulator/ledgers/life.py`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from simulator.ledgers.scenarios.script import Script
 
 INVARIANTS = ("M12", "M13", "M14")
 BUCKET_IDS = 1 << 14
-"""Ids of one key of recorded deletions, as docs/reference/metadata.md has it."""
+"""Number of ledger ids under one key of recorded deletions (docs/reference/metadata.md)."""
 MOST_VANISHED, FORGED = 2, 4
 LOOKS_S = 12.0
-"""Longer than two listings of a bookie are apart."""
+"""Time that exceeds the interval between two listings of a bookie, seconds."""
 NAMES = ("b1", "b2", "b3")
 
 
 class DeletionsLife:
-    """What was done to each ledger, and the actions of a life. Bookies may lack a ledger only if it is in `gone`."""
+    """The expected state of each ledger, and the actions of a life.
+
+    Bookies may lack a ledger only if it is in `recorded` or `absent`.
+    """
 
     def __init__(self, s: Script) -> None:
         self.s, self.rng = s, random.Random(f"deletions {s.world.seed}")
@@ -39,9 +42,9 @@ class DeletionsLife:
         self.live: list[LedgerId] = []
         self.recorded: set[LedgerId] = set()
         self.absent: set[LedgerId] = set()
-        """Removed without a record, few at once."""
+        """Ledgers whose metadata was removed without a recorded deletion, one at a time."""
         self.kept: set[LedgerId] = set()
-        """Nobody deleted them: the store lost them, or they have metadata again."""
+        """Ledgers that bookies must keep: the store lost their metadata, or they got metadata again."""
 
     async def create(self, ledger_id: LedgerId | None = None) -> None:
         options = {} if ledger_id is None else {"ledger_id": ledger_id}
@@ -57,7 +60,10 @@ class DeletionsLife:
         return self.live.pop(self.rng.randrange(len(self.live)))
 
     async def delete(self, one: LedgerId, lost: str = "") -> None:
-        """Delete a ledger, as a client does; `lost` says when the connection breaks around the record: M12."""
+        """Delete a ledger as a client does, and check M12.
+
+        `lost`: the connection breaks "before" or "after" the record's change; empty: it does not break.
+        """
         s = self.s
         if lost:
             s.world.metadata.lose_next(lost, s.world.loop.world.name, "/deleted/")
@@ -77,7 +83,8 @@ class DeletionsLife:
             await self.delete(self.take(), self.rng.choice(("", "before", "after")))
 
     async def delete_unrecorded(self) -> None:
-        """A ledger goes as Apache's clients delete it, after others that wait: the brake does not count those."""
+        """Delete a ledger as Apache's clients do, without a record; ledgers that wait already do not count for the
+        brake."""
         one = self.take()
         key = await self.s.setup.ledger_key(one)
         await self.s.setup.keys.delete(key, (await self.s.setup.keys.get(key)).version)
@@ -85,7 +92,7 @@ class DeletionsLife:
         await asyncio.sleep(LOOKS_S)
 
     async def forge_absence(self) -> None:
-        """The store loses more of what it listed than may go unasked."""
+        """Remove the metadata of more ledgers than a bookie deletes without an operator's confirmation."""
         some = [self.take() for _ in range(FORGED)]
         keys = [await self.s.setup.ledger_key(one) for one in some]
         await self.s.setup.keys.multi([Delete(key, (await self.s.setup.keys.get(key)).version) for key in keys])
@@ -93,7 +100,7 @@ class DeletionsLife:
         await asyncio.sleep(LOOKS_S)
 
     async def delete_while_away(self) -> None:
-        """A bookie is away for long while ledgers are deleted, and one of them gets metadata again meanwhile (M13)."""
+        """Delete ledgers while a bookie is away for long; one of them gets metadata again meanwhile (M13)."""
         away = self.rng.choice(NAMES[1:])
         self.s.kill(away)
         again, other = self.take(), self.take()
@@ -107,7 +114,7 @@ class DeletionsLife:
         self._check_kept(again, (away,), "M13")
 
     async def go_back(self) -> None:
-        """The store goes back to before some deletions and creations for a while: no bookie acts on that."""
+        """Restore the store for a while to before some deletions and creations: no bookie may act on that."""
         older = self.s.world.metadata.snapshot()
         await asyncio.sleep(LOOKS_S)
         await self.create()
@@ -120,10 +127,10 @@ class DeletionsLife:
         await asyncio.sleep(LOOKS_S)
 
     async def restore(self) -> None:
-        """The metadata are restored from an older backup for good, and an operator accepts that.
+        """Restore the metadata from an older backup for good, and let an operator accept that.
 
-        What was made since is absent without a record, and stays. What was deleted since and came back is deleted
-        again before anybody uses the store, and ids go on beyond all that were given.
+        Ledgers created since the backup are absent without a record, and stay. Ledgers deleted since, which came back,
+        are deleted again before the store is used, and new ids are higher than all that were given.
         """
         s, older = self.s, self.s.world.metadata.snapshot()
         await asyncio.sleep(LOOKS_S)
@@ -134,7 +141,7 @@ class DeletionsLife:
         given = await s.setup.allocate_ledger_id()
         await asyncio.sleep(LOOKS_S)
         s.world.restore_metadata(older)
-        s.setup = s.world.store(s.world.loop.world, s.world.rng)  # sessions ended with the store that went back
+        s.setup = s.world.store(s.world.loop.world, s.world.rng)  # the restore ended all sessions
         await set_history(s.setup, replace(await s.setup.history(), accepted=False))
         await asyncio.sleep(self.rng.choice((0.0, LOOKS_S)))
         again = (await accept(s.setup, self.rng)).deleted_again
@@ -151,7 +158,7 @@ class DeletionsLife:
         await asyncio.sleep(2 * LOOKS_S)
 
     async def create_again(self) -> None:
-        """Whoever makes a ledger under a deleted id, and tries again what was interrupted, is refused (M12)."""
+        """Check that creating a ledger again under a deleted id, as an interrupted client may, is refused (M12)."""
         for one in sorted(self.recorded):
             try:
                 await self.s.setup.ledgers.create(one, serialise(self.records[one]), chosen=False)
@@ -161,7 +168,7 @@ class DeletionsLife:
                 self.s.world.report.check("M12", False, "ledger {} was made again after its deletion", one)
 
     def check_end(self) -> None:
-        """M14: everything deleted is gone, and nothing else is. Ids that may have been given twice wait for a word."""
+        """Check M14: everything deleted is gone, and nothing else. Ids that may be given twice wait for an operator."""
         for one in sorted(self.recorded | self.absent):
             held = [name for name in NAMES if self._holds(name, one) and not self._waits(name, one)]
             self.s.world.report.check("M14", not held, "ledger {} was deleted, and {} hold it", one, held)
@@ -173,7 +180,7 @@ class DeletionsLife:
         self.s.world.report.check(rule, not lack, "ledger {} was not deleted, and {} lack it", one, lack)
 
     def _waits(self, name: BookieId, one: LedgerId) -> bool:
-        """Whether the bookie met a restored history when it had ids up to this one or beyond."""
+        """Return whether the bookie met a restored history when it had ids up to this one or beyond."""
         bookie = self.s.world.machines[name].bookie
         witness = bookie.witness if bookie is not None else None
         return witness is not None and one <= witness.memory.settled

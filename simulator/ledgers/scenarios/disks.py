@@ -105,7 +105,7 @@ async def limbo_ends(s: Script) -> None:
             code = await s.world.join(s.process("f1"), ask(entry), "ask")
             s.world.report.check("F6", not code.explicit_negative, "b1 denies entry {}, which it may have had", entry)
 
-    await asyncio.sleep(60.0)  # it looked several times, while the ledger was open
+    await asyncio.sleep(60.0)  # the bookie checked its limbo several times, while the ledger was open
     await never_denied()
     s.world.report.check("F6", store.limbo, "limbo is over although ledger {} is open", w.ledger)
     assert await actor.recover(client, w.ledger)

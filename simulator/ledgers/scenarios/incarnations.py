@@ -1,4 +1,4 @@
-"""Directed schedules about who is who over time: old disks, and processes that hung while their id was given away."""
+"""Directed schedules of incarnations: old disks, and processes that hung while their id was given away."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def _until_unregistered(s: Script) -> None:
 
 
 async def _recovery_finds_nobody(s: Script, ledger: LedgerId) -> None:
-    """Nobody but the old incarnation could answer: the ledger must not be closed, and certainly not too early."""
+    """Check that a recovery that only the old incarnation could answer does not close the ledger."""
     s.world.pause("b2")
     actor = await s.recoverer()
     assert actor.client is not None

@@ -259,7 +259,7 @@ async def late_look(s: Script) -> None:
     s.fabric.slow("b3", HOST, 0.5)
     w.append(3)
     await s.until(lambda: w.acked == 3, "acks")
-    w.writer._engine.close_copies_s = 0.0  # it does not wait for b3
+    w.writer._engine.close_copies_s = 0.0  # the close does not wait for the copies of b3
     w.writer._engine._services.lagging.add = lambda *_: None  # type: ignore[method-assign]  # nor copy to it later
     await s.world.join(s.process("w1"), w.writer.close(wait=False), "close")
     s.expect(not s.claimed(w.ledger, 2, "b3"), "b3 was not late")

@@ -1,4 +1,4 @@
-"""Directed schedules of quotas: a namespace that is full, one over its rate, and what was acknowledged there."""
+"""Directed schedules of quotas: a full namespace, one over its rate, and the entries that were acknowledged there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulator.ledgers.scenarios.script import Script, ScriptedWriter
 
 
 async def _limit(s: Script, **quotas: int | None) -> None:
-    """Set quotas of the namespace that all ledgers here are of; they are in force when it returns."""
+    """Set quotas of the namespace of all ledgers here; they are in force when this returns."""
     await TenantStore(s.setup).set_quotas("default", quotas)
 
     def known() -> bool:

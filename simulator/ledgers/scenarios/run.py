@@ -1,4 +1,4 @@
-"""Runs one directed schedule in a world of its own and says what was violated."""
+"""Runs one directed schedule in a world of its own and returns the violations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Shape = tuple[int, int, int]
 
 
 class PlaySchedule(Protocol):
-    """Plays a directed schedule with a script. Raises ScheduleFailed where it does not come about."""
+    """Plays a directed schedule with a script. Raises ScheduleFailed if its situation does not come about."""
 
     def __call__(self, script: Script, /) -> Awaitable[None]: ...
 
@@ -48,7 +48,7 @@ class Scenario:
     metadata: tuple[str, ...] = ("memory", "zk+hierarchical")
     """The kinds of metadata stores on which the schedule is possible."""
     bookie: BookieConfig | None = None
-    """The configuration of bookies, where it is not the default."""
+    """The configuration of bookies; None: the default."""
 
 
 SCENARIOS: dict[str, Scenario] = {

@@ -1,4 +1,4 @@
-"""What directed schedules are written with: a small cluster, named clients, blocked links, crashes, and waiting."""
+"""The tools of directed schedules: a small cluster, named clients, blocked links, crashes, and waiting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Condition(Protocol):
 
 @dataclass(slots=True)
 class ScriptedWriter:
-    """A writer that appends when the script says so. `submitted` counts its appends."""
+    """A writer that appends only at the script's calls. `submitted` counts its appends."""
 
     actor: WriterActor
     writer: Writer
@@ -62,12 +62,15 @@ class ScriptedWriter:
 
     @property
     def idle(self) -> bool:
-        """No append is pending."""
+        """Return whether no append is pending."""
         return len(self.handle.results) >= self.submitted and "pending" not in self.handle.results
 
 
 class Script:
-    """`shape` is (E, Qw, Qa); bookies are b1 to bN, an ensemble is (b1, ..., bE) in this order where asked for."""
+    """The cluster of a directed schedule. `shape` is (E, Qw, Qa), bookies are b1 to bN.
+
+    An ensemble is (b1, ..., bE) in this order where the schedule asks for it.
+    """
 
     def __init__(self, world: World, plan: Plan) -> None:
         self.world, self.plan = world, plan
@@ -220,7 +223,7 @@ class Script:
             await asyncio.sleep(0.0002)
 
     async def await_appends(self, writer: ScriptedWriter, deadline_s: float = 60.0) -> None:
-        """L3: every append of the writer ends."""
+        """Wait until every append of the writer has ended (L3)."""
         with suppress(ScheduleFailed):
             await self.until(lambda: writer.idle, "appends end", deadline_s)
         self.world.report.check(

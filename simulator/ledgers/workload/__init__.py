@@ -1,4 +1,4 @@
-"""What clients do in a life: write, read, tail, recover, delete, repair, attack. The judge gets every result.
+"""The clients of a life: they write, read, tail, recover, delete, repair and attack. The judge gets every result.
 
 An actor is a coroutine of the simulator that runs application code inside a client's process. The process may die at
 any moment, which the actor sees as `world.Died`.

@@ -1,4 +1,4 @@
-"""What the actors of a life share, and what an actor is: a client host with its own randomness."""
+"""Shared state of the actors of a life, and the actor itself: a client host with its own randomness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OpenedWriter(NamedTuple):
 
 @dataclass(slots=True)
 class Stage:
-    """What the actors of a life share. `over`: actors stop as soon as they can."""
+    """Shared state of the actors of a life. `over`: actors are to stop as soon as they can."""
 
     world: World
     plan: Plan

@@ -14,7 +14,8 @@ from simulator.engine.world import Died
 from simulator.ledgers.workload.stage import Actor, OpenedWriter, Stage
 
 NAP_FACTOR = 6.0
-"""With this, writing lasts about as long as faults begin. A step appends two to three entries."""
+"""Factor of a writer's pauses with which writing lasts about as long as faults begin; a step appends two to three
+entries."""
 
 
 class WriterActor(Actor):
@@ -65,7 +66,7 @@ class WriterActor(Actor):
         await self._finish(writer, handle)
 
     def check_absent_bookies(self, writer: Writer) -> None:
-        """M11: enough bookies of each write set are there when the ledger is created without some of its ensemble."""
+        """Check M11: if some of the ensemble are absent at a create, enough bookies of each write set are available."""
         metadata, absent = writer.metadata, engine_of(writer)._window.absent
         if not absent:
             return

@@ -1,4 +1,4 @@
-"""What a mutant of streams is: a planted bug, and where it must be caught."""
+"""The definition of a mutant of streams: a planted bug, and where it must be caught."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.streams.plan import StreamPlan
 
 
 class SuitsPlan(Protocol):
-    """Whether the bug may be caught in a life with this plan."""
+    """Returns whether the bug may be caught in a life with this plan."""
 
     def __call__(self, plan: StreamPlan, /) -> bool: ...
 

@@ -44,12 +44,12 @@ def _whole_batch(self: Batch, first: int, stop: int | None = None) -> Batch:
 
 
 async def _time_late(client: Any, streams: Any, name: Any, head: Any, time: int) -> int:
-    """One record late."""
+    """Return an offset that is one record too late."""
     return 1 + await _offset_at_time(client, streams, name, head, time)
 
 
 async def _txid_late(client: Any, streams: Any, name: Any, head: Any, txid: int) -> int:
-    """One record late."""
+    """Return an offset that is one record too late."""
     return 1 + await _offset_of_txid(client, streams, name, head, txid)
 
 

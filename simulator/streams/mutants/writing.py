@@ -43,7 +43,7 @@ async def _ledger_flush_only(self: SegmentWriter) -> None:
 
 
 def _striped(plan: StreamPlan) -> bool:
-    """Whether a mark needs more than one entry, because entries are striped."""
+    """Return whether a mark needs more than one entry, because entries are striped."""
     ensemble, write_quorum = plan.policy["ensemble"].split("/")[:2]
     return bool(ensemble != write_quorum)
 
@@ -150,7 +150,7 @@ async def _flush_at_once(self: StreamEngine) -> None:
 
 
 def _no_snapshot_of_others(self: ProducerTable, batch: Any) -> None:
-    """Records after the snapshot are not replayed."""
+    """Do not replay records after the snapshot."""
 
 
 def _gaps_pass(
@@ -175,14 +175,14 @@ def _crashes(plan: StreamPlan) -> bool:
 
 
 async def _no_finish(segment: SegmentWriter) -> Summary:
-    """The ledger stays open."""
+    """Leave the ledger open."""
     await segment.flush()
     summary: Summary = roll_summary(segment)
     return summary
 
 
 def _same_offsets(self: Appender, segment: SegmentWriter, end: int, last_append: int) -> None:
-    """The writer does not know that records of others are in between."""
+    """Keep the offsets, as a writer that does not know that records of others are in between."""
     self.segment = segment
     self.window.jump(self.next_offset)
     segment.begin(self.window.begin(), self._last_append, self._last_txid, self._table)
