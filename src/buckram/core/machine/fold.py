@@ -1,7 +1,7 @@
 """Fold: the state of one replica as a pure function of its log: records in, outcomes out.
 
 It applies records in order, keeps the sessions, the time of the log and the digests. The rules R1 to R12 are in
-docs/explanation/machines-design.md. Not here: where records come from (`machine/follower.py`,
+docs/explanation/machines-design.md. Not here: where records come from (`state/machine/following.py`,
 `state/machine/leader.py`).
 """
 
