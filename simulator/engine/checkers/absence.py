@@ -36,6 +36,8 @@ class _Evidence:
     holders: frozenset[BookieId]
     """The bookies that had acknowledged any entry of the ledger by then."""
     copies: dict[EntryId, BookieId] = field(default_factory=dict)
+    """The bookie that sent the first copy of an entry before the time for bookies that do not answer can have passed.
+    That time counts all waits of a recovery together, so a later copy may come after the end was decided."""
     answered: dict[tuple[EntryId, BookieId], bool] = field(default_factory=dict)
     lac: EntryId = -1
     """The highest confirmed entry that an answer proved, and the bookie that sent it (`lac_source`)."""
@@ -80,7 +82,7 @@ class Absence(Checker):
         for body in answer.bodies if answer.code is Code.OK else ():
             found = ledger.open(request.entry if request.entry >= 0 else None, body)
             if found is not None:
-                if request.fence:
+                if request.fence and self._inspector.now() < evidence.began + ANSWER_WAIT_S:
                     evidence.copies.setdefault(found[0], request.bookie)
                 self._keep_lac(evidence, found[1], request.bookie)
         if answer.lac_packet is not None and ledger.digest is not None:

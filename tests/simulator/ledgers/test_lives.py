@@ -26,6 +26,14 @@ def _seeds() -> list[int]:
     return sorted(rare + common)
 
 
+def test_a_copy_that_comes_after_the_time_for_it_does_not_convict() -> None:
+    """In this life a copy of an entry that nobody acknowledged comes 1.02 s after a recovery began, when that had
+    waited for its second already, and before it could store all that it had found."""
+    result = run_life(904379)
+    assert not result.violations
+    assert result.evaluated["F18"] > 0
+
+
 def test_lives_with_new_seeds() -> None:
     print(f"python -m buckram.sim, seeds from {FIRST}")
     for seed in _seeds():
