@@ -239,8 +239,8 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 (
                     "buckram.healing.auditor:Auditor._mark",
-                    "except MalformedRecord as error:  # a mark",
-                    "except KeyError as error:  # a mark",
+                    "except MalformedRecord as error:",
+                    "except KeyError as error:",
                 )
             ),
             300,
