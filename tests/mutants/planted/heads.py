@@ -13,7 +13,7 @@ MUTANTS = (
     TestMutant(
         "gate-frees-uids",
         "whoever may append deletes the key of a stream's data, and takes the uid for a stream of its own",
-        edited((f"{_GATE}ChangeGate.judged", "await self._check_data(ops, trial)", "pass")),
+        edited((f"{_GATE}ChangeGate.judged", "await self._check_data(deleted, trial)", "pass")),
         (f"{_HEADS}test_a_uid_stays_taken_as_long_as_its_stream_is_there[sqlite]",),
     ),
     TestMutant(

@@ -222,7 +222,9 @@ MUTANTS = (
     TestMutant(
         "unseen-namespaces",
         "bookies list the namespaces of all to everybody",
-        edited(("buckram.bookie.service.key_session:KeySession._lists_names", "key in places.listed", "False")),
+        edited(
+            ("buckram.bookie.service.key_session:KeySession._lists_names", "key in self._judge.places.listed", "False")
+        ),
         (_DENIALS + "test_names_of_namespaces_are_shown_to_those_only_who_may_use_something_in_them",),
     ),
 )

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from buckram.bookie.service.judge import Judge
-from buckram.bookie.service.told import check_told, is_told
+from buckram.bookie.service.told import check_told
 from buckram.core.security.access import KeyRules, KeyUse
 from buckram.core.security.bounds import Bound, bound_of, name_refusal
 from buckram.core.security.heads import begins_deletion, change_refusal, creation_refusal
@@ -72,7 +72,7 @@ class ChangeGate:
         self, judge: Judge, rules: KeyRules, store: Callable[[], TreeStore], has_unused: Callable[[LedgerId], bool]
     ) -> None:
         self._judge, self._rules, self._store, self._has_unused = judge, rules, store, has_unused
-        self._places = Places(store().root, store().own, rules.is_ledger)
+        self._places = judge.places
         self._known_plain: dict[str, tuple[Bound | None]] = {}
         self._room: dict[str, int] = {}
         """Number of keys that may still be created below each parent before they are counted anew."""
@@ -87,11 +87,11 @@ class ChangeGate:
         heads = self._new_heads(ops)
         ops = self._with_data_keys(ops, heads)
         bounds = {op.key: bound_of(self._places, op.key) for op in ops}
-        self._check_forms(ops, heads, bounds)
+        deleted = dict.fromkeys(op.key for op in ops if isinstance(op, Delete))
+        self._check_forms(ops, heads, bounds, deleted)
         before = await self._before(ops, heads)
         # What a client wants to create is believed by the rest of its request only, and by others when it is there.
         trial = self._rules.trial()
-        deleted = {op.key for op in ops if isinstance(op, Delete)}
         for op in ops:
             if (present := before.get(op.key)) is not None:
                 self._rules.learn(op.key, present.value)  # of heads and ledgers; its version makes that one step
@@ -102,11 +102,11 @@ class ChangeGate:
             self._check_one(op, before, deleted)
             if _begins_deletion(self._places, op, before):
                 await self._judge.check(op.key, KeyUse.DELETE, None, trial)
-            if isinstance(op, Create | SetValue) and is_told(self._places.own, op.key):
+            if isinstance(op, Create | SetValue) and op.key.startswith(self._places.told):
                 await check_told(self._judge, self._store(), op)
             if isinstance(op, Create):
                 trial.learn(op.key, op.value)
-        await self._check_data(ops, trial)
+        await self._check_data(deleted, trial)
         checks = await self._check_shares(ops, trial)
         await self._check_names(ops, before, trial)
         await self._check_room(ops, bounds)
@@ -134,7 +134,7 @@ class ChangeGate:
             return known
         places = self._places
         names = naming_key(places, key) is not None or self._rules.is_ledger(key) or places.is_share(key)
-        if names or is_told(places.own, key):
+        if names or key.startswith(places.told):
             return None
         if len(self._known_plain) >= _MOST_PLAIN:
             self._known_plain.clear()
@@ -157,11 +157,14 @@ class ChangeGate:
         return found
 
     def _check_forms(
-        self, ops: Sequence[KeyOp], heads: Sequence[tuple[int, str]], bounds: Mapping[str, Bound | None]
+        self,
+        ops: Sequence[KeyOp],
+        heads: Sequence[tuple[int, str]],
+        bounds: Mapping[str, Bound | None],
+        deleted: Collection[str],
     ) -> None:
         """Check the bound of each key, and refuse what no honest change does: to make and delete one key, or two
         streams of one uid."""
-        deleted = {op.key for op in ops if isinstance(op, Delete)}
         for op in ops:
             bound = bounds[op.key]
             if isinstance(op, Create | SetValue):
@@ -180,7 +183,7 @@ class ChangeGate:
             if times > 1:
                 raise self._judge.refused(f"{self._places.data}/{uid}", KeyUse.CREATE, "two new streams have this uid")
 
-    def _check_one(self, op: KeyOp, before: Found, deleted: set[str]) -> None:
+    def _check_one(self, op: KeyOp, before: Found, deleted: Collection[str]) -> None:
         """Check one operation on a head or a record: a stream's uid and a ledger's owner never change, and no stream
         may take the uid of another."""
         if isinstance(op, Create) and self._rules.is_ledger(op.key):
@@ -247,9 +250,8 @@ class ChangeGate:
         except NoSuchKey:
             return None
 
-    async def _check_data(self, ops: Sequence[KeyOp], trial: KeyRules) -> None:
+    async def _check_data(self, deleted: Collection[str], trial: KeyRules) -> None:
         """Check that the key which says that a stream's uid is taken stays as long as the stream."""
-        deleted = {op.key for op in ops if isinstance(op, Delete)}
         for key in deleted:
             uid = self._places.uid(key)
             name = trial.name_of(uid) if uid and key == f"{self._places.data}/{uid}" else None

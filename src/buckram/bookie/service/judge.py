@@ -29,6 +29,7 @@ class Judge:
         self._session, self._store = session, store
         self._scanned = float("-inf")
         self._secrets = f"{store().own}/{SECURITY}"
+        self.places = Places(store().root, store().own, lambda key: self._store().layout.ledger_of(key) is not None)
 
     async def check(self, key: str, use: KeyUse, value: bytes | None = None, trial: KeyRules | None = None) -> None:
         """Raise AccessRefused unless the principal may do that, by `trial` in place of the connection's rules."""
@@ -56,7 +57,7 @@ class Judge:
             ledger = store.layout.ledger_of(record)
             if ledger is not None:
                 return f"ledger {ledger}"
-        return Places(store.root, store.own, lambda _: False).called(key)
+        return self.places.called(key)
 
     def refuse_secrets(self, key: str) -> None:
         """Refuse keys of the cluster's security, also to administrators: with the signing key one can pose as anybody,

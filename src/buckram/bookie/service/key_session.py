@@ -15,7 +15,7 @@ from buckram.bookie.service.ledger_requests import LedgerQuota, LedgerRequests
 from buckram.bookie.service.noting import REFUSAL_ERRORS, Noting
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyUse
-from buckram.core.security.namespaces import Places, head_in
+from buckram.core.security.namespaces import head_in
 from buckram.core.streams.purposes import change_refusal
 from buckram.errors import (
     AccessRefused,
@@ -201,8 +201,7 @@ class KeySession:
 
     def _lists_names(self, key: str) -> bool:
         """Return whether the names right below a key are those of namespaces or streams."""
-        places = Places(self._store.root, self._store.own, lambda _: False)
-        return key.startswith(f"{places.heads}/") or key in places.listed
+        return key.startswith(self._heads) or key in self._judge.places.listed
 
     async def _values(self, request: KeyRequest) -> list[tuple[str, KeyValue]]:
         """Return the children that the principal may read, with their values; empty only when there are no more."""

@@ -13,9 +13,8 @@ from typing import Protocol
 from buckram.bookie.service.judge import Judge
 from buckram.bookie.service.noting import Noting
 from buckram.bookie.service.session import Session
-from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.security.access import KeyUse
-from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.core.security.namespaces import namespace_of_ledger, record_in
 from buckram.core.security.records import creation_refusal
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, LedgerIdRefused, LedgerIdUsed, MetadataError, NoSuchKey
@@ -145,7 +144,7 @@ class LedgerRequests:
     async def _check_namespace(self, store: TreeStore, key: str, value: bytes) -> None:
         """Check that the namespace of a new ledger exists, because usage is counted by namespace. A grant may be for
         all names that fit a pattern, which would have no end."""
-        name = namespace_of_ledger(parse(value).custom_metadata)
+        name = namespace_of_ledger(record_in(value).custom_metadata)
         if name in self._namespaces or name == DEFAULT_NAMESPACE:
             return
         try:

@@ -19,11 +19,6 @@ from buckram.metadata.store import TreeStore
 from buckram.types import Create, SetValue
 
 
-def is_told(own: str, key: str) -> bool:
-    """Return whether a key is one of these reports."""
-    return key.startswith((f"{own}/{BEHIND}/", f"{own}/{DEGRADED}/"))
-
-
 async def check_told(judge: Judge, store: TreeStore, op: Create | SetValue) -> None:
     """Raise AccessRefused for a note about what is none of the principal's business, NoSuchKey where its ledger is
     gone."""
@@ -60,4 +55,4 @@ async def _check_bookie(judge: Judge, store: TreeStore, op: Create | SetValue, u
     raise judge.refused(op.key, use, f"no bookie {bookie[:60]!r} is known")
 
 
-__all__ = ["check_told", "is_told"]
+__all__ = ["check_told"]

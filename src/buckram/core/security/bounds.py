@@ -112,7 +112,7 @@ def name_refusal(places: Places, key: str, bound: Bound | None) -> str:
 
 def _parents(places: Places) -> tuple[str, ...]:
     """Return the only parents of keys that are named by namespaces, and of notes and reports of clients."""
-    return (*places.listed, f"{places.own}/healing/behind", f"{places.own}/healing/degraded")
+    return (*places.listed, *(folder.removesuffix("/") for folder in places.told))
 
 
 __all__ = ["OF_STREAM", "Bound", "bound_of", "name_refusal"]
