@@ -184,7 +184,7 @@ PUBLIC_NAMES = [
     "InvalidArgument", "InvalidSegment", "InvariantViolation", "KeyExists", "KeyNotEmpty", "LedgerClosed",
     "LedgerError", "LedgerExists", "LedgerFenced", "LedgerIdRefused", "LedgerIdUsed", "LedgerIdsExhausted",
     "LedgerMetadata",
-    "LedgerOfStream", "LedgerState", "Machine", "MachineError", "MachineLog", "MachineSettings", "MalformedRecord",
+    "LedgerOfStream", "LedgerState", "LoginRequired", "Machine", "MachineError", "MachineLog", "MachineSettings", "MalformedRecord",
     "MalformedSource", "MetadataError", "MetadataUnavailable", "MirrorStream", "MissingCodec", "MissingEngine",
     "NameBlocked",
     "Namespace",

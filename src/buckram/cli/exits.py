@@ -115,6 +115,8 @@ def exit_code_of(error: BaseException) -> Exit:
     for code, kinds in _by_code().items():
         if isinstance(error, kinds):
             return code
+    if isinstance(error.__cause__, errors.LoginRequired):
+        return Exit.REFUSED  # a writer gave up because of it
     if isinstance(error, errors.BuckramError):
         return Exit.TRY_AGAIN if error.retryable else Exit.FAILED
     if _extra_of(error) is not None:
@@ -175,6 +177,7 @@ def _by_code() -> dict[Exit, tuple[type[BaseException], ...]]:
         Exit.REFUSED: (
             *CONFLICTS,
             errors.Unauthorized,
+            errors.LoginRequired,
             errors.EncryptionKeyMissing,
             errors.AccessRefused,
             errors.QuotaExceeded,

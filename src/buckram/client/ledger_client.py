@@ -308,7 +308,8 @@ class LedgerClient(NotBlocking):
         """Open a ledger for reading as it is, without fencing or writing: `await client.open(id)` or `async with`.
 
         The metadata name the digest; pass `digest` only for old records that do not. Errors: NoSuchLedger,
-        Unauthorized, EncryptionKeyMissing, ReadFailed (too few bookies of an open ledger answer).
+        Unauthorized, LoginRequired (the bookies ask for a login, and there is no token), EncryptionKeyMissing, ReadFailed
+        (too few bookies of an open ledger answer).
         """
         from buckram.client.read.open import open_ledger
 

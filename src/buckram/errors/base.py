@@ -223,6 +223,14 @@ class WrongBookie(BookieUnavailable):
     """
 
 
+class LoginRequired(WrongBookie):
+    """The bookie identifies itself only to clients that have logged in, and this client has no token. Waiting does not
+    help.
+    """
+
+    retryable = False
+
+
 class RequestTimeout(BookieError):
     """No answer in time; the request may or may not have taken effect."""
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.support.secure_kit import Files, Guarded, guarded
 
-from buckram import connect
-from buckram.cli.exits import Exit, exit_code_of
+from buckram import Client, Namespace, connect
+from buckram.cli.exits import Exit, exit_code_of, line_of
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.errors import AccessRefused, BuckramError
 
@@ -77,10 +77,57 @@ async def test_no_login_beside_a_store_that_is_opened_directly(there: Guarded, f
     """Metadata are read, and the bookie that has the entries asks who that is."""
     token, config = await there.token("root", "admin"), ClientConfig(local_read_bytes=0)
     uri = f"buckram+tls://127.0.0.1:{there.port}/"
+    tls, said = files.client if secured else None, "it asks for a login, and there is no token: set one"
     async with connect(uri, tls=files.client, token=token, config=config) as root, root.create(ensemble=1) as writer:
         await writer.append(b"x")
-    tls, said = files.client if secured else None, "it asks who you are, and nobody said it: give a token"
-    async with connect(there.store.uri, tls=tls, config=config) as client, asyncio.timeout(60):
-        with pytest.raises(BuckramError, match=said):
-            async with client.open(writer.ledger_id) as reader:
-                await reader.read_payloads(0, 0)
+        async with connect(there.store.uri, tls=tls, config=config) as client, asyncio.timeout(10):
+            for attempt in (reads, recovers, creates):
+                with pytest.raises(BuckramError, match=said) as caught:
+                    await attempt(client, writer.ledger_id)
+                assert exit_code_of(caught.value) == Exit.REFUSED
+                assert "may succeed later" not in line_of(caught.value)
+                assert not caught.value.retryable
+
+
+async def reads(client: Client, ledger_id: int) -> None:
+    async with client.open(ledger_id) as reader:
+        await reader.read_payloads(0, 0)
+
+
+async def recovers(client: Client, ledger_id: int) -> None:
+    async with client.recover(ledger_id):
+        pass
+
+
+async def creates(client: Client, _ledger_id: int) -> None:
+    async with client.create(ensemble=1) as writer:
+        await writer.append(b"x")
+
+
+async def test_no_login_beside_a_store_with_a_stream(there: Guarded, files: Files) -> None:
+    """A reader of a stream would wait a minute for bookies that are away; for a login it does not."""
+    token, config = await there.token("root", "admin"), ClientConfig(local_read_bytes=0)
+    uri = f"buckram+tls://127.0.0.1:{there.port}/"
+    async with connect(uri, tls=files.client, token=token, config=config) as root:
+        await root.namespaces.create("shop", ensemble=(1, 1, 1))
+        ns = root.namespace("shop")
+        await ns.create("orders")
+        async with ns.writer("orders") as writer:
+            await writer.append(b"x")
+    async with connect(there.store.uri, tls=files.client, config=config) as client, asyncio.timeout(20):
+        ns = client.namespace("shop")
+        for attempt in (reads_stream, appends):
+            with pytest.raises(BuckramError, match="it asks for a login") as caught:
+                await attempt(ns)
+            assert exit_code_of(caught.value) == Exit.REFUSED, line_of(caught.value)
+
+
+async def reads_stream(ns: Namespace) -> None:
+    async with ns.read("orders", start="earliest") as reader:
+        async for _ in reader:
+            return
+
+
+async def appends(ns: Namespace) -> None:
+    async with ns.writer("orders") as writer:
+        await writer.append(b"y")

@@ -1,13 +1,17 @@
+from collections.abc import Sequence
+
 import pytest
 
 from buckram.core.ledgers.answers import (
     CoverageTally,
+    Failure,
     FailureFold,
     Negative,
     Positive,
     Unknown,
     bookie_error,
     classify,
+    lasting,
     raise_failure,
 )
 from buckram.core.ledgers.quorum import Quorum
@@ -18,6 +22,7 @@ from buckram.errors import (
     Code,
     DigestMismatch,
     InvariantViolation,
+    LoginRequired,
     NoSuchEntry,
     ReadFailed,
     RequestTimeout,
@@ -25,6 +30,7 @@ from buckram.errors import (
 )
 
 GONE = Unknown(BookieUnavailable("b", "refused"))
+LOGIN = Unknown(LoginRequired("b", "asks for a login"))
 SLOW = Unknown(RequestTimeout("b", "no answer"))
 NO_ENTRY, NO_LEDGER = Negative(Code.NO_ENTRY), Negative(Code.NO_LEDGER)
 
@@ -81,6 +87,34 @@ def test_which_failure_is_reported(failures: list[Negative | Unknown], reported:
     for failure in failures:
         fold.add(failure)
     assert fold.result == reported
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [(GONE, LOGIN), (LOGIN, GONE), (LOGIN, NO_ENTRY, SLOW), (NO_ENTRY, GONE, LOGIN), (LOGIN, LOGIN, GONE)],
+)
+def test_a_login_that_one_bookie_asks_for_ends_nothing_that_others_may_answer(
+    failures: Sequence[Failure],
+) -> None:
+    fold, so_far = FailureFold(), None
+    for failure in failures:
+        fold.add(failure)
+        so_far = lasting(so_far, failure.error) if isinstance(failure, Unknown) else so_far
+    assert fold.result is not None
+    with pytest.raises(ReadFailed):
+        raise_failure(7, 3, fold.result)
+    assert not isinstance(so_far, LoginRequired)
+
+
+def test_a_login_that_all_bookies_ask_for_is_reported_at_once() -> None:
+    fold = FailureFold()
+    for failure in (NO_ENTRY, LOGIN, LOGIN):
+        fold.add(failure)
+    assert fold.result is LOGIN
+    assert lasting(lasting(None, LOGIN.error), LOGIN.error) is LOGIN.error
+    with pytest.raises(LoginRequired):
+        raise_failure(7, 3, LOGIN)
+    assert not LOGIN.error.retryable
 
 
 def test_errors_of_a_failed_read() -> None:

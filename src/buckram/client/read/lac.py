@@ -14,7 +14,7 @@ from typing import TypeVar
 from buckram.client.read.replicas import ask, check_running, reply_is, report
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
-from buckram.core.ledgers.answers import Answer, CoverageTally, Positive, Unknown, classify
+from buckram.core.ledgers.answers import Answer, CoverageTally, Positive, Unknown, classify, lasting
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.wire.messages import LAST_ENTRY, Read, ReadLac, ReadLacReply, ReadReply
 from buckram.errors import (
@@ -22,6 +22,7 @@ from buckram.errors import (
     Code,
     DigestMismatch,
     HandleClosed,
+    LoginRequired,
     ProtocolError,
     ReadFailed,
 )
@@ -163,11 +164,13 @@ async def _ask_covering(
                     if isinstance(answer.error, HandleClosed):
                         raise answer.error
                     if isinstance(answer.error, BookieError | DigestMismatch):
-                        error = answer.error
+                        error = lasting(error, answer.error)
     finally:
         for task in asked:
             task.cancel()
     if not tally.covered:
+        if isinstance(error, LoginRequired):
+            raise error
         raise ReadFailed(ledger_id, _too_few(fragment.ensemble, error)) from error
     return found
 

@@ -34,6 +34,7 @@ from buckram.errors import (
     Code,
     InvariantViolation,
     LedgerFenced,
+    LoginRequired,
     MetadataError,
     MetadataUnavailable,
     NotEnoughBookies,
@@ -95,6 +96,8 @@ class EnsembleChange:
         self._incarnations: dict[BookieId, str | None] = {}
         self._failed_at: dict[BookieId, float] = {}
         self._last_error = ""
+        self._login: LoginRequired | None = None
+        """The last failure, if it is one that no waiting mends."""
         self._timer: asyncio.TimerHandle | None = None
         self._delays = Delays(BOOKIE_REPLACEMENT)
         self._retrying = False
@@ -124,6 +127,7 @@ class EnsembleChange:
         self._lagging_members.failed(bookie)
         self._failed_at[bookie] = self._loop.time()
         self._last_error = str(error)
+        self._login = error if isinstance(error, LoginRequired) else None
         log.info("ledger %d: bookie %s failed: %s", window.ledger_id, bookie, error)
         self._writer.resend(())  # no more to this one
         if window.deferred_sync:
@@ -328,7 +332,7 @@ class EnsembleChange:
             f"of the {quorum.ensemble_size} bookies ({quorum}) only {usable} are usable, some write set has fewer than "
             f"{quorum.ack_quorum}, and {trouble or 'no other bookie can be used'}; last failure: {self._last_error}"
         )
-        return self._ended(NotEnoughBookies(quorum.ack_quorum, usable, message), message)
+        return self._ended(self._login or NotEnoughBookies(quorum.ack_quorum, usable, message), message)
 
     def _unspread(self, rule: SpreadRule, usable: Sequence[BookieId], trouble: str) -> BuckramError:
         """Return the error for an ensemble that an acknowledgement could not span any more (M5)."""

@@ -23,6 +23,7 @@ from buckram.errors import (
     Code,
     DigestMismatch,
     HandleClosed,
+    LoginRequired,
     NoSuchEntry,
     ProtocolError,
     QuotaExceeded,
@@ -34,6 +35,7 @@ from buckram.errors import (
 from buckram.types import BookieId, EntryId, LedgerId, Position
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BuckramError)
 Opened_co = TypeVar("Opened_co", covariant=True)
 
 
@@ -114,11 +116,18 @@ def classify(bookie: BookieId, reply: Reply | BuckramError, verify: Verify[T]) -
     return Unknown(bookie_error(bookie, reply.code))
 
 
+def lasting(so_far: E | None, error: E) -> E:
+    """Return which of two failures of a request to several bookies is reported: the later one, but LoginRequired only
+    if no bookie failed otherwise. Others may answer later; a login never comes by itself.
+    """
+    return error if so_far is None or not isinstance(error, LoginRequired) else so_far
+
+
 class FailureFold:
     """Chooses which of several failures of one entry is reported (4.4, S18).
 
     It is negative only if every failure was negative; otherwise it is the first unknown one, preferably another than
-    "not reachable".
+    "not reachable". LoginRequired is reported only if every replica gave it (`lasting`).
     """
 
     __slots__ = ("result",)
@@ -128,6 +137,8 @@ class FailureFold:
 
     def add(self, failure: Failure) -> None:
         so_far = self.result
+        if isinstance(so_far, Unknown) and isinstance(failure, Unknown) and isinstance(failure.error, LoginRequired):
+            return
         weak = not isinstance(so_far, Unknown) or (
             isinstance(so_far.error, BookieUnavailable) and isinstance(failure, Unknown)
         )
@@ -136,10 +147,12 @@ class FailureFold:
 
 
 def raise_failure(ledger_id: LedgerId, entry_id: EntryId, failure: Failure) -> NoReturn:
-    """Raise the error of a read whose replicas all failed: NoSuchEntry, Unauthorized, HandleClosed or ReadFailed."""
+    """Raise the error of a read whose replicas all failed: NoSuchEntry, Unauthorized, LoginRequired, HandleClosed or
+    ReadFailed.
+    """
     if isinstance(failure, Negative):
         raise NoSuchEntry(ledger_id, entry_id)
-    if isinstance(failure.error, Unauthorized | HandleClosed):
+    if isinstance(failure.error, Unauthorized | LoginRequired | HandleClosed):
         raise failure.error
     raise ReadFailed(ledger_id, f"entry {entry_id}: no replica gave a good copy: {failure.error}") from failure.error
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from buckram.core.ledgers.answers import Answer, CoverageTally, Negative, Positive, Unknown
+from buckram.core.ledgers.answers import Answer, CoverageTally, Negative, Positive, Unknown, lasting
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.reading import Race, Strategy
 from buckram.core.ledgers.spread import SpreadRule
-from buckram.errors import BuckramError, RecoveryFailed, Unauthorized, check
+from buckram.errors import BuckramError, LoginRequired, RecoveryFailed, Unauthorized, check
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Position
 
 
@@ -42,7 +42,10 @@ class Fencing:
         self._last_error: BuckramError | None = None
 
     def answered(self, position: Position, answer: Answer[Entry]) -> bool:
-        """Take one answer. Returns True once every window is covered; raises Unauthorized or RecoveryFailed."""
+        """Take one answer. Returns True once every window is covered.
+
+        Raises Unauthorized, LoginRequired or RecoveryFailed.
+        """
         if position in self._tally.answered:
             return self.covered
         self._tally.add(position, answer)
@@ -51,8 +54,10 @@ class Fencing:
         elif isinstance(answer, Unknown):
             if isinstance(answer.error, Unauthorized):
                 raise answer.error
-            self._last_error = answer.error
+            self._last_error = lasting(self._last_error, answer.error)
         if not self.covered and self._tally.complete:
+            if isinstance(self._last_error, LoginRequired):
+                raise self._last_error
             raise RecoveryFailed(
                 self.ledger_id,
                 f"too few bookies of {', '.join(self.ensemble)} could be fenced ({self._last_error}): "
@@ -147,7 +152,7 @@ class ForwardRead:
                 check(outcome.value.entry_id == self._next_taken, "S6", "recovered out of order")
                 found.append(outcome.value)
                 self._next_taken += 1
-            elif isinstance(outcome.error, Unauthorized):
+            elif isinstance(outcome.error, Unauthorized | LoginRequired):
                 raise outcome.error
             elif not found:
                 raise RecoveryFailed(

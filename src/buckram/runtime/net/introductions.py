@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from buckram.core.wire.introduction import Expected, Identity, refusal
-from buckram.errors import BuckramError, WrongBookie
+from buckram.errors import BuckramError, LoginRequired, WrongBookie
 from buckram.runtime.net.connection import Connection
 from buckram.types import BookieId
 
-NOBODY = (
-    "it asks who you are, and nobody said it: give a token (BUCKRAM_TOKEN, BUCKRAM_AUTH_TOKEN_FILE, or a context's), "
+NO_TOKEN = (
+    "it asks for a login, and there is no token: set one (BUCKRAM_TOKEN, BUCKRAM_AUTH_TOKEN_FILE, or a context's), "
     "and BUCKRAM_CA for the file of the cluster's authority where it speaks TLS only"
 )
 
@@ -87,7 +87,7 @@ class Introductions:
             return None
         why = refusal(expected, connection.identity)
         if why and connection.asks_login:
-            why = NOBODY
+            return LoginRequired(bookie_id, f"not to be found at {connection.address}: {NO_TOKEN}")
         if not why and connection.identity is None and "" != said.incarnation != expected.introduction.incarnation:
             why = f"it has another incarnation by now, {expected.introduction.incarnation}"
         return WrongBookie(bookie_id, f"not to be found at {connection.address}: {why}") if why else None
