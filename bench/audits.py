@@ -19,7 +19,7 @@ from bench.machines import helpers
 from buckram.core.ledgers.metadata import closed, created
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import NoSuchKey
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.metadata.layout import Layout
 from buckram.metadata.store import TreeStore
 from buckram.metadata.underreplication import Underreplication
@@ -111,7 +111,10 @@ async def _until_marked(uri: str) -> None:
             if time.monotonic() > limit:
                 raise RuntimeError(f"the audit is not done after {_WITHIN_S:g} s")
             await asyncio.sleep(0.05)
-        if not await any_mark(Underreplication(store.keys, store.root, "")) and not (await copied(Board(store)))[0]:
+        if (
+            not await any_mark(Underreplication(store.keys, store.root, ""))
+            and not (await copied(HealingStatusStore(store)))[0]
+        ):
             raise RuntimeError("the audit marked nothing")  # nor was anything made whole by now that it had marked
 
 

@@ -28,7 +28,7 @@ from buckram import connect
 from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.core.healing.needs import members_of
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.uri import open_store
 from buckram.seams import MetadataStore
@@ -145,7 +145,7 @@ async def until_healed(store: MetadataStore, killed: float, ledgers: int, *, rep
 
     Without `reports`, which Apache's workers do not write: until none is marked that was.
     """
-    tree, board, seen = Underreplication(store.keys, store.root, ""), Board(store), Healed(killed)
+    tree, board, seen = Underreplication(store.keys, store.root, ""), HealingStatusStore(store), Healed(killed)
     before = await copied(board)
     while time.monotonic() - killed < _WITHIN_S:
         count, size = await copied(board)
@@ -165,7 +165,7 @@ async def until_healed(store: MetadataStore, killed: float, ledgers: int, *, rep
     raise RuntimeError(f"{seen.ledgers} of {ledgers} ledgers were healed in {_WITHIN_S:g} s")
 
 
-async def copied(board: Board) -> tuple[int, int]:
+async def copied(board: HealingStatusStore) -> tuple[int, int]:
     """Ledgers and bytes, by the reports of the workers that live."""
     reports = await board.progress()
     return sum(one.copied_ledgers for one in reports), sum(one.copied_bytes for one in reports)
@@ -283,7 +283,9 @@ def foreground() -> Figures:
 async def _progress(uri: str) -> tuple[int, bool]:
     """Bytes that were copied, and whether anything is still marked."""
     async with looking(uri) as store:
-        return (await copied(Board(store)))[1], await any_mark(Underreplication(store.keys, store.root, ""))
+        return (await copied(HealingStatusStore(store)))[1], await any_mark(
+            Underreplication(store.keys, store.root, "")
+        )
 
 
 def large() -> Figures:

@@ -26,7 +26,7 @@ from buckram.streams.maintain.imports import import_files, plan_import
 from buckram.streams.maintain.offload import offload_planned, plan_offload
 from buckram.streams.maintain.verify import files_side, stream_side, verify
 from buckram.streams.shared import iceberg  # noqa: F401 - loaded before the clock runs
-from buckram.streams.shared.sources import Source
+from buckram.streams.shared.sources import ImportSource
 
 Figures = dict[str, Any]
 MIB = 1024 * 1024
@@ -121,7 +121,7 @@ async def _import(
     compression: Literal["none", "zstd"] = "none",
 ) -> int:
     """Import files into a stream of their own; returns how many records there were."""
-    ns, name, source = client.namespace(), StreamName("default", figure), Source(place)
+    ns, name, source = client.namespace(), StreamName("default", figure), ImportSource(place)
     await ns.create(figure, ensemble=ensemble, compression=compression)
     clock = _Clock(bench)
     work = await plan_import(ns.store, name, source, kind, Columns())

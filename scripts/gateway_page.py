@@ -15,7 +15,7 @@ from buckram.serve.gateway.maintenance_pages import MaintenancePages
 from buckram.serve.gateway.namespace_pages import NamespacePages
 from buckram.serve.gateway.object_pages import ObjectPages
 from buckram.serve.gateway.openapi import needed
-from buckram.serve.gateway.operations import Operation, Part
+from buckram.serve.gateway.operations import Operation, OperationGroup
 from buckram.serve.gateway.record_pages import RecordPages
 from buckram.serve.gateway.security_pages import SecurityPages
 from buckram.serve.gateway.session_pages import SessionPages
@@ -25,7 +25,7 @@ _NO: Any = None
 """Placeholder for arguments that a part needs only when it answers a request."""
 
 
-def parts() -> Sequence[Part]:
+def parts() -> Sequence[OperationGroup]:
     """Return every group of operations, in the order of the page."""
     limits, jobs = GatewayLimits(), JobPages()
     return (

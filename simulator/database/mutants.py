@@ -170,7 +170,7 @@ MUTANTS: dict[str, Mutant] = {
             "repetition-is-executed-again",
             "D6",
             "a call is executed although its token was used",
-            edited(("buckram.state.db.writer:Writer._repeated", "if counts is None:", "if True:")),
+            edited(("buckram.state.db.writer:WriteQueue._repeated", "if counts is None:", "if True:")),
             200,
         ),
         Mutant(

@@ -18,7 +18,7 @@ from buckram.state.db import committing, execution, wal_files
 from buckram.state.db.engine import Engine
 from buckram.state.db.execution import Execution
 from buckram.state.db.state import DatabaseState
-from buckram.state.db.writer import Writer
+from buckram.state.db.writer import WriteQueue
 from buckram.state.machine.leader import Leader
 from buckram.state.machine.replica import Replica
 from simulator.database.plan import DatabasePlan
@@ -42,7 +42,7 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules what each replica applies and has in its files, and why it stops."""
     advance, stop, fail = Engine.advance, Replica._stop, Leader.fail
     restore, spill, restarted = Engine._restore, Execution.on_spill, Execution.on_log_restarted
-    failed, repeated = Engine._fail, Writer._repeated
+    failed, repeated = Engine._fail, WriteQueue._repeated
 
     def host() -> str:
         return PROCESS.get(world.loop.world).name
@@ -85,7 +85,7 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
         world.report.situation("a log was begun anew")
         restarted(self)
 
-    def watched_repeated(self: Writer, waiting: Any) -> bool:
+    def watched_repeated(self: WriteQueue, waiting: Any) -> bool:
         if answered := repeated(self, waiting):
             world.report.situation("a repetition was answered from its receipt")
         return answered
@@ -100,7 +100,7 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
             (Leader, "fail", watched_fail),
             (Execution, "on_spill", watched_spill),
             (Execution, "on_log_restarted", watched_restarted),
-            (Writer, "_repeated", watched_repeated),
+            (WriteQueue, "_repeated", watched_repeated),
         ),
     ):
         yield

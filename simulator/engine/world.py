@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.bookie.storage.store import Store
 from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
@@ -140,7 +140,7 @@ class World:
         files = random.Random(f"files {seed}")
         self._files = SimLocalFiles(files, self._devices, self._read_from_files) if files.random() < 0.7 else None
         self._threads: list[SimThreads] = []
-        self.door: Callable[[], Door] | None = None
+        self.door: Callable[[], ConnectionGate] | None = None
         """Creates the door that connections to a bookie must pass first (login); None: there is none."""
         self.way_in: Callable[[str, Network], Network] | None = None
         """Creates the network of a host's clients if bookies demand logins; None: the plain network."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from buckram.core.healing.wishes import NOTHING, Wish, parse_wish
+from buckram.core.healing.wishes import NOTHING, OperatorRequest, parse_wish
 from buckram.types import BookieId, KeyValue, LedgerId
 from simulator.engine.checkers.facts import write_sets
 from simulator.healing.marks import UNDER_WAY_S
@@ -21,7 +21,7 @@ class Asked:
 
     def __init__(self, rules: Rules) -> None:
         self._rules, self._report, self._now = rules, rules.report, rules.now
-        self.wishes: dict[BookieId, Wish] = {}
+        self.wishes: dict[BookieId, OperatorRequest] = {}
         self.ever_left: set[BookieId] = set()
         """Bookies that an operator is taking out, or ever took out."""
         self._rests: dict[str, tuple[BookieId, float, float]] = {}

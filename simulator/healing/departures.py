@@ -12,7 +12,7 @@ from buckram.cluster import Client
 from buckram.errors import BuckramError, NoSuchBookie
 from buckram.healing.asking import ask_readonly, begin_maintenance
 from buckram.healing.decommission import Departure, decommission, drain, replace_bookie
-from buckram.healing.depending import Refused
+from buckram.healing.depending import OperationRefused
 from buckram.healing.rebalance import rebalance
 from simulator.engine.world import Died, Machine
 from simulator.healing.faults import Operation, Operator
@@ -39,7 +39,7 @@ async def _ask(op: Operator, what: str, work: Callable[[Client], Awaitable[bool]
             client = await op.world.client(host)
             if await op.world.join(op.world.processes[host], in_time(client), what):
                 return True
-        except (BuckramError, Refused, Died, TimeoutError) as error:
+        except (BuckramError, OperationRefused, Died, TimeoutError) as error:
             op.world.trace.note(host, f"{what}: {error!r}")
         finally:
             if host in op.world.processes and not op.world.processes[host].dead:

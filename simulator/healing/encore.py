@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from simulator.engine.faults import FaultRunner
 from simulator.engine.world import Machine
 from simulator.healing.workers import Stage
@@ -23,7 +23,7 @@ _NOTICED_S, _BACK_S = 90.0, 150.0
 class Encore:
     """Stops all bookies twice, with restarted auditors that have not seen any bookie go."""
 
-    def __init__(self, stage: Stage, faults: FaultRunner, board: Board) -> None:
+    def __init__(self, stage: Stage, faults: FaultRunner, board: HealingStatusStore) -> None:
         self.stage, self.world, self.faults, self.board = stage, stage.world, faults, board
 
     def wanted(self) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from buckram.core.healing.status import Waiting
-from buckram.healing.board import Board
+from buckram.core.healing.status import WaitingLedger
+from buckram.healing.board import HealingStatusStore
 from buckram.metadata.behind import noted_members
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.wishes import change_wish, read_wishes
@@ -31,7 +31,7 @@ OPEN_S = 60.0
 class Ending:
     """Ends one life."""
 
-    def __init__(self, stage: Stage, faults: FaultRunner, tree: Underreplication, board: Board) -> None:
+    def __init__(self, stage: Stage, faults: FaultRunner, tree: Underreplication, board: HealingStatusStore) -> None:
         self.stage, self.world, self.faults = stage, stage.world, faults
         self.tree, self.board, self.report = tree, board, stage.world.report
 
@@ -183,7 +183,7 @@ class Ending:
 
     # -- reasons
 
-    def _check_reasons(self, ledger: LedgerId, metadata: LedgerMetadata, waiting: Waiting | None) -> None:
+    def _check_reasons(self, ledger: LedgerId, metadata: LedgerMetadata, waiting: WaitingLedger | None) -> None:
         self.report.check("reason", waiting is not None, "ledger {} stays marked and nobody says why", ledger)
         if waiting is None:
             return

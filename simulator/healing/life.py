@@ -10,8 +10,8 @@ from buckram.bookie import registration
 from buckram.client.shared import behind
 from buckram.core.healing.records import TreePaths
 from buckram.healing import auditor, first_checks
-from buckram.healing.board import Board
-from buckram.metadata.behind import Behind
+from buckram.healing.board import HealingStatusStore
+from buckram.metadata.behind import IncompleteCopy
 from buckram.metadata.underreplication import Underreplication
 from simulator.engine.checkers.safety import Records
 from simulator.engine.faults import FaultRunner
@@ -74,7 +74,7 @@ class Life:
     async def _live(self) -> None:
         plan, stage = self.plan, self.stage
         tree = Underreplication(self.store.keys, self.store.root, "operator")
-        board = Board(self.store)
+        board = HealingStatusStore(self.store)
         hosts = [f"{AUDITOR}{n + 1}" for n in range(plan.auditors)]
         hosts += [f"{REPLICATOR}{n + 1}" for n in range(plan.replicators)]
         if plan.auditors > 1:
@@ -106,7 +106,7 @@ class Life:
         return life_result(self.world, self.plan.seed, self.plan, acked)
 
 
-async def _note_nothing(*arguments: object) -> list[Behind]:
+async def _note_nothing(*arguments: object) -> list[IncompleteCopy]:
     return []
 
 

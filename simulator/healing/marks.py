@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from buckram.core.healing.records import EVERY_MEMBER, parse_holder, parse_mark
-from buckram.core.healing.status import Waiting
+from buckram.core.healing.status import WaitingLedger
 from buckram.errors import MalformedRecord
 from buckram.types import BookieId, KeyValue, LedgerId
 from simulator.engine.checkers.facts import fragment_of, members_of
@@ -153,7 +153,7 @@ class Marks:
             return False
         return machine.running or not self.world.steady(bookie, began)
 
-    def check_losses(self, waiting: Waiting) -> None:
+    def check_losses(self, waiting: WaitingLedger) -> None:
         """Check H7: an entry is reported as lost only if no member that may come back has it."""
         metadata = self.world.judge.facts.ledger(waiting.ledger).metadata
         if metadata is None or not metadata.closed:

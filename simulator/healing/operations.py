@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.errors import BuckramError, Code
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.types import LedgerId
 from simulator.engine.metadata import HOST
 from simulator.engine.transport import Connection
@@ -181,7 +181,7 @@ async def lose_rack(op: Operator) -> None:
     await asyncio.sleep(10.0 + op.rng.random() * 20.0)
     if op.rng.random() < 0.4:
         with suppress(BuckramError):
-            if await Board(op.stage.store).proceed():
+            if await HealingStatusStore(op.stage.store).proceed():
                 op.world.report.situation("an operator let copying proceed")
         await op.nap(20.0)
     for machine in gone:

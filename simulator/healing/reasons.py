@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from buckram.core.healing.records import parse_mark
-from buckram.core.healing.status import Reason, Waiting, Why
+from buckram.core.healing.status import Reason, WaitingLedger, Why
 from buckram.errors import MalformedRecord
 from buckram.types import EntryId, LedgerId, LedgerMetadata
 from simulator.engine.checkers.facts import members_of
@@ -37,7 +37,7 @@ class Reasons:
     def __init__(self, rules: Rules) -> None:
         self.rules, self.world, self.report = rules, rules.world, rules.report
 
-    def said(self, waiting: Waiting) -> None:
+    def said(self, waiting: WaitingLedger) -> None:
         """Check the reasons that a worker reports. A reason that was true a moment ago may be reported."""
         metadata = self.world.judge.facts.ledger(waiting.ledger).metadata
         for reason in waiting.reasons:
@@ -50,7 +50,7 @@ class Reasons:
             text = "{} says that ledger {} waits because of {}"
             self.report.check("reason", holds, text, waiting.worker, waiting.ledger, reason)
 
-    def is_true_at_the_end(self, waiting: Waiting, metadata: LedgerMetadata, reason: Reason) -> bool:
+    def is_true_at_the_end(self, waiting: WaitingLedger, metadata: LedgerMetadata, reason: Reason) -> bool:
         ledger = waiting.ledger
         if reason.why is Why.NO_BOOKIE:
             # Members whose entries have no readable copy stay, and the racks of the others must fit beside them.
@@ -90,7 +90,7 @@ class Reasons:
             return since <= now <= until + _UNDER_WAY_S
         return not since + _UNDER_WAY_S < now < until
 
-    def _marked_for_lost(self, waiting: Waiting, metadata: LedgerMetadata) -> bool:
+    def _marked_for_lost(self, waiting: WaitingLedger, metadata: LedgerMetadata) -> bool:
         """Return whether mark and metadata name a lost bookie: then the copies have a more precise reason than OTHER.
 
         False if the mark changed since the attempt began.

@@ -11,7 +11,7 @@ import asyncio
 import random
 from dataclasses import replace
 
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.cluster import Client
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.security.acl import Acl
@@ -104,7 +104,7 @@ def _ask(world: World, texts: dict[str, str]) -> None:
         return SecureNetwork(network, None, login=lambda: TokenLogin(text))
 
     world.way_in = way_in
-    world.door = lambda: Door(TlsConfig(), AuthConfig(logins="token", authorisation="on"))
+    world.door = lambda: ConnectionGate(TlsConfig(), AuthConfig(logins="token", authorisation="on"))
 
 
 def _signing_key(rng: random.Random) -> tuple[bytes, bytes]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from buckram.cluster import Client
-from buckram.core.streams.changes import Step
+from buckram.core.streams.changes import HeadStep
 from buckram.core.streams.head import Head, SnapshotRow, decode_head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
@@ -164,13 +164,13 @@ async def _damage(client: Client, damaged: dict[str, int]) -> bool:
     bad = newest._replace(ledger=writer.ledger_id)
     damaged[f"damaged {bad.ledger}"] = 1
 
-    def exchange(now: Head) -> Step | None:
+    def exchange(now: Head) -> HeadStep | None:
         present = now.snapshots or ()
         if now.epoch != head.epoch:  # A new leader may delete snapshots of an older epoch.
             return None
         if newest not in present or len(_good(now, damaged)) < 2:
             return None
-        return Step(replace(now, snapshots=tuple(bad if row == newest else row for row in present)))
+        return HeadStep(replace(now, snapshots=tuple(bad if row == newest else row for row in present)))
 
     after = await streams.change(
         NAME, exchange, uid=head.uid, extra=lambda now: [present_op(streams, head.uid, intent)]

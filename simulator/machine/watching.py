@@ -17,7 +17,7 @@ from buckram.errors import BuckramError, HandleClosed, OffsetTruncated, ReplicaS
 from buckram.state.machine import following, replica
 from buckram.state.machine.leader import Leader
 from buckram.state.machine.replica import Replica
-from buckram.state.machine.snapshots import Place
+from buckram.state.machine.snapshots import LogHandle
 from buckram.streams.read.reader import StreamReader
 from simulator.engine.loop import PROCESS
 from simulator.engine.planting import patched
@@ -55,7 +55,7 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
         if alone and self._sent:
             world.report.situation("a read waited for its proof alone")
 
-    async def watched_load(place: Place, fold: Fold) -> following.Begun:
+    async def watched_load(place: LogHandle, fold: Fold) -> following.Begun:
         begun = await load(place, fold)
         for error in begun.damaged:
             world.trace.note(host(), str(error))

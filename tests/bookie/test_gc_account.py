@@ -19,7 +19,7 @@ from buckram.core.cluster.bookie_report import Collected, Keeps, parse_report
 from buckram.core.wire.messages import REPORT, BookieInfoReply, GetBookieInfo
 from buckram.errors import Code, MetadataUnavailable, NoSuchBookie
 from buckram.healing.collecting import collect_now
-from buckram.healing.depending import Refused
+from buckram.healing.depending import OperationRefused
 from buckram.runtime.net.stats import MemoryStats
 from buckram.types import LedgerState
 
@@ -150,7 +150,7 @@ async def test_a_collection_that_fails_is_told_with_its_reason(tmp_path: Path, m
             raise MetadataUnavailable("the store is away")
 
         monkeypatch.setattr(kit.bookie.collector, "round", fails)
-        with pytest.raises(Refused, match="the store is away"):
+        with pytest.raises(OperationRefused, match="the store is away"):
             await collect_now(client, kit.id)
 
 
@@ -159,7 +159,7 @@ async def test_a_bookie_that_is_not_there_is_not_waited_for(tmp_path: Path) -> N
         with pytest.raises(NoSuchBookie):
             await collect_now(client, "nobody")
         await kit.bookie.stop()
-        with pytest.raises(Refused, match="is down"):
+        with pytest.raises(OperationRefused, match="is down"):
             await collect_now(client, kit.id)
 
 
@@ -167,7 +167,7 @@ async def test_one_that_does_not_begin_is_given_up_and_asked_no_longer(tmp_path:
     async with running(tmp_path) as kit, connect(kit.metadata) as client:
         assert kit.bookie.wishes is not None
         kit.bookie.wishes.on_collect = None
-        with pytest.raises(Refused, match="did not begin to collect within"):
+        with pytest.raises(OperationRefused, match="did not begin to collect within"):
             await collect_now(client, kit.id, within_s=0.05)
         assert await kit.metadata.keys.children(f"{kit.metadata.own}/wishes") == []
 

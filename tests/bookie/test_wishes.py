@@ -9,7 +9,7 @@ import pytest
 from tests.support.bookie_kit import add, memory_metadata, running, seen, start
 from tests.support.polling import until
 
-from buckram.core.healing.wishes import NOTHING, Wish
+from buckram.core.healing.wishes import NOTHING, OperatorRequest
 from buckram.errors import Code, WrongCookie
 from buckram.metadata.memory import MemoryTree
 from buckram.metadata.sqlite import SqliteKeys
@@ -79,11 +79,11 @@ async def test_what_is_no_wish_leaves_the_bookie_as_it_is(tmp_path: Path) -> Non
     tree = MemoryTree()
     operator = await memory_metadata(tree)
     async with running(tmp_path, metadata=await memory_metadata(tree)) as kit:
-        await change_wish(operator, kit.id, lambda wish: Wish(readonly=True))
+        await change_wish(operator, kit.id, lambda wish: OperatorRequest(readonly=True))
         await seen(operator, writable=[], readonly=[kit.id])
         key = wish_key(operator, kit.id)
         await operator.keys.set(key, b"?", (await operator.keys.get(key)).version)
-        await change_wish(operator, "another", lambda wish: Wish(readonly=True))
+        await change_wish(operator, "another", lambda wish: OperatorRequest(readonly=True))
         assert (await (await kit.wire()).call(add(1, 0))).code is Code.READ_ONLY
 
 

@@ -14,11 +14,11 @@ from tests.support.polling import wait_until
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit
 from buckram.cluster import Client, connect
-from buckram.core.healing.status import Waiting
-from buckram.core.healing.wishes import Wish
+from buckram.core.healing.status import WaitingLedger
+from buckram.core.healing.wishes import OperatorRequest
 from buckram.core.streams.names import OWNER, OWNER_UID
 from buckram.core.wire.introduction import INCARNATION_PROPERTY
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.metadata.underreplication import Underreplication
 from buckram.metadata.uri import open_store
 from buckram.metadata.wishes import change_wish
@@ -86,8 +86,8 @@ def test_leftovers_are_named_and_removed(cluster: ThreadedCluster, run: Run) -> 
         marks = tree(client)
         await marks.prepare()
         await marks.mark(GONE, ["bookie-0"], 0)
-        await Board(client.services.store).say_waiting(Waiting(GONE + 1, (), 1, "nobody", 0))
-        await change_wish(client.services.store, "stranger", lambda _: Wish(readonly=True))
+        await HealingStatusStore(client.services.store).say_waiting(WaitingLedger(GONE + 1, (), 1, "nobody", 0))
+        await change_wish(client.services.store, "stranger", lambda _: OperatorRequest(readonly=True))
 
     with_client(cluster, leave)
     found = [one for one in run("doctor", "--json").json["problems"] if one["what"] == "leftovers"]

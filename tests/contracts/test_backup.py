@@ -10,8 +10,8 @@ import pytest
 from tests.contracts.conftest import Cluster
 from tests.contracts.test_metadata_store import bookie, new_ledger
 
-from buckram.client.shared.past import Past, guarded
-from buckram.core.cluster.history import Statement as Said
+from buckram.client.shared.past import StoreHistory, guarded
+from buckram.core.cluster.history import WitnessStatement as Said
 from buckram.core.cluster.history import encode_history, encode_statement
 from buckram.core.streams.head import Fork, Head, Segment, encode_head
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, StoreWentBack, WrongCluster
@@ -129,7 +129,7 @@ async def test_accepting_a_restore_raises_the_epoch_and_the_next_ledger_id(
 
 async def test_a_client_refuses_metadata_older_than_bookies_have_seen(cluster: Cluster) -> None:
     store, _ = await filled(cluster)
-    past = Past(store)
+    past = StoreHistory(store)
     await past.start()
     used = guarded(store, past)
     assert len(await used.list_ledgers()) == 3
@@ -141,7 +141,7 @@ async def test_a_client_refuses_metadata_older_than_bookies_have_seen(cluster: C
     await store.keys.set(store.layout.history, encode_history(History(3, "third")), found.version)
     with pytest.raises(StoreWentBack, match="connect again"):
         await used.list_ledgers()
-    again = Past(store)
+    again = StoreHistory(store)
     await again.start()
     assert len(await guarded(store, again).list_ledgers()) == 3
 
@@ -151,4 +151,4 @@ async def test_a_client_refuses_a_restored_store_until_it_is_accepted(cluster: C
     now = await store.history()
     await set_history(store, History(now.epoch, now.restore, accepted=False))
     with pytest.raises(StoreWentBack, match="accept-restore"):
-        await Past(store).start()
+        await StoreHistory(store).start()

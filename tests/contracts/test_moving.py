@@ -20,13 +20,13 @@ from tests.contracts.conftest import (
 )
 from tests.contracts.test_metadata_store import bookie, new_ledger
 
-from buckram.client.shared.past import Past
+from buckram.client.shared.past import StoreHistory
 from buckram.core.cluster.history import (
     Confirmed,
     Contradiction,
     Judgement,
     Memory,
-    Statement,
+    WitnessStatement,
     encode_statement,
     judge,
     learn,
@@ -115,13 +115,13 @@ async def filled(store: TreeStore) -> list[int]:
     return [ledgers[0], ledgers[2], MAX_LEDGER_ID]
 
 
-async def statement(store: TreeStore) -> Statement:
-    return Statement("inc", 1, 2, 3, 1, (await store.history()).restore, "n")
+async def statement(store: TreeStore) -> WitnessStatement:
+    return WitnessStatement("inc", 1, 2, 3, 1, (await store.history()).restore, "n")
 
 
 async def refused(store: TreeStore, why: str) -> None:
     with pytest.raises(StoreWentBack, match=why):
-        await Past(store).start()
+        await StoreHistory(store).start()
 
 
 async def stores(pair: tuple[Cluster, Cluster]) -> tuple[TreeStore, TreeStore]:
@@ -143,7 +143,7 @@ async def test_everything_arrives_and_the_cluster_goes_on_there(pair: tuple[Clus
     await refused(source, "were moved to .*name that one instead")
     target = await pair[1].bare_store(3, uri="target:test")  # as who connects now
     assert await target.instance_id() == instance_id
-    await Past(target).start()
+    await StoreHistory(target).start()
     assert await target.list_ledgers() == ledgers
     assert [(await target.read_ledger(one)).metadata for one in ledgers] == records
     assert (await target.read_cookie("b1")).value == b"cookie"
@@ -189,8 +189,8 @@ async def test_a_target_that_is_not_empty_is_left_alone(small: tuple[Cluster, Cl
     await target.initialise()
     with pytest.raises(WrongCluster, match="is cluster"):
         await move(source, target, RNG)
-    await Past(source).start()
-    await Past(target).start()
+    await StoreHistory(source).start()
+    await StoreHistory(target).start()
     with pytest.raises(ConfigError, match="the same"):
         await move(source, source, RNG)
 
@@ -250,7 +250,7 @@ async def test_interrupted_move_locks_both_stores_until_the_call_is_repeated(aft
         usable = []
         for store in (source, target):
             try:
-                await Past(store).start()
+                await StoreHistory(store).start()
             except StoreWentBack:
                 continue
             if (await store.history()).epoch:  # else there is nothing yet
@@ -262,7 +262,7 @@ async def test_interrupted_move_locks_both_stores_until_the_call_is_repeated(aft
         await move(source, target, RNG)
         assert await target.list_ledgers() == ledgers
         await refused(source, "were moved")
-        await Past(target).start()
+        await StoreHistory(target).start()
     raise AssertionError("it was interrupted again and again")
 
 
@@ -299,7 +299,7 @@ async def test_a_move_that_is_abandoned_leaves_the_source_as_it_was(small: tuple
     await refused(source, "being moved")
     await abandon(source, target)
     assert await source.history() == before
-    await Past(source).start()
+    await StoreHistory(source).start()
     await refused(target, "unfinished copy")
     with pytest.raises(ConfigError, match="nothing to abandon"):
         await abandon(source, target)
@@ -329,7 +329,7 @@ def test_a_bookie_says_where_its_metadata_went() -> None:
     assert "were moved to etcd://a:2379/b" in said
 
 
-TOLD = Statement("inc", 2, 3, 40, 1, "r", "n1")
+TOLD = WitnessStatement("inc", 2, 3, 40, 1, "r", "n1")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ TOLD = Statement("inc", 2, 3, 40, 1, "r", "n1")
         (None, "did not come"),
     ],
 )
-def test_what_came_by_a_move_is_compared_by_what_it_says(found: Statement | None, why: str) -> None:
+def test_what_came_by_a_move_is_compared_by_what_it_says(found: WitnessStatement | None, why: str) -> None:
     memory = Memory(History(1, "r"), confirmed=Confirmed(57, TOLD))
     there = None if found is None else Confirmed(0, found)
     moved = History(2, "r", moved="here 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.contracts.conftest import Cluster, Watch
 
-from buckram.core.healing.records import Mark
+from buckram.core.healing.records import UnderreplicationMark
 from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
 
@@ -21,9 +21,9 @@ async def test_a_mark_gathers_names_and_gets_a_new_version_each_time(cluster: Cl
     one, two = await tree(cluster), await tree(cluster)
     await one.mark(7, ["b1"], NOW)
     await two.mark(7, ["b2", "b1"], NOW + 1)
-    assert await one.read_mark(7) == Mark(7, ("b1", "b2"), NOW + 1, 1)
+    assert await one.read_mark(7) == UnderreplicationMark(7, ("b1", "b2"), NOW + 1, 1)
     await two.mark(7, ["b1"], NOW + 2)
-    assert await one.read_mark(7) == Mark(7, ("b1", "b2"), NOW + 2, 2)
+    assert await one.read_mark(7) == UnderreplicationMark(7, ("b1", "b2"), NOW + 2, 2)
     assert await one.read_mark(8) is None
 
 
@@ -79,7 +79,7 @@ async def test_a_finished_ledger_loses_mark_folder_and_lock_together(cluster: Cl
     await two.mark(7, ["b2"], NOW)
     assert not await one.finish(mark, candidate.folder_version), "it was marked again"
     again = await one.read_mark(7)
-    assert again == Mark(7, ("b1", "b2"), NOW, 1)
+    assert again == UnderreplicationMark(7, ("b1", "b2"), NOW, 1)
     assert await two.locked() == [7]
     assert not await two.finish(again, candidate.folder_version), "the lock is another's"
     assert await one.finish(again, candidate.folder_version)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.contracts.conftest import Cluster, Watch
 
-from buckram.core.healing.wishes import NOTHING, Wish
+from buckram.core.healing.wishes import NOTHING, OperatorRequest
 from buckram.errors import MalformedRecord
 from buckram.metadata.wishes import change_wish, read_wish, read_wishes, wish_key
 
@@ -22,7 +22,7 @@ async def test_who_asks_at_the_same_time_takes_nothing_back_from_another(cluster
             change_wish(two, bookie, lambda wish: replace(wish, readonly=True)),
             change_wish(one, bookie, lambda wish: replace(wish, rest="r", rest_s=5.0)),
         )
-        assert await read_wish(one, bookie) == Wish(readonly=True, leave=True, rest="r", rest_s=5.0)
+        assert await read_wish(one, bookie) == OperatorRequest(readonly=True, leave=True, rest="r", rest_s=5.0)
     assert len(await read_wishes(two)) == 10
 
 
@@ -44,7 +44,7 @@ async def test_a_bookie_is_told_of_its_own_wish_and_an_auditor_of_all(cluster: C
     await own.fired()
     await every.fired()
     again = Watch()
-    assert await read_wishes(listening, again) == {"b1": Wish(readonly=True)}
+    assert await read_wishes(listening, again) == {"b1": OperatorRequest(readonly=True)}
     await change_wish(asking, "b1", lambda wish: replace(wish, leave=True))
     await again.fired()
 
@@ -53,6 +53,6 @@ async def test_a_record_that_is_none_holds_nobody_up(cluster: Cluster) -> None:
     store = await cluster.store()
     await store.keys.create(wish_key(store, "b1"), b"?")
     await change_wish(store, "b2", lambda wish: replace(wish, leave=True))
-    assert await read_wishes(store) == {"b2": Wish(leave=True)}
+    assert await read_wishes(store) == {"b2": OperatorRequest(leave=True)}
     with pytest.raises(MalformedRecord, match="b1"):
         await read_wish(store, "b1")

@@ -14,7 +14,7 @@ from tests.support.polling import wait_until
 
 from buckram.cli.exits import Exit
 from buckram.core.healing.needs import members_of
-from buckram.healing.depending import records
+from buckram.healing.depending import ledger_records
 from buckram.metadata.election import Election
 from buckram.metadata.uri import open_store
 
@@ -49,7 +49,7 @@ def named(up: Up) -> dict[str, list[int]]:
         store = await open_store(up.uri)
         try:
             found: dict[str, list[int]] = {bookie["id"]: [] for bookie in up.ready["bookies"]}
-            async for ledger, metadata in records(store):
+            async for ledger, metadata in ledger_records(store):
                 for member in members_of(metadata):
                     found[member].append(ledger)
             return found

@@ -24,7 +24,7 @@ from buckram.bookie.storage.superblock import FORMAT, decode
 from buckram.cli.cluster_history import open_tree
 from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, NetConfig, StoreConfig
-from buckram.core.cluster.history import Statement, parse_statement
+from buckram.core.cluster.history import WitnessStatement, parse_statement
 from buckram.core.security.acl import Grant
 from buckram.core.security.tokens import verify
 from buckram.metadata.acceptance import accept
@@ -72,7 +72,7 @@ async def started(place: Path, *, restored: bool = False) -> AsyncIterator[Clien
         yield await cleanup.enter_async_context(connect(uri, runtime=runtime))
 
 
-async def statements(place: Path) -> dict[str, Statement]:
+async def statements(place: Path) -> dict[str, WitnessStatement]:
     """What the store says of whose each id is."""
     store = await open_tree(f"sqlite://{place}/metadata.db")
     try:

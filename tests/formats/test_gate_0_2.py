@@ -23,7 +23,7 @@ from tests.formats.test_cluster_0_2 import (
 from tests.support.secure_kit import Files
 
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.cli.cluster_history import open_tree
 from buckram.cluster import Client, connect
 from buckram.config import AuthConfig, BookieConfig, ClientConfig, NetConfig
@@ -61,7 +61,7 @@ async def secured(place: Path) -> AsyncIterator[tuple[Client, Client]]:
             cleanup.push_async_callback(metadata.close)
             disk = LocalDisk(place / name, "inline")
             cleanup.callback(disk.close)
-            config, door = BookieConfig(port=0, bookie_id=name), Door(files.bookie, LOGINS)
+            config, door = BookieConfig(port=0, bookie_id=name), ConnectionGate(files.bookie, LOGINS)
             bookie = Bookie(
                 runtime, disk, metadata, config, STORE, NetConfig(), door=door, open_store=lambda: open_store(uri)
             )

@@ -11,7 +11,7 @@ from tests.healing.test_lost_bookie import QUICK, tree, until, write
 from buckram.cluster import Client
 from buckram.errors import MalformedRecord
 from buckram.healing.auditor import Auditor
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.daemon import heal
 from buckram.healing.digest_check import DigestCheck
 from buckram.healing.ledger_walk import Checked
@@ -96,7 +96,7 @@ async def test_the_auditor_runs_it_and_a_copy_that_lacks_is_made_again() -> None
             scope.spawn(heal(client, "a", often), "heal")
 
             async def mended() -> bool:
-                done = (await Board(client.services.store).checked()).get(DIGESTS, {})
+                done = (await HealingStatusStore(client.services.store).checked()).get(DIGESTS, {})
                 return done.get("ledgers") == 1 and await marked(client) == []
 
             await until(mended, "mended")

@@ -14,7 +14,7 @@ from buckram.cluster import Client
 from buckram.config import ClientConfig, HealingConfig
 from buckram.healing import first_checks, replicator
 from buckram.healing.auditor import Auditor
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.first_checks import FirstChecks
 from buckram.healing.overview import overview
 from buckram.healing.replicator import Replicator
@@ -82,7 +82,7 @@ async def test_a_bookie_that_was_away_is_unverified_until_its_copies_were_looked
     """The client noted nothing, and the auditor that saw the bookie go is not the one that sees it come back."""
     async with cluster(bookies=3) as c:
         async with healing(c, copying=False) as client:
-            board = Board(client.services.store)
+            board = HealingStatusStore(client.services.store)
 
             async def walked() -> bool:
                 return (await board.attendance())[0].walks is not None

@@ -15,9 +15,9 @@ from buckram.config import HealingConfig
 from buckram.core.healing.wishes import NOTHING
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
 from buckram.healing.asking import allow_rejoin, ask_readonly, begin_maintenance, end_maintenance
-from buckram.healing.board import Board
-from buckram.healing.decommission import Progress, decommission, drain, replace_bookie
-from buckram.healing.depending import Refused, ledgers_naming
+from buckram.healing.board import HealingStatusStore
+from buckram.healing.decommission import DecommissionProgress, decommission, drain, replace_bookie
+from buckram.healing.depending import OperationRefused, ledgers_naming
 from buckram.metadata.election import Election
 from buckram.metadata.wishes import change_wish, read_wish, read_wishes
 from buckram.testing import Cluster, cluster
@@ -25,7 +25,7 @@ from buckram.testing import Cluster, cluster
 PATIENT = replace(QUICK, lost_bookie_delay_s=3600.0)
 
 
-def ignore(progress: Progress) -> None:
+def ignore(progress: DecommissionProgress) -> None:
     return None
 
 
@@ -51,7 +51,7 @@ async def test_a_drained_bookie_serves_reads_until_nothing_depends_on_it() -> No
     async with leaving(4) as (_c, client):
         ledgers = [await write(client, 300) for _ in range(5)]
         bookie = sorted(await members(client, ledgers[0]))[0]
-        seen: list[Progress] = []
+        seen: list[DecommissionProgress] = []
         held = len(await ledgers_naming(client.services.store, bookie))
         found = await drain(client, bookie, seen.append)
         assert (found.done, found.ledgers, found.entries, found.reasons) == (True, held, 300 * held, {})
@@ -95,7 +95,9 @@ async def test_the_only_copy_is_read_from_the_bookie_that_leaves() -> None:
 async def test_a_bookie_whose_place_nobody_can_take_is_not_drained() -> None:
     async with leaving(3) as (c, client):
         ledger = await write(client, 20)
-        with pytest.raises(Refused, match=f"no other bookie can take the place of {c.bookies[0]}.*{ledger}.*start one"):
+        with pytest.raises(
+            OperationRefused, match=f"no other bookie can take the place of {c.bookies[0]}.*{ledger}.*start one"
+        ):
             await drain(client, c.bookies[0], ignore)
         assert await read_wishes(client.services.store) == {}, "nothing was changed"
         assert c.bookies[0] in (await client.services.store.bookies()).writable
@@ -110,7 +112,9 @@ async def test_a_drain_without_room_is_refused_before_it_begins(monkeypatch: pyt
             return dict.fromkeys(bookies, (1000, 10_000))
 
         monkeypatch.setattr("buckram.healing.room.spaces", full)
-        with pytest.raises(Refused, match=r"100000 bytes.*3 others that are writable have 3000 free: start one more"):
+        with pytest.raises(
+            OperationRefused, match=r"100000 bytes.*3 others that are writable have 3000 free: start one more"
+        ):
             await drain(client, bookie, ignore)
         assert await read_wishes(client.services.store) == {}
 
@@ -135,12 +139,12 @@ async def test_a_drain_that_cannot_finish_says_what_is_left_and_goes_on_later() 
 async def test_nothing_is_begun_while_nothing_would_be_copied() -> None:
     async with cluster(bookies=4) as c, c.client() as client:
         await write(client, 10)
-        with pytest.raises(Refused, match="nobody runs autorecovery: `buckram autorecovery run`"):
+        with pytest.raises(OperationRefused, match="nobody runs autorecovery: `buckram autorecovery run`"):
             await drain(client, c.bookies[0], ignore)
         async with healing(c, PATIENT):
             await tree(client).prepare()
             await tree(client).enable(False)
-            with pytest.raises(Refused, match="autorecovery is disabled: `buckram autorecovery enable`"):
+            with pytest.raises(OperationRefused, match="autorecovery is disabled: `buckram autorecovery enable`"):
                 await drain(client, c.bookies[0], ignore)
         assert await read_wishes(client.services.store) == {}
 
@@ -156,11 +160,11 @@ async def test_bookies_that_cannot_leave_in_this_way_are_refused_with_the_other_
                 await take_out(client, "nobody", ignore)
         with pytest.raises(InvalidArgument, match="cannot take its own place"):
             await replace_bookie(client, bookie, bookie, ignore)
-        with pytest.raises(Refused, match="bookie nobody takes no new entries"):
+        with pytest.raises(OperationRefused, match="bookie nobody takes no new entries"):
             await replace_bookie(client, bookie, "nobody", ignore)
         await c.kill(c.bookies.index(bookie))
         await until(lambda: is_gone(client, bookie), "gone")
-        with pytest.raises(Refused, match="only if it is gone for good, `buckram bookie decommission`"):
+        with pytest.raises(OperationRefused, match="only if it is gone for good, `buckram bookie decommission`"):
             await drain(client, bookie, ignore)
         assert await read_wishes(client.services.store) == {}
 
@@ -249,12 +253,14 @@ async def test_a_maintenance_that_leaves_too_few_copies_is_refused_and_names_the
     async with leaving(4) as (_c, client):
         thin = await write(client, 10, (1, 1, 1))
         (bookie,) = await members(client, thin)
-        with pytest.raises(Refused, match=f"fewer copies than they acknowledge from.*{thin}; ledger {thin}: 0 of 1"):
+        with pytest.raises(
+            OperationRefused, match=f"fewer copies than they acknowledge from.*{thin}; ledger {thin}: 0 of 1"
+        ):
             await begin_maintenance(client, bookie, 60.0)
         ledger = await write(client, 10)
         first, second = sorted(await members(client, ledger) - {bookie})[:2]
         await begin_maintenance(client, first, 60.0)
-        with pytest.raises(Refused, match=f"ledger {ledger}: 1 of 2"):
+        with pytest.raises(OperationRefused, match=f"ledger {ledger}: 1 of 2"):
             await begin_maintenance(client, second, 60.0)
         for seconds in (0.0, 8 * 86_400.0):
             with pytest.raises(InvalidArgument, match="needs 1 s to 604800 s"):
@@ -280,11 +286,11 @@ async def test_an_id_comes_back_empty_only_when_no_ledger_names_it() -> None:
     async with leaving(4) as (c, client):
         ledger = await write(client, 10)
         bookie = sorted(await members(client, ledger))[0]
-        with pytest.raises(Refused, match="is registered; stop it first"):
+        with pytest.raises(OperationRefused, match="is registered; stop it first"):
             await allow_rejoin(client, bookie)
         await c.kill(c.bookies.index(bookie))
         await until(lambda: is_gone(client, bookie), "gone")
-        with pytest.raises(Refused, match=f"1 ledger still names it \\({ledger}\\)"):
+        with pytest.raises(OperationRefused, match=f"1 ledger still names it \\({ledger}\\)"):
             await allow_rejoin(client, bookie)
         await client.delete(ledger)
         await change_wish(client.services.store, bookie, lambda wish: replace(wish, readonly=True))
@@ -304,6 +310,6 @@ async def test_waiting_reasons_end_with_the_drain() -> None:
 
         async def quiet() -> bool:
             marked = [found async for found in tree(client).marked()]
-            return not marked and not [found async for found in Board(client.services.store).waiting()]
+            return not marked and not [found async for found in HealingStatusStore(client.services.store).waiting()]
 
         await until(quiet, "unmarked")

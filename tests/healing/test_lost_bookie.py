@@ -13,11 +13,11 @@ import pytest
 from buckram.client.maintain.repair_report import RepairReport
 from buckram.cluster import Client
 from buckram.config import HealingConfig
-from buckram.core.healing.status import Waiting, Why
+from buckram.core.healing.status import WaitingLedger, Why
 from buckram.core.placement.topology import RackMap
 from buckram.healing import replicator as replicator_module
 from buckram.healing.auditor import Auditor
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.replicator import Replicator
 from buckram.metadata.topology import change_rack_map
 from buckram.metadata.underreplication import Underreplication
@@ -65,8 +65,8 @@ async def members(client: Client, ledger: int) -> set[str]:
     return {member for fragment in metadata.fragments for member in fragment.ensemble}
 
 
-async def waiting(client: Client) -> list[Waiting]:
-    return [found async for found in Board(client.services.store).waiting()]
+async def waiting(client: Client) -> list[WaitingLedger]:
+    return [found async for found in HealingStatusStore(client.services.store).waiting()]
 
 
 def tree(client: Client) -> Underreplication:
@@ -187,7 +187,7 @@ async def test_an_open_ledger_whose_writer_died_is_recovered_and_copied() -> Non
 async def test_the_brake_holds_when_too_many_go_and_a_word_lets_it_go_on() -> None:
     patient = replace(QUICK, lost_bookie_delay_s=3.0)
     async with cluster(bookies=6) as c, healing(c, patient) as client:
-        board, lost, named = Board(client.services.store), set(c.bookies[:3]), set[str]()
+        board, lost, named = HealingStatusStore(client.services.store), set(c.bookies[:3]), set[str]()
         ledgers: list[int] = []
         while not named >= lost:  # a bookie that no ledger names is nobody's loss
             ledgers.append(await write(client, 20))
@@ -252,7 +252,7 @@ async def test_the_brake_holds_when_all_bookies_of_a_rack_go() -> None:
             await c.kill(number)
 
         async def braked() -> bool:
-            brake = await Board(store).brake()
+            brake = await HealingStatusStore(store).brake()
             return brake is not None and brake.why == "all 2 bookies of region /west went within 1 s"
 
         await until(braked, "braked")

@@ -13,7 +13,7 @@ from tests.healing.test_lost_bookie import QUICK, tree, until, write
 from buckram.core.placement.topology import RackMap
 from buckram.errors import MalformedRecord
 from buckram.healing.auditor import Auditor
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.ledger_walk import Checked
 from buckram.healing.overview import overview
 from buckram.healing.periodic_checks import PLACEMENT, PeriodicChecks
@@ -48,7 +48,7 @@ async def test_ledgers_that_break_their_placement_are_counted_and_not_moved(monk
         auditor = Auditor(client, "a", QUICK)
         auditor.elected = True
         await PeriodicChecks(client, auditor, QUICK)._step(86400.0, PLACEMENT)
-        result = (await Board(store).checked())[PLACEMENT]
+        result = (await HealingStatusStore(store).checked())[PLACEMENT]
         assert (result["ledgers"], result["misplaced"], result["unreadable"]) == (2, 1, 1)
         assert await marked(client) == []
         assert (await store.read_ledger(broken)).metadata == before

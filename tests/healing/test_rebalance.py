@@ -6,10 +6,10 @@ import pytest
 from tests.healing.test_leaving import ignore, leaving, whole
 from tests.healing.test_lost_bookie import tree, write
 
-from buckram.core.healing.wishes import Wish
+from buckram.core.healing.wishes import OperatorRequest
 from buckram.errors import InvalidArgument
-from buckram.healing.decommission import Progress
-from buckram.healing.depending import Refused, ledgers_naming
+from buckram.healing.decommission import DecommissionProgress
+from buckram.healing.depending import OperationRefused, ledgers_naming
 from buckram.healing.rebalance import rebalance
 from buckram.metadata.wishes import change_wish
 from buckram.testing import cluster
@@ -24,7 +24,7 @@ async def test_new_bookies_get_their_share_and_every_copy_is_good() -> None:
         assert sum(planned.before.values()) == sum(planned.after.values()) == 3 * 20 * 200 * 1000
         for ledger in ledgers:
             assert len((await client.services.store.read_ledger(ledger)).metadata.fragments[0].ensemble) == 3
-        seen: list[Progress] = []
+        seen: list[DecommissionProgress] = []
         found = await rebalance(client, seen.append)
         assert (found.even, found.failed) == (True, {})
         assert found.entries == 200 * len(found.moves) > 0
@@ -46,7 +46,7 @@ async def test_a_bookie_that_leaves_takes_no_part() -> None:
         names = sorted((await store.bookies()).writable)
         held = {name: await ledgers_naming(store, name) for name in names}
         gone = next(name for name in names if not held[name])
-        await change_wish(store, gone, lambda wish: Wish(leave=True))
+        await change_wish(store, gone, lambda wish: OperatorRequest(leave=True))
         found = await rebalance(client, ignore)
         assert gone not in found.after
         assert await ledgers_naming(store, gone) == {}
@@ -59,13 +59,13 @@ async def test_what_cannot_be_is_refused_with_the_reason() -> None:
             with pytest.raises(InvalidArgument, match="needs 1% to 100%"):
                 await rebalance(client, ignore, within=within)
         await tree(client).enable(False)
-        with pytest.raises(Refused, match="autorecovery is disabled"):
+        with pytest.raises(OperationRefused, match="autorecovery is disabled"):
             await rebalance(client, ignore)
         await tree(client).enable(True)
         key = f"{client.services.store.own}/healing/rebalance"
         await client.services.store.keys.create(key, b"", ephemeral=True)
-        with pytest.raises(Refused, match="somebody rebalances this cluster already"):
+        with pytest.raises(OperationRefused, match="somebody rebalances this cluster already"):
             await rebalance(client, ignore)
     async with cluster(bookies=1) as c, c.client() as alone:
-        with pytest.raises(Refused, match="two are needed"):
+        with pytest.raises(OperationRefused, match="two are needed"):
             await rebalance(alone, ignore)

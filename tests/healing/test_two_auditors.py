@@ -7,7 +7,7 @@ import asyncio
 from tests.healing.test_lost_bookie import QUICK, members, tree, until, write
 
 from buckram.cluster import Client
-from buckram.core.healing.records import Mark
+from buckram.core.healing.records import UnderreplicationMark
 from buckram.healing.auditor import Auditor
 from buckram.healing.replicator import Replicator
 from buckram.runtime.net.tasks import TaskScope
@@ -41,7 +41,7 @@ async def test_two_that_both_believe_to_be_elected_make_one_mark_of_a_ledger() -
         assert [ledger async for ledger in tree(client).marked()] == expected
         for ledger in expected:
             mark = await tree(client).read_mark(ledger)
-            assert isinstance(mark, Mark)
+            assert isinstance(mark, UnderreplicationMark)
             assert mark.replicas == (lost,)
 
 

@@ -6,10 +6,10 @@ import pytest
 from tests.health.conftest import Site
 
 from buckram.core.healing.attendance import Attendance, Unsettled, sessions_of
-from buckram.core.healing.wishes import NOTHING, Wish
+from buckram.core.healing.wishes import NOTHING, OperatorRequest
 from buckram.core.placement.topology import RackMap
 from buckram.core.streams.names import OWNER, OWNER_UID, StreamName
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.overview import COPIES, PLACEMENT
 from buckram.metadata.degraded import say_degraded
 from buckram.metadata.overwriting import overwrite, remove
@@ -50,7 +50,7 @@ async def test_a_record_that_cannot_be_read_leaves_something_unasked(site: Site)
 
 
 async def test_ledgers_that_could_be_spread_better(site: Site) -> None:
-    board = Board(site.client.services.store)
+    board = HealingStatusStore(site.client.services.store)
     await board.say_checked(PLACEMENT, {"misplaced": 7})
     try:
         assert "`buckram placement check`" in (await site.doors.expect("ledgers-misplaced", "7 ledgers"))["do"]
@@ -72,7 +72,7 @@ async def test_a_bookie_that_is_slow_for_clients(site: Site) -> None:
 async def test_copies_that_nobody_has_looked_at(site: Site) -> None:
     """Of all of them until a check of all copies was complete, and then of a bookie that was away."""
     store = site.client.services.store
-    board, attendance = Board(store), Attendance()
+    board, attendance = HealingStatusStore(store), Attendance()
     assert "no check of all copies was complete yet" in (await site.doors.expect("unverified", "cluster"))["why"]
     attendance.seen(sessions_of(await store.bookies()))
     attendance.walked(Unsettled())
@@ -130,7 +130,7 @@ async def test_ledgers_that_no_stream_lists(site: Site) -> None:
 
 async def test_keys_that_nobody_reads(site: Site) -> None:
     store = site.client.services.store
-    await change_wish(store, "stranger", lambda _: Wish(readonly=True))
+    await change_wish(store, "stranger", lambda _: OperatorRequest(readonly=True))
     try:
         found = await site.doors.expect("leftovers", "wishes of bookies stranger", at=("doctor",))
         assert "`buckram doctor --fix`" in found["do"]

@@ -17,17 +17,17 @@ from buckram.bookie.process import Bookie
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.cluster.believed_time import UNSTEADY_AFTER
 from buckram.core.cluster.conviction import Deed, Evidence
-from buckram.core.cluster.history import Statement, encode_statement
+from buckram.core.cluster.history import WitnessStatement, encode_statement
 from buckram.core.db.backups import encode_kept
-from buckram.core.healing.losses import Brake
-from buckram.core.healing.status import Reason, Waiting, Why
+from buckram.core.healing.losses import HealingBrake
+from buckram.core.healing.status import Reason, WaitingLedger, Why
 from buckram.core.streams.head import Head, Mirror, decode_head, encode_head
 from buckram.core.streams.mirrors import MIRROR
 from buckram.core.streams.names import StreamName
 from buckram.core.wire.introduction import INCARNATION_PROPERTY
 from buckram.errors import AccessRefused, ForeignLedger, NoSuchKey
 from buckram.healing.asking import ask_readonly
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.decommission import forget
 from buckram.health import bookies as asking
 from buckram.metadata.accused import accuse, pardon
@@ -195,7 +195,7 @@ async def test_a_bookie_that_was_replaced(site: Site, monkeypatch: pytest.Monkey
     monkeypatch.setattr(asking, "ASK_S", 0.3)
     store, ghosts = site.client.services.store, await open_store(site.cluster.uri)
     key = f"{store.own}/{WITNESSES}/ghost"
-    said = Statement("newest", 1, 1, 0, (await store.history()).epoch, "r", "n", 2)
+    said = WitnessStatement("newest", 1, 1, 0, (await store.history()).epoch, "r", "n", 2)
     await store.keys.create(key, encode_statement(said))
     try:
         await ghosts.register(
@@ -300,8 +300,8 @@ async def test_an_auditor_that_is_missing(site: Site) -> None:
 
 
 async def test_a_brake(site: Site) -> None:
-    board = Board(site.client.services.store)
-    await board.set_brake(Brake(("bookie-0", "bookie-1"), "2 of 3 bookies went at once"))
+    board = HealingStatusStore(site.client.services.store)
+    await board.set_brake(HealingBrake(("bookie-0", "bookie-1"), "2 of 3 bookies went at once"))
     try:
         await site.doors.expect("nothing-copied", "bookie-0, bookie-1")
     finally:
@@ -317,12 +317,12 @@ async def test_a_brake(site: Site) -> None:
     ],
 )
 async def test_ledgers_that_lack_copies(site: Site, state: str, why: Why, lost: tuple[tuple[int, int], ...]) -> None:
-    board, marks = Board(site.client.services.store), tree(site)
+    board, marks = HealingStatusStore(site.client.services.store), tree(site)
     async with site.client.create(ensemble=(3, 3, 2)) as writer:
         ledger = writer.ledger_id
     await marks.prepare()
     await marks.mark(ledger, ["bookie-0"], 1_000)
-    await board.say_waiting(Waiting(ledger, (Reason(why, "of this test", lost),), 1, "nobody", 0))
+    await board.say_waiting(WaitingLedger(ledger, (Reason(why, "of this test", lost),), 1, "nobody", 0))
     try:
         found = await site.doors.expect(state, f"ledger {ledger}")
         assert "of this test" in found["why"]

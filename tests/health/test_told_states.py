@@ -9,7 +9,7 @@ from tests.health.conftest import Site
 from tests.health.telling import OWN, TB, telling
 
 from buckram import __version__
-from buckram.core.cluster.bookie_report import BookieReport, Collected, Keeps, Kept
+from buckram.core.cluster.bookie_report import BookieReport, Collected, Keeps, KeptGarbage
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
 from buckram.core.wire.introduction import INCARNATION_PROPERTY
 from buckram.core.wire.messages import Trouble
@@ -44,7 +44,7 @@ async def test_several_releases(site: Site) -> None:
 
 async def test_bytes_that_wait_to_be_removed(site: Site) -> None:
     async with telling(site.client) as bookie:
-        kept = (Kept(Keeps.SECOND_LOOK, "no second look", 3 * GB, 7),)
+        kept = (KeptGarbage(Keeps.SECOND_LOOK, "no second look", 3 * GB, 7),)
         bookie.say(report(collection=Collected(0, 3 * GB, 0, kept)), free=TB - 4 * GB)
         found = await site.doors.expect("waiting-bytes", "teller")
         assert "3000000000 bytes absent without a record" in found["why"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from buckram.core.cluster.history import Statement, encode_statement
+from buckram.core.cluster.history import WitnessStatement, encode_statement
 from buckram.core.health.facts import Facts
 from buckram.core.health.findings import Finding, finding_of
 from buckram.metadata.backup import set_history
@@ -28,7 +28,7 @@ def bookie(name: str, incarnation: str | None) -> BookieInfo:
 
 
 async def name(store: TreeStore, bookie_id: str, incarnation: str) -> None:
-    said = Statement(incarnation, 1, 1, 0, 1, "r", "n", 2)
+    said = WitnessStatement(incarnation, 1, 1, 0, 1, "r", "n", 2)
     await store.keys.create(f"{store.own}/{WITNESSES}/{bookie_id}", encode_statement(said))
 
 

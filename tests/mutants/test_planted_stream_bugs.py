@@ -6,7 +6,7 @@ import pytest
 from tests.support.soak import SOAK
 
 from buckram.core.streams import changes as stream_changes
-from buckram.streams.read.source import Source
+from buckram.streams.read.source import StreamSource
 from buckram.streams.write import roll
 from buckram.streams.write.segment import SegmentWriter
 from simulator.streams.mutants.hunt import MUTANTS, kill
@@ -35,8 +35,8 @@ def test_mutants_are_described() -> None:
 
 
 def test_mutants_restore_production_classes() -> None:
-    before = [dict(vars(owner)) for owner in (stream_changes, roll, SegmentWriter, Source)]
+    before = [dict(vars(owner)) for owner in (stream_changes, roll, SegmentWriter, StreamSource)]
     for mutant in MUTANTS.values():
         with mutant.apply():
             pass
-    assert [dict(vars(owner)) for owner in (stream_changes, roll, SegmentWriter, Source)] == before
+    assert [dict(vars(owner)) for owner in (stream_changes, roll, SegmentWriter, StreamSource)] == before

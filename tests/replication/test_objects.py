@@ -11,7 +11,7 @@ from tests.replication.kit import SPACE, Pair, append, numbered, pair
 from tests.streams.kit import eventually
 
 from buckram import MirrorStream, NoSuchObject, ReplicationRefused
-from buckram.core.objects.mirroring import Step, difference
+from buckram.core.objects.mirroring import MirrorStep, difference
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.metadata.security import SecurityStore
 from buckram.replication.gauges import show_replication
@@ -206,7 +206,7 @@ async def test_bytes_that_are_not_those_that_were_put_are_not_copied() -> None:
         wrong = f"sha256:{'0' * 64}"
         row = await objects._row("bad")
         damaged = [("bad", row._replace(digest=wrong))]
-        await objects._index.execute(["mirror", 0, Step(damaged).encode(damaged), []])
+        await objects._index.execute(["mirror", 0, MirrorStep(damaged).encode(damaged), []])
         work = await both.work()
         await work.once()
         assert "shop/bad" in work.objects[SPACE].trouble

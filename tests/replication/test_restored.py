@@ -13,7 +13,7 @@ from tests.replication.restoring import backed_up, becomes, went_back
 from tests.state.machine.kit import Inventory
 
 from buckram import SourceWentBack, StoreWentBack
-from buckram.core.streams.changes import Step
+from buckram.core.streams.changes import HeadStep
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.replication.lag import read_progress
@@ -181,8 +181,8 @@ async def test_where_nothing_can_be_compared_after_a_restore_it_stops() -> None:
 
 
 async def _without_mark(both: Pair, name: StreamName) -> None:
-    def change(head: Head) -> Step:
-        return Step(replace(head, mark=None))
+    def change(head: Head) -> HeadStep:
+        return HeadStep(replace(head, mark=None))
 
     await both.b.streams.change(name, change)
 

@@ -23,7 +23,7 @@ from buckram.core.wire.messages import Read, ReadLac
 from buckram.errors import AccessRefused, BuckramError, Code, InvalidArgument
 from buckram.metadata.layout import DATABASE_SERVERS, GATEWAYS
 from buckram.metadata.security import SecurityStore
-from buckram.serve.http.shown import Shown
+from buckram.serve.http.shown import ServerRegistry
 from buckram.types import BookieInfo
 
 assert QUIET.local_read_bytes == 0
@@ -100,7 +100,7 @@ async def test_a_denial_is_refused_while_a_bookie_of_an_earlier_release_judges_g
 async def test_a_denial_waits_until_all_servers_over_http_know_of_it(tmp_path: Path, folder: str) -> None:
     """They show which releases of grants they read, beside where they are."""
     async with guarded_bookie(tmp_path, auth=AUTH) as running:
-        shown = Shown(running.store, folder, "http://new:8080")
+        shown = ServerRegistry(running.store, folder, "http://new:8080")
         await shown.start()
         old = f"{running.store.own}/{folder}/{'0' * 12}"
         security = running.security

@@ -20,14 +20,14 @@ from tests.support.gate_kit import INTENT, Backend, Stream, World, rows
 from tests.support.soak import drawn, soak
 
 from buckram.core.ledgers.metadata_codec import parse, serialise
-from buckram.core.security.namespaces import Places, uid_in
+from buckram.core.security.namespaces import ClusterKeys, uid_in
 from buckram.core.security.naming import naming_key, uid_and_ids
 from buckram.core.security.records import lasting_change
 from buckram.core.streams.exports import Export, encode_export
 from buckram.core.streams.head import Fork
 from buckram.core.streams.names import owner_of
 from buckram.errors import BuckramError
-from buckram.metadata.service.packets import KeyRequest, Kind
+from buckram.metadata.service.packets import KeyRequest, RequestKind
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 MOST_BYTES = 512 * 1024
@@ -184,12 +184,18 @@ class Game:
                 values, ids = self.values(), self.ids
                 value = self.mutated(values[first.value % len(values)], first)
                 number = ids[first.key % len(ids)]
-                request = KeyRequest(Kind.LEDGER_CREATE, number=number, watch=first.at % 2 == 0, value=value)
+                request = KeyRequest(RequestKind.LEDGER_CREATE, number=number, watch=first.at % 2 == 0, value=value)
                 await self.mine.tenant.store._service.tell(request)
                 self.records[await self.world.direct.ledgers.key(number)] = value
             elif first.what % 5 == 1:
                 keys = self.keys()
-                kind = (Kind.REMOVED, Kind.REMOVED, Kind.RAISE_NEXT_ID, Kind.RECORDS, Kind.STRAYS)[first.value % 5]
+                kind = (
+                    RequestKind.REMOVED,
+                    RequestKind.REMOVED,
+                    RequestKind.RAISE_NEXT_ID,
+                    RequestKind.RECORDS,
+                    RequestKind.STRAYS,
+                )[first.value % 5]
                 request = KeyRequest(kind, keys[first.key % len(keys)], number=first.at, limit=1 + first.at % 9)
                 await self.mine.tenant.store._service.tell(request)
             else:
@@ -214,7 +220,7 @@ class Game:
     async def check(self) -> None:
         """What mallory's keys name is mallory's, and what makes a ledger one is as it was."""
         direct = self.world.direct
-        places = Places(direct.root, direct.own, lambda key: direct.layout.ledger_of(key) is not None)
+        places = ClusterKeys(direct.root, direct.own, lambda key: direct.layout.ledger_of(key) is not None)
         names, uids = await self._all_keys(), list[str]()
         head = (await self.theirs.head())[0]
         assert None not in (await self.world.held([self.theirs.data])).values()

@@ -13,7 +13,7 @@ from buckram.core.ledgers.metadata import BIRTH, closed, created, ensemble_chang
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.streams.names import StreamName, owner_mark
 from buckram.errors import AccessRefused, LedgerExists, LedgerIdRefused, MetadataUnavailable, NoSuchLedger
-from buckram.metadata.service.packets import KeyRequest, Kind
+from buckram.metadata.service.packets import KeyRequest, RequestKind
 from buckram.metadata.service.store import ServiceStore
 from buckram.types import Create, DigestType, LedgerId, LedgerMetadata, SetValue
 
@@ -42,7 +42,7 @@ async def test_a_ledger_gets_an_id_that_this_session_was_given(world: World) -> 
     next_id = await world.direct.next_ledger_id()
     for ledger in (gone, foreign, next_id, next_id + 3000, 2**62):
         for chosen in (True, False):
-            request = KeyRequest(Kind.LEDGER_CREATE, number=ledger, watch=chosen, value=serialise(mine.record()))
+            request = KeyRequest(RequestKind.LEDGER_CREATE, number=ledger, watch=chosen, value=serialise(mine.record()))
             with pytest.raises(LedgerIdRefused, match=f"ledger {ledger}: .*given by the cluster"):
                 await mine.tenant.store._service.tell(request)
     assert await world.direct.next_ledger_id() == next_id
@@ -54,7 +54,7 @@ async def test_a_ledger_gets_an_id_that_this_session_was_given(world: World) -> 
 async def test_an_id_is_used_once_also_by_requests_at_the_same_time(world: World) -> None:
     mine = await stream(world)
     ledger = await mine.tenant.store.allocate_ledger_id()
-    requests = (KeyRequest(Kind.LEDGER_CREATE, number=ledger, value=serialise(mine.record())) for _ in range(5))
+    requests = (KeyRequest(RequestKind.LEDGER_CREATE, number=ledger, value=serialise(mine.record())) for _ in range(5))
     tell = mine.tenant.store._service.tell
     done = await asyncio.gather(*map(tell, requests), return_exceptions=True)
     assert sum(isinstance(one, int) for one in done) == 1
@@ -171,9 +171,9 @@ async def test_folders_are_tidied_after_ledgers_alone(world: World) -> None:
         record,
     ):
         with pytest.raises(AccessRefused):
-            await mine.tenant.store._service.tell(KeyRequest(Kind.REMOVED, key))
+            await mine.tenant.store._service.tell(KeyRequest(RequestKind.REMOVED, key))
         assert await world.held(kept) == before
-    await mine.tenant.store._service.tell(KeyRequest(Kind.REMOVED, mine_record))
+    await mine.tenant.store._service.tell(KeyRequest(RequestKind.REMOVED, mine_record))
     assert await world.held(kept) == before
 
 

@@ -13,7 +13,7 @@ from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.streams.exports import Export, encode_export
 from buckram.core.streams.head import HISTORY, SnapshotRow, decode_head
 from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, MetadataUnavailable, NoSuchKey, VersionConflict
-from buckram.metadata.service.packets import KeyReply, KeyRequest, Kind
+from buckram.metadata.service.packets import KeyReply, KeyRequest, RequestKind
 from buckram.metadata.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
@@ -310,7 +310,7 @@ async def test_an_id_whose_creation_nobody_answered_is_looked_up(world: World, m
         raise MetadataUnavailable("the reply was lost")
 
     monkeypatch.setattr(TreeStore, "create_record", unanswered)
-    request = KeyRequest(Kind.LEDGER_CREATE, number=ledger, value=serialise(other.record()))
+    request = KeyRequest(RequestKind.LEDGER_CREATE, number=ledger, value=serialise(other.record()))
     with pytest.raises(MetadataUnavailable):
         await mine.tenant.store._service.tell(request)
     with pytest.raises(AccessRefused, match=str(ledger)):

@@ -22,7 +22,7 @@ from tests.support.polling import eventually, until
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram import connect
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.oidc import issuer_of
@@ -196,8 +196,8 @@ async def test_a_connection_ends_with_its_token_and_when_its_subject_is_revoked(
 
 def test_an_issuer_whose_tokens_cannot_come_is_refused(there: FakeIssuer) -> None:
     with pytest.raises(ConfigError, match="add it to"):
-        Door(TlsConfig(), replace(settings(there), logins="sasl"))
-    assert Door(TlsConfig(), replace(settings(there), logins="", authorisation="off")).issuer is None
+        ConnectionGate(TlsConfig(), replace(settings(there), logins="sasl"))
+    assert ConnectionGate(TlsConfig(), replace(settings(there), logins="", authorisation="off")).issuer is None
 
 
 def test_a_client_logs_in_with_what_is_in_its_file_now(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from buckram.spark.clients import connection
 from buckram.spark.db_changes import CHANGE_COLUMNS
 from buckram.spark.db_options import DATABASE_OPTIONS, DatabaseSinkOptions
 from buckram.spark.db_source import DatabaseDataSource
-from buckram.spark.db_writing import DatabaseStep, Server, inserts
+from buckram.spark.db_writing import DatabaseStep, RemoteServer, inserts
 from buckram.state.db.changes import change_fold
 from buckram.testing import ThreadedCluster
 
@@ -520,7 +520,9 @@ def test_a_server_says_in_which_history_it_writes_unless_it_is_an_older_one(
             settings = DatabaseSinkOptions.parse(
                 {"metadata": cluster.uri, "path": database, "dbtable": "item", "server": running.url}
             )
-            return Server(settings).batch([*((sql, ()) for sql in also), ("SELECT history FROM buckram_spark", ())])[-1]
+            return RemoteServer(settings).batch(
+                [*((sql, ()) for sql in also), ("SELECT history FROM buckram_spark", ())]
+            )[-1]
 
         def write(number: int, url: str) -> None:
             commit(cluster, database, number, [(number, "q")], server=url)

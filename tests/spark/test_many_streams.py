@@ -10,7 +10,7 @@ from tests.spark.reading import rows
 from tests.spark.test_streaming_parts import EARLIEST, Run
 
 from buckram import connect
-from buckram.spark.gathering import AT_ONCE, in_order
+from buckram.spark.gathering import AT_ONCE, run_in_order
 from buckram.testing import ThreadedCluster
 
 STREAMS, FILLED = 1500, 60
@@ -21,13 +21,13 @@ async def fill(uri: str, space: str) -> None:
         await client.namespaces.create(space)
         ns = client.namespace(space)
         names = [f"s{n:04}" for n in range(STREAMS)]
-        await in_order([functools.partial(ns.create, name) for name in names])
+        await run_in_order([functools.partial(ns.create, name) for name in names])
 
         async def write(name: str) -> None:
             async with await ns.writer(name) as writer:
                 await writer.append_many([name.encode()] * 3)
 
-        await in_order([functools.partial(write, name) for name in names[:: STREAMS // FILLED]])
+        await run_in_order([functools.partial(write, name) for name in names[:: STREAMS // FILLED]])
 
 
 def test_a_source_of_many_streams(cluster: ThreadedCluster, stream: str) -> None:
@@ -60,9 +60,9 @@ async def test_results_come_in_order_with_bounded_concurrency() -> None:
         return number
 
     count = 3 * AT_ONCE
-    assert await in_order([functools.partial(ask, n) for n in range(count)]) == list(range(count))
+    assert await run_in_order([functools.partial(ask, n) for n in range(count)]) == list(range(count))
     assert most == AT_ONCE
-    assert await in_order([]) == []
+    assert await run_in_order([]) == []
 
 
 async def test_the_first_error_in_order_is_raised_and_no_job_begins_after_it() -> None:
@@ -79,5 +79,5 @@ async def test_the_first_error_in_order_is_raised_and_no_job_begins_after_it() -
         return number
 
     with pytest.raises(ValueError, match="5"):
-        await in_order([functools.partial(ask, n) for n in range(10 * AT_ONCE)])
+        await run_in_order([functools.partial(ask, n) for n in range(10 * AT_ONCE)])
     assert begun <= 2 * AT_ONCE

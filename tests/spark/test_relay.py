@@ -26,7 +26,7 @@ from buckram.core.security.certificates import life_of
 from buckram.runtime.net.authority import Authority, alone
 from buckram.spark.relay import Relay, RelayTls, relay_to
 from buckram.spark.relay_link import Patience
-from buckram.spark.relay_messages import Body, Room
+from buckram.spark.relay_messages import Body, BodyMemory
 from buckram.spark.trust_store import certificate_in, relay_identity
 from buckram.testing import Cluster, ThreadedCluster
 
@@ -61,7 +61,7 @@ async def relayed(
 ) -> AsyncIterator[Relayed]:
     async with AsyncExitStack() as stack:
         first, second = [await stack.enter_async_context(Wire(address)) for address in addresses]
-        room = Room(total=8 * MIB, each=MIB)
+        room = BodyMemory(total=8 * MIB, each=MIB)
         relay = await stack.enter_async_context(Relay((first.address, second.address), patience, tls=tls, room=room))
         scheme, trusted = ("http", [None, None]) if tls is None else ("https", [trusting_relay(), tls.gateways()])
         web, direct = [
@@ -364,7 +364,7 @@ async def test_it_is_a_relay_for_files_alone(sent: bytes, why: bytes) -> None:
 
 
 def test_bodies_share_their_room_in_memory() -> None:
-    room = Room(total=10, each=6)
+    room = BodyMemory(total=10, each=6)
     with Body(room) as first, Body(room) as second, Body(room) as third:
         for body, data in ((first, b"1234"), (second, b"12345"), (third, b"12")):
             body.add(data)

@@ -15,7 +15,7 @@ from tests.support.soak import soak
 
 from buckram.cluster import Client
 from buckram.errors import SqlError
-from buckram.sql.session import Session
+from buckram.sql.session import SqlSession
 from buckram.state.db.database import Database
 
 _SEEDS, _STATEMENTS = soak(400, 12), 60
@@ -73,7 +73,12 @@ async def test_what_a_caller_does_gives_what_sqlite_gives(client: Client) -> Non
 
 async def _play(seed: int, database: Database) -> int:
     """How many statements succeeded."""
-    rng, session, plain, succeeded = random.Random(f"session {seed}"), Session(database), apsw.Connection(":memory:"), 0
+    rng, session, plain, succeeded = (
+        random.Random(f"session {seed}"),
+        SqlSession(database),
+        apsw.Connection(":memory:"),
+        0,
+    )
     plain.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
     texts = [*_SCHEMA, *(_drawn(rng) for _ in range(_STATEMENTS))]
     for at, sql in enumerate(texts):
@@ -91,7 +96,7 @@ def _drawn(rng: random.Random) -> str:
     return form.format(**{name: rng.choice(words) for name, words in _WORDS.items()})
 
 
-async def _rows(session: Session, sql: str) -> Any:
+async def _rows(session: SqlSession, sql: str) -> Any:
     try:
         return (await session.execute(sql)).rows
     except SqlError as error:

@@ -9,13 +9,13 @@ from tests.support.polling import until
 
 from buckram.cluster import Client
 from buckram.errors import InvalidArgument, SqlError, StatementRefused, TransactionExpired
-from buckram.sql.session import Session
+from buckram.sql.session import SqlSession
 from buckram.state.db.database import Database
 from buckram.state.db.settings import DatabaseLimits
 
 
 async def test_statements_alone_and_in_a_transaction(database: Database) -> None:
-    one, other = Session(database), Session(database)
+    one, other = SqlSession(database), SqlSession(database)
     await one.execute("CREATE TABLE t (x PRIMARY KEY, y)")
     assert (await one.execute("INSERT INTO t VALUES (?, ?)", (1, "a"))).rows_affected == 1
     await one.execute("BEGIN IMMEDIATE")
@@ -34,7 +34,7 @@ async def test_statements_alone_and_in_a_transaction(database: Database) -> None
 
 
 async def test_closing_rolls_back(database: Database) -> None:
-    one, other = Session(database), Session(database)
+    one, other = SqlSession(database), SqlSession(database)
     await one.execute("CREATE TABLE t (x)")
     await one.execute("BEGIN")
     await one.execute("INSERT INTO t VALUES (1)")
@@ -44,7 +44,7 @@ async def test_closing_rolls_back(database: Database) -> None:
 
 
 async def test_misuse_has_sqlites_words(database: Database) -> None:
-    session = Session(database)
+    session = SqlSession(database)
     for sql, words in (
         ("COMMIT", "cannot commit - no transaction is active"),
         ("ROLLBACK", "cannot rollback - no transaction is active"),
@@ -58,11 +58,11 @@ async def test_misuse_has_sqlites_words(database: Database) -> None:
     with pytest.raises(SqlError, match="cannot start a transaction within a transaction"):
         await session.execute("BEGIN")
     with pytest.raises(InvalidArgument, match="at_most_s"):
-        Session(database, at_most_s=1.0)
+        SqlSession(database, at_most_s=1.0)
 
 
 async def test_an_error_in_a_transaction_leaves_it_open_or_ends_it_as_sqlite_does(database: Database) -> None:
-    session = Session(database)
+    session = SqlSession(database)
     await session.execute("CREATE TABLE t (x UNIQUE)")
     await session.execute("BEGIN")
     await session.execute("INSERT INTO t VALUES (1)")
@@ -78,7 +78,7 @@ async def test_an_error_in_a_transaction_leaves_it_open_or_ends_it_as_sqlite_doe
 
 
 async def test_a_commit_that_a_constraint_forbids_leaves_the_transaction_open(database: Database) -> None:
-    session = Session(database)
+    session = SqlSession(database)
     await session.execute("CREATE TABLE p (x PRIMARY KEY)")
     await session.execute("CREATE TABLE c (x REFERENCES p DEFERRABLE INITIALLY DEFERRED)")
     await session.execute("BEGIN")
@@ -95,7 +95,7 @@ async def test_after_an_expired_transaction_nothing_runs_until_rollback(client: 
     limits = DatabaseLimits(transaction_s=0.2)
     async with client.namespace("shop").database("short", limits=limits) as database:
         await database.lead()
-        session = Session(database)
+        session = SqlSession(database)
         await session.execute("CREATE TABLE t (x)")
         await session.execute("BEGIN IMMEDIATE")
         transaction = session._transaction
@@ -110,7 +110,7 @@ async def test_after_an_expired_transaction_nothing_runs_until_rollback(client: 
 
 
 async def test_a_transaction_begun_as_read_only_writes_nothing(database: Database) -> None:
-    session = Session(database)
+    session = SqlSession(database)
     await session.execute("CREATE TABLE t (x)")
     await session.execute("BEGIN TRANSACTION READONLY")
     assert (await session.execute("SELECT * FROM t")).rows == []
@@ -121,14 +121,14 @@ async def test_a_transaction_begun_as_read_only_writes_nothing(database: Databas
 
 async def test_reads_that_may_be_stale_write_nothing(database: Database) -> None:
     await database.execute("CREATE TABLE t (x)")
-    session = Session(database, consistency="stale", at_most_s=5)
+    session = SqlSession(database, consistency="stale", at_most_s=5)
     assert (await session.execute("SELECT * FROM t")).rows == []
     with pytest.raises(SqlError, match="readonly"):
         await session.execute("INSERT INTO t VALUES (1)")
 
 
 async def test_cancelling_a_statement_ends_its_transaction(database: Database) -> None:
-    session, other = Session(database), Session(database)
+    session, other = SqlSession(database), SqlSession(database)
     await session.execute("CREATE TABLE t (x)")
     await session.execute("BEGIN")
     await session.execute("INSERT INTO t VALUES (1)")
@@ -153,7 +153,7 @@ CHANGE = (
 """How SQLite's manual changes a table: https://sqlite.org/lang_altertable.html, in twelve steps."""
 
 
-async def _library(session: Session) -> None:
+async def _library(session: SqlSession) -> None:
     for sql in (
         "CREATE TABLE author (id INTEGER PRIMARY KEY, name TEXT)",
         "CREATE TABLE book (id INTEGER PRIMARY KEY, author INTEGER REFERENCES author ON DELETE CASCADE)",
@@ -164,7 +164,7 @@ async def _library(session: Session) -> None:
 
 
 async def test_a_table_is_made_anew_without_foreign_keys(database: Database) -> None:
-    one, other = Session(database), Session(database)
+    one, other = SqlSession(database), SqlSession(database)
     await _library(one)
     await one.execute("PRAGMA foreign_keys = OFF")
     assert (await one.execute("PRAGMA foreign_keys")).rows == [(0,)]
@@ -185,7 +185,7 @@ async def test_a_table_is_made_anew_without_foreign_keys(database: Database) -> 
 
 
 async def test_foreign_keys_are_looked_at_before_the_commit(database: Database) -> None:
-    session = Session(database)
+    session = SqlSession(database)
     await _library(session)
     await session.execute("PRAGMA foreign_keys(0);")
     await session.execute("BEGIN IMMEDIATE")
@@ -212,7 +212,7 @@ async def test_foreign_keys_are_looked_at_before_the_commit(database: Database) 
 async def test_whoever_has_no_connection_cannot_turn_foreign_keys_off(database: Database) -> None:
     with pytest.raises(StatementRefused, match="before BEGIN"):
         await database.execute("PRAGMA foreign_keys = OFF")
-    session = Session(database)
+    session = SqlSession(database)
     await session.execute("BEGIN")
     with pytest.raises(StatementRefused, match="before BEGIN"):
         await session.execute("PRAGMA foreign_keys = OFF")
@@ -221,7 +221,7 @@ async def test_whoever_has_no_connection_cannot_turn_foreign_keys_off(database: 
 
 async def test_foreign_keys_that_are_off_may_be_said_to_be_off_or_on_inside(database: Database) -> None:
     """As tools do, which turn them off before the transaction and say so again in the migration. It changes nothing."""
-    session = Session(database)
+    session = SqlSession(database)
     await _library(session)
     await session.execute("PRAGMA foreign_keys = OFF")
     await session.execute("BEGIN")
@@ -237,7 +237,7 @@ async def test_foreign_keys_that_are_off_may_be_said_to_be_off_or_on_inside(data
 
 
 async def test_foreign_keys_are_on_again_however_the_transaction_ended(database: Database) -> None:
-    session = Session(database)
+    session = SqlSession(database)
     await _library(session)
     await session.execute("PRAGMA foreign_keys = OFF")
     await session.execute("BEGIN")
@@ -251,7 +251,7 @@ async def test_whoever_lost_a_transaction_is_told_so_until_the_rollback(client: 
     limits = DatabaseLimits(transaction_s=0.2)
     async with client.namespace("shop").database("lost", limits=limits) as database:
         await database.lead()
-        session = Session(database)
+        session = SqlSession(database)
         await session.execute("PRAGMA foreign_keys = OFF")
         await session.execute("BEGIN")
         transaction = session._transaction

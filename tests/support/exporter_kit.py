@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from buckram.cluster import Client, connect
 from buckram.metadata.tenants import TenantStore
-from buckram.state.db.replicas import ReplicaReport, ReplicaSign
+from buckram.state.db.replicas import ReplicaReport, ReplicaReporter
 
 
 @asynccontextmanager
@@ -38,7 +38,7 @@ async def furnished(uri: str) -> AsyncIterator[Client]:
         async def behind() -> ReplicaReport:
             return ReplicaReport("server-1", "follower", max(0, info.end - 1), 0, "00")
 
-        sign = ReplicaSign(shop.store.keys, f"{shop.store.layout.replicas(info.uid)}/server-1", behind)
+        sign = ReplicaReporter(shop.store.keys, f"{shop.store.layout.replicas(info.uid)}/server-1", behind)
         sign.start()
         try:
             yield client

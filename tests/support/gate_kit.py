@@ -13,7 +13,7 @@ from tests.support.metadata_service_kit import ServedMetadata, service_store
 from buckram.core.ledgers.metadata import created
 from buckram.core.security.access import KeyRules
 from buckram.core.security.acl import Acl
-from buckram.core.security.namespaces import Known, NamespaceRules, Places
+from buckram.core.security.namespaces import ClusterKeys, Known, NamespaceRules
 from buckram.core.security.principal import Principal
 from buckram.core.streams.head import (
     LEDGER,
@@ -56,7 +56,7 @@ class Grants:
 
     def rules(self, principal: Principal) -> KeyRules:
         is_ledger: Callable[[str], bool] = lambda key: self.store.layout.ledger_of(key) is not None  # noqa: E731
-        places = Places(self.store.root, self.store.own, is_ledger)
+        places = ClusterKeys(self.store.root, self.store.own, is_ledger)
         return NamespaceRules(places, lambda: self.acl, self.principal, Known())
 
 

@@ -13,7 +13,7 @@ from tests.support.bookie_kit import CONFIG, STORE
 
 from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.config import AuthConfig, NetConfig, TlsConfig
 from buckram.metadata.security import SecurityStore
 from buckram.metadata.store import TreeStore
@@ -84,7 +84,7 @@ async def guarded(
     store = await open_store(uri)
     await store.initialise()
     disk = LocalDisk(str(directory / "bookie"), "inline")
-    door = Door(tls or TlsConfig(), auth, first_s=first_s, login_s=login_s)
+    door = ConnectionGate(tls or TlsConfig(), auth, first_s=first_s, login_s=login_s)
     made = Bookie(
         production_runtime(),
         disk,

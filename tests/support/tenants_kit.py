@@ -14,7 +14,7 @@ from tests.support.polling import until
 from buckram import connect
 from buckram.bookie.accounting import Accounting
 from buckram.bookie.service.tenant import Tenant
-from buckram.bookie.service.turnstile import Turnstile
+from buckram.bookie.service.turnstile import RateLimiter
 from buckram.client.write.writer import Writer
 from buckram.cluster import Client
 from buckram.config import ClientConfig
@@ -35,7 +35,7 @@ class Tenants:
         return self.kit.bookie.accounting
 
     @property
-    def turnstile(self) -> Turnstile:
+    def turnstile(self) -> RateLimiter:
         assert self.kit.bookie.server.turnstile is not None
         return self.kit.bookie.server.turnstile
 

@@ -22,7 +22,7 @@ MUTANTS = (
         "A request that waited for the look at its ledger's namespace passes, whatever was granted.",
         edited(
             (
-                "buckram.bookie.service.access:Gate.item",
+                "buckram.bookie.service.access:ConnectionAccess.item",
                 "elif rights & permission:",
                 "elif rights & permission or looked == ledger_id:",
             )
@@ -44,7 +44,7 @@ MUTANTS = (
         "An add for which there is no room is answered with OK.",
         edited(
             (
-                "buckram.bookie.service.turnstile:Turnstile._refuse",
+                "buckram.bookie.service.turnstile:RateLimiter._refuse",
                 "code = Code.QUOTA_EXCEEDED if knows else Code.UNAUTHORIZED",
                 "code = Code.OK",
             )

@@ -30,7 +30,7 @@ _forget = truncate._forget
 def _by_segment(name: str, head: Any, offset: int, known_end: int) -> Any:
     step = _truncated(name, head, offset, known_end)
     bases = [row.base for row in head.tail if head.earliest < row.base <= offset]
-    return stream_changes.Step(replace(step.head, earliest=bases[-1])) if step and bases else None
+    return stream_changes.HeadStep(replace(step.head, earliest=bases[-1])) if step and bases else None
 
 
 def _dead_when_touched(head: Any, segment: Any) -> bool:

@@ -8,7 +8,7 @@ from buckram.core.streams.batch import Batch
 from buckram.streams.read import locate, reader, source
 from buckram.streams.read.cursors import Cursor, _decode, _get
 from buckram.streams.read.reader import StreamReader
-from buckram.streams.read.source import Source
+from buckram.streams.read.source import StreamSource
 from buckram.streams.write import engine, roll
 from buckram.streams.write.segment import SegmentWriter
 from simulator.streams.mutants.base import Mutant, plant
@@ -24,7 +24,7 @@ async def _fencing_end(client: Any, name: Any, head: Any) -> int:
         return int((await locate.readable_reach(name, opened, segment)).end)
 
 
-def _always_skip(self: Source) -> bool:
+def _always_skip(self: StreamSource) -> bool:
     earliest = self.follower.head.earliest
     if self.position >= earliest:
         return False
@@ -83,7 +83,7 @@ def _no_idle(self: SegmentWriter) -> None:
     self._timer = None
 
 
-async def _ended_means_end(self: Source, segment: Any) -> None:
+async def _ended_means_end(self: StreamSource, segment: Any) -> None:
     """Take the end of an open segment's ledger for the end of the stream."""
     await self._leave_segment()
     self.stop = self.position
@@ -107,7 +107,7 @@ MUTANTS = (
         "skips-silently",
         "17",
         "a reader whose position was truncated goes on without an error",
-        plant((Source, "_check_truncation", _always_skip)),
+        plant((StreamSource, "_check_truncation", _always_skip)),
         scenarios=("truncated-under-readers",),
         lives=lambda plan: plan.truncator,
     ),
@@ -162,7 +162,7 @@ MUTANTS = (
         "ended-means-end",
         "17",
         "a follower takes the end of a ledger for the end of the stream",
-        plant((Source, "_segment_ended", _ended_means_end)),
+        plant((StreamSource, "_segment_ended", _ended_means_end)),
         drills=("roll",),
     ),
     Mutant(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from buckram.core.streams import changes as stream_changes
-from buckram.core.streams.changes import Step
+from buckram.core.streams.changes import HeadStep
 from buckram.core.streams.head import Summary
 from buckram.core.streams.producers import ProducerTable
 from buckram.core.streams.window import SegmentProgress, StreamWindow
@@ -34,7 +34,7 @@ async def _look_only(client: Any, name: Any, ledger: Any) -> Any:
 
 def _same_epoch(name: str, head: Any, writer: Any, *more: Any) -> Any:
     step = _claimed(name, head, writer, *more)
-    return step and Step(replace(step.head, epoch=head.epoch))
+    return step and HeadStep(replace(step.head, epoch=head.epoch))
 
 
 async def _ledger_flush_only(self: SegmentWriter) -> None:

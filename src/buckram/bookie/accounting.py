@@ -43,7 +43,7 @@ _RATES = (
 )
 
 
-class Held(Protocol):
+class LimitedTenants(Protocol):
     """The turnstile as seen by the accounting: the tenants whose requests it holds back
     (`bookie/service/turnstile.py`)."""
 
@@ -61,7 +61,7 @@ class Accounting:
         store: Store,
         metadata: MetadataStore,
         bookie_id: BookieId,
-        turnstile: Held,
+        turnstile: LimitedTenants,
         switch: Callable[[bool], None],
         *,
         always: bool = False,

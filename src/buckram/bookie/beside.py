@@ -47,12 +47,12 @@ class OtherLoop(Generic[B]):
 
 
 class Serving(Protocol):
-    """Runs in the thread: calls `started` once it serves, with what `Beside.start` shall return."""
+    """Runs in the thread: calls `started` once it serves, with what `HttpThread.start` shall return."""
 
     def __call__(self, started: Callable[[Any], None], /) -> Awaitable[None]: ...
 
 
-class Beside:
+class HttpThread:
     """A thread with an event loop that runs `serving` until it is stopped."""
 
     def __init__(self, name: str, serving: Serving, environment: Mapping[str, str]) -> None:
@@ -97,7 +97,7 @@ class Beside:
 @asynccontextmanager
 async def beside(name: str, serving: Serving, environment: Mapping[str, str]) -> AsyncIterator[Any]:
     """Run `serving` in a thread for as long as the context lasts: `async with beside(...) as found:`."""
-    thread = Beside(name, serving, environment)
+    thread = HttpThread(name, serving, environment)
     try:
         yield await thread.start()
     finally:

@@ -28,7 +28,7 @@ AT_LEAST, SHARE = 1000, 0.2
 confirmation."""
 
 
-class Brake:
+class DeletionLimits:
     """Decides once in each round of collection which ledgers may be deleted."""
 
     def __init__(self, metadata: MetadataStore, bookie_id: BookieId, witness: Witness, stats: Stats) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from buckram.bookie.storage import superblock
 from buckram.core.cluster.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, serialise_cookie
-from buckram.core.cluster.history import Confirmed, Statement, encode_statement, parse_statement
+from buckram.core.cluster.history import Confirmed, WitnessStatement, encode_statement, parse_statement
 from buckram.core.cluster.incarnations import next_generation, why_replaced
 from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import CorruptStore, KeyExists, MalformedRecord, NoSuchKey, VersionConflict, WrongCookie
@@ -31,7 +31,7 @@ LARGEST_COOKIE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimedDirectory:
     """The bookie's id, whether this is the first start of the directory, the cluster's instance id, the directory's
     incarnation, and the cookie that the cluster has for it."""
 
@@ -50,7 +50,7 @@ async def claim(
     *,
     rng: random.Random,
     clock: Clock,
-) -> Claim:
+) -> ClaimedDirectory:
     """Check at a start that directory and cluster belong together. Raises WrongCookie, which says what to do, if not.
 
     The directory is locked, so that two first starts do not meet. An empty directory takes the id over, and gets its
@@ -70,12 +70,12 @@ async def claim(
             await _refuse_removed(metadata, bookie_id)
         else:
             _check_remote(metadata, master, remote)
-        return Claim(bookie_id, False, cluster, incarnation, master)
+        return ClaimedDirectory(bookie_id, False, cluster, incarnation, master)
     if unfinished is None:
         _refuse_unless_new(disk, bookie_id, remote, by_address=not configured_id)
         _write(disk, UNFINISHED_FILE, serialise_cookie(master))
     incarnation = superblock.read_or_create(disk, rng).incarnation
-    claimed = Claim(bookie_id, True, cluster, incarnation, master)
+    claimed = ClaimedDirectory(bookie_id, True, cluster, incarnation, master)
     if remote is not None:
         _check_remote(metadata, master, remote)
         await _check_unfinished(metadata, claimed)
@@ -100,14 +100,14 @@ def _incarnation(disk: Disk, bookie_id: BookieId) -> str:
     return found.incarnation
 
 
-async def _check_unfinished(metadata: MetadataStore, claimed: Claim) -> None:
+async def _check_unfinished(metadata: MetadataStore, claimed: ClaimedDirectory) -> None:
     """Check that the cookie is the one that this directory's first start created, before it was cut off."""
     found = await read_witness(metadata, claimed.bookie_id)
     if found is not None and found.value.incarnation != claimed.incarnation:
         raise WrongCookie(why_replaced(claimed.bookie_id, claimed.incarnation, found.value))
 
 
-def finish(disk: Disk, claimed: Claim) -> None:
+def finish(disk: Disk, claimed: ClaimedDirectory) -> None:
     """Make the cookie of a first start valid, now that the store is open."""
     if claimed.first_start:
         disk.rename(UNFINISHED_FILE, COOKIE_FILE)
@@ -216,7 +216,7 @@ async def read_witness(metadata: MetadataStore, bookie_id: BookieId) -> Confirme
     return Confirmed(found.version, parse_statement(key, found.value))
 
 
-async def _take_over(metadata: MetadataStore, claimed: Claim, rng: random.Random, clock: Clock) -> None:
+async def _take_over(metadata: MetadataStore, claimed: ClaimedDirectory, rng: random.Random, clock: Clock) -> None:
     """Create the cookie and name the incarnation in the witness key, in one step: once that is done, whoever had the id
     before is out.
 
@@ -229,7 +229,7 @@ async def _take_over(metadata: MetadataStore, claimed: Claim, rng: random.Random
     while True:
         found = await read_witness(metadata, claimed.bookie_id)
         value = encode_statement(
-            Statement(
+            WitnessStatement(
                 claimed.incarnation,
                 0,
                 0,

@@ -17,15 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from buckram.bookie.brake import Brake
+from buckram.bookie.brake import DeletionLimits
 from buckram.bookie.deletion_memory import DeletionMemory
-from buckram.bookie.gc_account import Account, Waiting, sum_of
+from buckram.bookie.gc_account import Account, UncollectedLedgers, sum_of
 from buckram.bookie.recorded import RecordedDeletions
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.slices import Slices
 from buckram.bookie.storage.store import Store
 from buckram.config import BookieConfig
-from buckram.core.cluster.bookie_report import Collected, Kept
+from buckram.core.cluster.bookie_report import Collected, KeptGarbage
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchKey, NoSuchLedger
 from buckram.metadata.behind import forget_deleted
 from buckram.seams import MetadataStore, Stats
@@ -131,7 +131,7 @@ class Collector:
         bookie_id: BookieId,
         config: BookieConfig,
         on_deleted: DeletionListener,
-        brake: Brake | None = None,
+        brake: DeletionLimits | None = None,
         stats: Stats | None = None,
         memory: DeletionMemory | None = None,
     ) -> None:
@@ -250,9 +250,9 @@ class Collector:
         """Return the seconds since the newest compaction ended; None before the first."""
         return None if self._ended is None else asyncio.get_running_loop().time() - self._ended
 
-    async def _kept(self) -> tuple[Kept, ...]:
+    async def _kept(self) -> tuple[KeptGarbage, ...]:
         return await self._account.kept(
-            Waiting(
+            UncollectedLedgers(
                 frozenset(self._absent.ids),
                 frozenset(self._moved),
                 self._brake.unknown if self._brake is not None else frozenset(),

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from buckram.bookie.storage.store import Store
 from buckram.config import BookieConfig
-from buckram.core.cluster.bookie_report import Collected, Keeps, Kept
+from buckram.core.cluster.bookie_report import Collected, Keeps, KeptGarbage
 from buckram.core.health.table import TABLE
 from buckram.runtime.net.stats import NullStats
 from buckram.seams import Stats
 from buckram.types import LedgerId
 
 
-class Waiting(NamedTuple):
+class UncollectedLedgers(NamedTuple):
     """Ledgers of a bookie that metadata does not place there, and that a collection left."""
 
     absent: frozenset[LedgerId]
@@ -34,7 +34,7 @@ class Waiting(NamedTuple):
     """Ledgers of `absent` whose deletion is recorded: the next look at the records deletes them."""
 
 
-def sum_of(kept: Iterable[Kept]) -> int:
+def sum_of(kept: Iterable[KeptGarbage]) -> int:
     """Return the bytes of all of them; what was not counted adds nothing."""
     return sum(one.bytes or 0 for one in kept)
 
@@ -66,7 +66,7 @@ class Account:
             gauge.set(sum_of(one for one in found.kept if one.kind == kind))
         return found
 
-    async def kept(self, waiting: Waiting) -> tuple[Kept, ...]:
+    async def kept(self, waiting: UncollectedLedgers) -> tuple[KeptGarbage, ...]:
         """Return the kinds of dead data that are kept here, with the reasons, the largest first. Raises StoreError and
         OSError."""
         kinds = dict.fromkeys(waiting.moved, Keeps.MOVED)
@@ -84,10 +84,12 @@ class Account:
             Keeps.TO_BE_REWRITTEN: files.mostly_dead,
             Keeps.NOT_SEALED: files.not_sealed,
         }
-        found = [Kept(kind, self._why(kind), size) for kind, size in by_files.items() if size]
-        found += [Kept(kind, self._why(kind), sizes.get(kind, 0), number) for kind, number in numbers.items() if number]
+        found = [KeptGarbage(kind, self._why(kind), size) for kind, size in by_files.items() if size]
+        found += [
+            KeptGarbage(kind, self._why(kind), sizes.get(kind, 0), number) for kind, number in numbers.items() if number
+        ]
         if not waiting.trusted:
-            found.append(Kept(Keeps.UNTRUSTED, self._why(Keeps.UNTRUSTED), None))
+            found.append(KeptGarbage(Keeps.UNTRUSTED, self._why(Keeps.UNTRUSTED), None))
         return tuple(sorted(found, key=lambda one: -(one.bytes or 0)))
 
     def _why(self, kind: Keeps) -> str:

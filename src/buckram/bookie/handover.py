@@ -13,7 +13,7 @@ from buckram.errors import InvalidArgument, MetadataError
 from buckram.seams import Disk, MetadataStore, Write
 
 log = logging.getLogger("buckram.bookie")
-FILE = "SESSION"
+SESSION_FILE = "SESSION"
 _SIZE = 512
 
 
@@ -27,9 +27,9 @@ class Handover:
     async def end_previous(self) -> None:
         """End the session of the process before. After an error the registration waits until that session expires."""
         identity = self._disk.identity()
-        if not identity or FILE not in self._disk.names():
+        if not identity or SESSION_FILE not in self._disk.names():
             return
-        file = self._disk.open(FILE)
+        file = self._disk.open(SESSION_FILE)
         try:
             left, _, rest = file.read(0, _SIZE).decode("ascii", "replace").partition("\n")
         finally:
@@ -54,12 +54,14 @@ class Handover:
         if len(record) > _SIZE:
             return
         try:
-            file = self._disk.open(FILE, create=FILE not in self._disk.names())
+            file = self._disk.open(SESSION_FILE, create=SESSION_FILE not in self._disk.names())
             try:
                 self._disk.write_now([Write(file, 0, [record])], sync=False)
             finally:
                 file.close()
         except OSError as error:
-            log.info("%s cannot be written, so a restart after a kill waits for the session's end: %s", FILE, error)
+            log.info(
+                "%s cannot be written, so a restart after a kill waits for the session's end: %s", SESSION_FILE, error
+            )
             return
         self._written = ticket

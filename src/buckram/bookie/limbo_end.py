@@ -13,7 +13,7 @@ import logging
 from functools import partial
 from random import Random
 
-from buckram.bookie.marks import Marks
+from buckram.bookie.marks import UnderreplicationMarks
 from buckram.bookie.service.births import is_other
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
@@ -48,7 +48,7 @@ class LimboEnd:
         metadata: MetadataStore,
         bookie_id: BookieId,
         trust: Trust,
-        marks: Marks,
+        marks: UnderreplicationMarks,
         rng: Random,
     ) -> None:
         self._store, self._metadata, self._bookie_id, self._trust = store, metadata, bookie_id, trust

@@ -17,7 +17,7 @@ REMARK_S = 600.0
 """Time after which a ledger that still lacks entries is marked again, seconds."""
 
 
-class Marks:
+class UnderreplicationMarks:
     """The marks of one bookie for one reason."""
 
     def __init__(self, metadata: MetadataStore, bookie_id: BookieId, clock: Clock) -> None:

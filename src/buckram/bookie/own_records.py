@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from buckram.bookie.cookie import Claim, witness_key
+from buckram.bookie.cookie import ClaimedDirectory, witness_key
 from buckram.core.cluster.cookie import parse_cookie, same_cookie
 from buckram.core.cluster.history import Confirmed, parse_statement
 from buckram.errors import MalformedRecord, NoSuchKey
@@ -17,7 +17,7 @@ from buckram.seams import MetadataStore
 from buckram.types import CheckVersion, History, KeyValue
 
 
-class Found(NamedTuple):
+class StoredRecords(NamedTuple):
     """The store's records about this bookie. `cookie`: version of this bookie's cookie; None if there is none, or the
     one there is another bookie's."""
 
@@ -29,11 +29,11 @@ class Found(NamedTuple):
 class OwnRecords:
     """The records of one bookie."""
 
-    def __init__(self, metadata: MetadataStore, claimed: Claim) -> None:
+    def __init__(self, metadata: MetadataStore, claimed: ClaimedDirectory) -> None:
         self._metadata, self._claimed = metadata, claimed
         self.key = witness_key(metadata, claimed.bookie_id)
 
-    async def read(self) -> Found:
+    async def read(self) -> StoredRecords:
         """Read all of it at once, because adds of new ledgers wait for it. Raises MetadataError.
 
         The instance id shows whether the store still holds this cluster.
@@ -53,7 +53,7 @@ class OwnRecords:
         assert not isinstance(key, BaseException)
         assert not isinstance(cookie, BaseException)
         witness = None if key is None else Confirmed(key.version, parse_statement(self.key, key.value))
-        return Found(history, witness, self._own_version(cookie))
+        return StoredRecords(history, witness, self._own_version(cookie))
 
     def _own_version(self, cookie: KeyValue | None) -> int | None:
         if cookie is None:
@@ -64,7 +64,7 @@ class OwnRecords:
             own = True  # undecidable: `buckram cluster check` names it, and a start refuses it
         return cookie.version if own else None
 
-    def versions(self, found: Found) -> tuple[CheckVersion, ...]:
+    def versions(self, found: StoredRecords) -> tuple[CheckVersion, ...]:
         """Return the versions of cookie and witness key: while they hold, so does what was found."""
         seen = []
         if found.cookie is not None:

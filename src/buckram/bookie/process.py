@@ -16,7 +16,7 @@ from buckram.addresses import check_announced, check_reachable, parse_address
 from buckram.bookie import cookie, registration
 from buckram.bookie.accounting import Accounting
 from buckram.bookie.audit_log import AuditLog
-from buckram.bookie.brake import Brake
+from buckram.bookie.brake import DeletionLimits
 from buckram.bookie.collect_requests import CollectRequests
 from buckram.bookie.creations import QuotasOfCreations
 from buckram.bookie.deletion_memory import DeletionMemory
@@ -25,21 +25,21 @@ from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
 from buckram.bookie.host_id import place_properties
 from buckram.bookie.limbo_end import LimboEnd
-from buckram.bookie.marks import Marks
+from buckram.bookie.marks import UnderreplicationMarks
 from buckram.bookie.mixed_logins import check_others
 from buckram.bookie.registration import Registration
 from buckram.bookie.report import report_of
 from buckram.bookie.scrub import Scrub
-from buckram.bookie.service.door import Door
-from buckram.bookie.service.guard import Guard
+from buckram.bookie.service.door import ConnectionGate
+from buckram.bookie.service.guard import BookieSecurity
 from buckram.bookie.service.metadata import MetadataService, OpenStore
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.service.session import Session
 from buckram.bookie.sources import Sources
-from buckram.bookie.storage.position import NO_CLAIM, Claim
+from buckram.bookie.storage.position import NO_CLAIM, WitnessedPosition
 from buckram.bookie.storage.store import Store
 from buckram.bookie.timekeeper import Timekeeper
-from buckram.bookie.wishes import Wishes
+from buckram.bookie.wishes import OperatorRequests
 from buckram.bookie.witness import NO_CONTACT, Contact, Witness, looked
 from buckram.bookie.witness_memory import FileWrite
 from buckram.config import BookieConfig, NetConfig, StoreConfig
@@ -96,12 +96,12 @@ class Bookie:
         properties: Mapping[str, str] | None = None,
         shares: Shares | None = None,
         open_store: OpenStore | None = None,
-        door: Door | None = None,
+        door: ConnectionGate | None = None,
         events: AuditLog | None = None,
         mixed_logins: bool = False,
     ) -> None:
         self._open_store, self._events, self._door, self._mixed_logins = open_store, events, door, mixed_logins
-        self._guard: Guard | None = None
+        self._guard: BookieSecurity | None = None
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
         self._config, self._store_config, self._net = bookie_config, store_config, net_config
         self._properties, self.deletions = dict(properties or {}), DeletionMemory(disk, self)
@@ -113,7 +113,7 @@ class Bookie:
         self.collector: Collector | None = None
         self.info: BookieInfo | None = None
         self.witness: Witness | None = None
-        self.wishes: Wishes | None = None
+        self.wishes: OperatorRequests | None = None
         self.scrub: Scrub | None = None
         self.limbo_end: LimboEnd | None = None
         self.disk_watch: DiskWatch | None = None
@@ -169,7 +169,7 @@ class Bookie:
         self._registration = Registration(
             self._metadata, self.info, self._runtime.rng, handover=handover, trust=witness
         )
-        self.wishes = Wishes(self._metadata, claimed.bookie_id, self._wishes_changed)
+        self.wishes = OperatorRequests(self._metadata, claimed.bookie_id, self._wishes_changed)
         await self._retried(self.wishes.prepare)
         self.trust_changed()
         await self._registration.start(readonly=self._shown_readonly(store))
@@ -184,7 +184,7 @@ class Bookie:
         self._scope.spawn(self.time.run(), "time")
         witness.wake()
         stats, name = self._runtime.stats, claimed.bookie_id
-        brake = Brake(self._metadata, name, witness, stats)
+        brake = DeletionLimits(self._metadata, name, witness, stats)
         self.collector = Collector(
             store, self._metadata, name, self._config, self.service.ledger_deleted, brake, stats, self.deletions
         )
@@ -237,7 +237,7 @@ class Bookie:
     async def _begin_guard(self) -> None:
         """Read keys, revocations and grants before the first connection is accepted."""
         if self._door is not None and self._door.logins:
-            guard = Guard(
+            guard = BookieSecurity(
                 self._metadata,
                 self.time,
                 authorises=self._door.authorises,
@@ -252,7 +252,7 @@ class Bookie:
         self.scrub = Scrub(store, self._disk, self._metadata, bookie_id, self._store_config, self._runtime)
         self._scope.spawn(self.scrub.run(), "scrub")
         self._scope.spawn(self.scrub.follow(), "bad records")
-        marks = Marks(self._metadata, bookie_id, self._runtime.clock)
+        marks = UnderreplicationMarks(self._metadata, bookie_id, self._runtime.clock)
         self.limbo_end = LimboEnd(store, self._metadata, bookie_id, witness, marks, self._runtime.rng)
         self._scope.spawn(self.limbo_end.run(), "limbo")
         self.disk_watch = DiskWatch(
@@ -280,7 +280,7 @@ class Bookie:
         if self.service is not None and self.service.keys is not None:
             self.service.keys.creations = QuotasOfCreations(self._metadata, self.accounting)
 
-    async def _open(self, address: BookieAddress) -> tuple[cookie.Claim, Witness, Store]:
+    async def _open(self, address: BookieAddress) -> tuple[cookie.ClaimedDirectory, Witness, Store]:
         """Open the store, once the cookie and the witness key say that the directory is this bookie's."""
         self._address = address
         claimed = await self._retried(lambda: self._claim(address))
@@ -324,7 +324,7 @@ class Bookie:
         watching = [one for one in (self.disk_watch, self.scrub) if one is not None]
         found = {name: value for one in watching for name, value in one.figures().items()}
         with suppress(OSError):
-            found[file_systems.FIGURE] = file_systems.number_of(self._disk.identity())
+            found[file_systems.FILE_SYSTEM_FIGURE] = file_systems.file_system_number(self._disk.identity())
         return found
 
     def troubles(self) -> list[Trouble]:
@@ -375,7 +375,7 @@ class Bookie:
             attempt, MetadataUnavailable, REGISTRATION, within_s=registration.WITHIN_S, rng=self._runtime.rng
         )
 
-    async def _claim(self, address: BookieAddress) -> cookie.Claim:
+    async def _claim(self, address: BookieAddress) -> cookie.ClaimedDirectory:
         return await cookie.claim(
             self._disk,
             self._metadata,
@@ -430,10 +430,10 @@ class Bookie:
             log.warning("the last commit did not finish within 10 s; stopping without it")
         await asyncio.sleep(0)
 
-    def log_claim(self) -> Claim:
+    def log_claim(self) -> WitnessedPosition:
         """Return how far the log is durable; before the store is open, a claim about no incarnation."""
         store = self.store
-        return NO_CLAIM if store is None else Claim(store.incarnation, store.starts, store.position)
+        return NO_CLAIM if store is None else WitnessedPosition(store.incarnation, store.starts, store.position)
 
     def contact(self) -> Contact:
         """Return where the bookie can be asked, and the highest ledger id that it knows."""

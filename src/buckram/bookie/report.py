@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from buckram.bookie.gc import Collector
-from buckram.bookie.service.door import Door
-from buckram.bookie.service.guard import Guard
+from buckram.bookie.service.door import ConnectionGate
+from buckram.bookie.service.guard import BookieSecurity
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage.store import Store
 from buckram.bookie.witness import Refusal, Witness
@@ -40,7 +40,12 @@ def release() -> str:
 
 
 def report_of(
-    bookie: Reporting, clock: Clock, config: StoreConfig, door: Door | None, guard: Guard | None, time_doubt: str
+    bookie: Reporting,
+    clock: Clock,
+    config: StoreConfig,
+    door: ConnectionGate | None,
+    guard: BookieSecurity | None,
+    time_doubt: str,
 ) -> BookieReport:
     """Return the report about the bookie as it is now. `time_doubt`: why it is in doubt of the time."""
     collector, service, store = bookie.collector, bookie.service, bookie.store

@@ -22,7 +22,7 @@ from buckram.bookie.gauges import Figures, Gauges, figures_of
 from buckram.bookie.host_id import running_host
 from buckram.bookie.lost_metadata import refuse_lost
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.bookie.status_pages import StatusPages
 from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TelemetryConfig, TlsConfig
 from buckram.core.placement.topology import HOST_PROPERTY
@@ -119,7 +119,7 @@ async def serve_bookie(
     """
     available = shares_of_bookie()
     guarded = tls_config.mode != "off" or bool(auth_config.logins)
-    door = Door(tls_config, auth_config) if guarded else None
+    door = ConnectionGate(tls_config, auth_config) if guarded else None
     pages = bool(bookie_config.metrics or bookie_config.http)
     telemetry = _telemetry(telemetry_config, bookie_config.bookie_id or directory)
     stats = telemetry.stats if telemetry is not None else PrometheusStats() if pages else NullStats()

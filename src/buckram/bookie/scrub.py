@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from buckram.bookie.marks import Marks
+from buckram.bookie.marks import UnderreplicationMarks
 from buckram.bookie.service.births import is_other
 from buckram.bookie.storage.bad_entries import Span, union, without
 from buckram.bookie.storage.errors import StoreError
@@ -59,7 +59,7 @@ class Scrub:
         self._store, self._disk, self._metadata, self._bookie_id = store, disk, metadata, bookie_id
         self._rate, self._interval_s = config.scrub_bytes_per_s, config.scrub_interval_s
         self._clock, self._rng = runtime.clock, runtime.rng
-        self._marks = Marks(metadata, bookie_id, runtime.clock)
+        self._marks = UnderreplicationMarks(metadata, bookie_id, runtime.clock)
         self._found = asyncio.Event()
         self._at = Position(0, 0)
         self._clean_from = -1

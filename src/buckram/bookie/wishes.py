@@ -24,7 +24,7 @@ LOOK_S = 60.0
 """Interval at which the key is read whether or not a watch fires, seconds."""
 
 
-class Wishes:
+class OperatorRequests:
     """`prepare` before the bookie registers, then `run`. `on_change` is called when what is asked for changed,
     `on_collect` with the word of each request to collect."""
 

@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from buckram.bookie.cookie import Claim as Claimed
+from buckram.bookie.cookie import ClaimedDirectory as Claimed
 from buckram.bookie.deletion_memory import DeletionMemory
 from buckram.bookie.notes import Note
-from buckram.bookie.own_records import Found, OwnRecords
-from buckram.bookie.storage.position import Claim, Position
+from buckram.bookie.own_records import OwnRecords, StoredRecords
+from buckram.bookie.storage.position import Position, WitnessedPosition
 from buckram.bookie.witness_memory import FILE, WitnessMemory, WriteReserve
 from buckram.core.backoff import REGISTRATION, Delays
 from buckram.core.cluster.cookie import serialise_cookie
@@ -30,7 +30,7 @@ from buckram.core.cluster.history import (
     Confirmed,
     Contradiction,
     Memory,
-    Statement,
+    WitnessStatement,
     encode_statement,
     judge,
     learn,
@@ -88,7 +88,7 @@ class Refusal(NamedTuple):
 class WitnessedBookie(WriteReserve, Protocol):
     """A bookie as its witness sees it: what is recorded of it, and what is reported to it (`bookie/process.py`)."""
 
-    def log_claim(self) -> Claim:
+    def log_claim(self) -> WitnessedPosition:
         """Return how far the log is durable; NO_CLAIM before the store is open."""
         ...
 
@@ -135,7 +135,7 @@ class Witness:
         self._looks = self._judged = 0
         """The number of looks that began, and the newest look that came to a judgement."""
         self._wake = asyncio.Event()
-        self._published: Claim | None = None
+        self._published: WitnessedPosition | None = None
         self._admitted: dict[LedgerId, bytes] = {}
         """Births of the ledgers that the store has known since it confirmed the key last."""
         self._memory = WitnessMemory(disk, bookie_id, bookie, stats)
@@ -173,7 +173,7 @@ class Witness:
 
     # Beginning and end
 
-    async def prepare(self, *, first_start: bool) -> Claim | None:
+    async def prepare(self, *, first_start: bool) -> WitnessedPosition | None:
         """Look for the first time. Returns how far the log was when the store confirmed it last, None if unknown.
 
         Raises MetadataUnavailable, CorruptStore if the bookie's file is damaged, and WrongCookie if it is out.
@@ -188,7 +188,7 @@ class Witness:
         if first_start or found is None or self.suspect:
             return None  # an empty directory under a known id was admitted by whoever removed the cookie
         value = found.value
-        return Claim(value.incarnation, value.starts, Position(value.seq, value.offset))
+        return WitnessedPosition(value.incarnation, value.starts, Position(value.seq, value.offset))
 
     async def run(self) -> None:
         """Look and publish every few seconds, until cancelled."""
@@ -334,7 +334,7 @@ class Witness:
         self._set_suspect(verdict.suspicion)
         return found.witness
 
-    def _put_out(self, standing: Standing, found: Found) -> None:
+    def _put_out(self, standing: Standing, found: StoredRecords) -> None:
         if self.out:
             return
         if standing is Standing.REPLACED and found.witness is not None:
@@ -343,7 +343,7 @@ class Witness:
             self.out = why_removed(self._bookie_id, self._claimed.incarnation)
         self._bookie.put_out(self.out)
 
-    async def _read_store(self) -> Found:
+    async def _read_store(self) -> StoredRecords:
         try:
             return await self._records.read()
         except StoreReplaced as error:
@@ -390,7 +390,7 @@ class Witness:
             return
         said = None if found is None else found.value
         since = said.since if said is not None and said.incarnation == claim.incarnation else 0
-        value = Statement(
+        value = WitnessStatement(
             claim.incarnation,
             claim.starts,
             *claim.position,
@@ -442,7 +442,7 @@ class Witness:
             await tell(self._metadata, await self._bookie.deletions.known())
             self._told = version
 
-    async def _write(self, value: Statement, found: Confirmed | None) -> int:
+    async def _write(self, value: WitnessStatement, found: Confirmed | None) -> int:
         record = encode_statement(value)
         if found is None:
             return await self._metadata.keys.create(self._key, record)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from buckram.cli.context import Chosen, context_option
+from buckram.cli.context import ChosenContext, context_option
 from buckram.cli.exits import Exit, Fault, fault_of
 from buckram.cli.nouns import GROUPS, NOUNS
 from buckram.cli.parts import Suggesting
@@ -86,7 +86,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit code. A traceback is shown only if BUCKRAM_DEBUG is set."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    chosen = Chosen(as_json=_wants_json(given))
+    chosen = ChosenContext(as_json=_wants_json(given))
     try:
         if COMPLETION in os.environ:
             app.main(prog_name="buckram", complete_var=COMPLETION)

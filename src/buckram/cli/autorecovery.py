@@ -193,10 +193,10 @@ def proceed(uri: str | None, as_json: bool) -> None:
     """Copy although many bookies went at once. They are not coming back. See `buckram autorecovery status`."""
 
     async def main() -> tuple[str, ...]:
-        from buckram.healing.board import Board
+        from buckram.healing.board import HealingStatusStore
 
         async with connected(uri) as client:
-            return await Board(client.services.store).proceed()
+            return await HealingStatusStore(client.services.store).proceed()
 
     bookies = run_async(main())
     if as_json:

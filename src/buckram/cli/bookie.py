@@ -17,7 +17,7 @@ from buckram.cli.logs import log_level
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
 from buckram.cli.stdout import Payload
-from buckram.core.cluster.bookie_report import Kept
+from buckram.core.cluster.bookie_report import KeptGarbage
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.availability import EntryList
 from buckram.core.wire.messages import (
@@ -133,7 +133,7 @@ def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
         table(("memory of", "MB", "at most"), rows)
     if kept:
         print()
-        print_kept(tuple(Kept(**one) for one in kept))
+        print_kept(tuple(KeptGarbage(**one) for one in kept))
 
 
 def _mb(size: int | None) -> float | str:

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from buckram.cli import completion
-from buckram.cli.bookie_leave import told
+from buckram.cli.bookie_leave import exit_if_refused
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, table
-from buckram.core.cluster.bookie_report import Collected, Kept
+from buckram.core.cluster.bookie_report import Collected, KeptGarbage
 from buckram.core.ledgers.service_info import check_bookie_id
 
 
@@ -37,7 +37,7 @@ def collect(bookie_id: str, uri: str | None, as_json: bool) -> None:
         async with connected(uri) as client:
             return await collect_now(client, checked)
 
-    with told():
+    with exit_if_refused():
         found = run_async(main())
     if as_json:
         emit({"bookie": checked, **found.as_json()})
@@ -47,7 +47,7 @@ def collect(bookie_id: str, uri: str | None, as_json: bool) -> None:
         print_kept(found.kept)
 
 
-def print_kept(kept: tuple[Kept, ...]) -> None:
+def print_kept(kept: tuple[KeptGarbage, ...]) -> None:
     """Print a table of the data that a bookie keeps, and why."""
     rows: list[tuple[Any, ...]] = [
         ("?" if one.bytes is None else megabytes(one.bytes), one.ledgers or "", one.why) for one in kept

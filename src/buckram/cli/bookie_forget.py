@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from buckram.cli import completion
-from buckram.cli.bookie_leave import told
+from buckram.cli.bookie_leave import exit_if_refused
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit
 from buckram.core.ledgers.service_info import check_bookie_id
@@ -47,7 +47,7 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
             await refuse_registered(store, checked, "is not forgotten")
             await remove(store, checked)
 
-    with told():
+    with exit_if_refused():
         run_async(main())
     if as_json:
         emit({"bookie": bookie_id, "forgotten": True})
@@ -79,7 +79,7 @@ def rejoin(bookie_id: str, uri: str | None, as_json: bool) -> None:
             await check_removable(client, checked)
             await allow_rejoin(client, checked)
 
-    with told():
+    with exit_if_refused():
         run_async(main())
     if as_json:
         emit({"bookie": checked, "may_rejoin": True})

@@ -19,7 +19,7 @@ from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
-    from buckram.healing.decommission import Departure, OnProgress, Progress
+    from buckram.healing.decommission import DecommissionProgress, Departure, OnProgress
 
 _SHOWN = 10
 rate_option = click.option(
@@ -47,13 +47,13 @@ class Kept(click.ClickException):
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def exit_if_refused() -> Iterator[None]:
     """Turn a refusal in the block into a line on standard error, and exit code 1."""
-    from buckram.healing.depending import Refused
+    from buckram.healing.depending import OperationRefused
 
     try:
         yield
-    except Refused as refusal:
+    except OperationRefused as refusal:
         raise Kept(str(refusal)) from None
 
 
@@ -154,7 +154,7 @@ def _run(
             with copying("ledgers", as_json) as show:
                 return await leave(client, show)
 
-    with told():
+    with exit_if_refused():
         return run_async(main())
 
 
@@ -164,7 +164,7 @@ def copying(noun: str, as_json: bool) -> Iterator[OnProgress]:
     if as_json:
         said: list[object] = []
 
-        def line(now: Progress) -> None:
+        def line(now: DecommissionProgress) -> None:
             if said[-1:] != [now]:
                 said[:] = [now]
                 remark(json.dumps(asdict(now)))
@@ -174,7 +174,7 @@ def copying(noun: str, as_json: bool) -> Iterator[OnProgress]:
     with progress(noun, None, rest=True) as advance:
         seen = [0]
 
-        def bar(now: Progress) -> None:
+        def bar(now: DecommissionProgress) -> None:
             eta = "" if now.eta_s is None else f", {now.eta_s:.0f} s left"
             advance(now.done - seen[0], now.total, f"{now.bytes_per_s / 1e6:.1f} MB/s{eta}")
             seen[0] = now.done

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from buckram.cli import completion, values
-from buckram.cli.bookie_leave import told
+from buckram.cli.bookie_leave import exit_if_refused
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit
 from buckram.core.ledgers.service_info import check_bookie_id
@@ -53,7 +53,7 @@ def _ask(bookie_id: str, uri: str | None, as_json: bool, wanted: bool) -> None:
         async with connected(uri) as client:
             return (await ask_readonly(client, checked, wanted)).state
 
-    with told():
+    with exit_if_refused():
         state = run_async(main())
     if as_json:
         emit({"bookie": checked, "state": state})
@@ -93,7 +93,7 @@ def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None
             else:
                 await begin_maintenance(client, checked, for_s)
 
-    with told():
+    with exit_if_refused():
         run_async(main())
     until = None if end else (datetime.now(UTC) + timedelta(seconds=for_s)).isoformat(timespec="seconds")
     if as_json:

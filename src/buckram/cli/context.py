@@ -49,7 +49,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass
-class Chosen:
+class ChosenContext:
     """The context of one run of the command line, and how the environment was before it."""
 
     asked: str | None = None
@@ -85,7 +85,7 @@ class Chosen:
 def context_in_use() -> str | None:
     """Return the name of the context that chose the cluster of the command that is running."""
     context = click.get_current_context(silent=True)
-    chosen = context.find_object(Chosen) if context is not None else None
+    chosen = context.find_object(ChosenContext) if context is not None else None
     return chosen.name if chosen is not None else None
 
 
@@ -102,7 +102,7 @@ def context_option(command: F) -> F:
 
 
 def _asked(context: click.Context, _: click.Parameter, name: str | None) -> None:
-    chosen = context.find_object(Chosen)
+    chosen = context.find_object(ChosenContext)
     if name is not None and chosen is not None:
         chosen.asked = name
 
@@ -112,7 +112,7 @@ def cluster_of_context(context: click.Context, parameter: click.Parameter, given
     `--metadata`."""
     from click.core import ParameterSource
 
-    chosen = context.find_object(Chosen) or Chosen()
+    chosen = context.find_object(ChosenContext) or ChosenContext()
     source = context.get_parameter_source(parameter.name or "")
     if given and source is ParameterSource.COMMANDLINE:
         if chosen.asked is not None:

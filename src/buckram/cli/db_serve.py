@@ -14,7 +14,7 @@ from buckram.cli.limits import ChosenLimits, limit_option
 from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, oidc_issuer, run_async
 from buckram.cli.output import emit
-from buckram.cli.serving import Reach, serving_options, stop_event
+from buckram.cli.serving import ServerAddress, serving_options, stop_event
 from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
 from buckram.serve.http.limits import HttpLimits
 from buckram.state.db.settings import DatabaseLimits
@@ -51,7 +51,7 @@ def serve(
     """
     namespaces = [name[:-1] for name in names if name.endswith("/")]
     databases = [name for name in names if not name.endswith("/")]
-    reach = Reach.of(reached)
+    reach = ServerAddress.of(reached)
     chosen = ChosenLimits(limits).of(DatabaseLimits(), HranaLimits(), HTTP_LIMITS)
     with service_log("warning"):
         run_async(_serve(databases, namespaces, reach, values.duration("--idle", idle), chosen, uri, as_json))
@@ -60,7 +60,7 @@ def serve(
 async def _serve(
     names: Sequence[str],
     namespaces: Sequence[str],
-    reach: Reach,
+    reach: ServerAddress,
     idle_s: float,
     limits: Sequence[Any],
     uri: str | None,

@@ -12,7 +12,7 @@ from buckram.addresses import parse_host
 from buckram.cli.options import json_option
 from buckram.cli.output import emit
 
-DEFAULT_PORT = 2379
+ETCD_PORT = 2379
 START_SECONDS = 300.0
 """Long, because a server reads its whole directory first; Ctrl-C ends it at any time."""
 
@@ -27,13 +27,13 @@ def etcd() -> None:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {DEFAULT_PORT}.",
+    help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {ETCD_PORT}.",
 )
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; whoever reaches it may do anything."
 )
 @json_option
-def run(directory: str, port: int | None, host: str, as_json: bool) -> None:
+def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None:
     """Run one etcd server until SIGTERM or Ctrl-C.
 
     The same DIR again is the same server again. Its log is DIR/etcd.log.
@@ -51,7 +51,7 @@ def run(directory: str, port: int | None, host: str, as_json: bool) -> None:
         signal.signal(number, lambda *_: stop.set())
     host = parse_host(host, "--host")
     if port is None:
-        port = known_port(Path(directory)) or DEFAULT_PORT
+        port = known_port(Path(directory)) or ETCD_PORT
     try:
         started = start_etcd(directory, port=port, host=host, deadline_s=START_SECONDS, cancelled=stop.is_set)
     except EtcdFailed:

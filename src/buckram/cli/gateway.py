@@ -12,7 +12,7 @@ from buckram.cli.limits import ChosenLimits, limit_option
 from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, oidc_issuer, run_async
 from buckram.cli.output import emit
-from buckram.cli.serving import Reach, serving_options, stop_event
+from buckram.cli.serving import ServerAddress, serving_options, stop_event
 from buckram.cli.stream_janitor import janitor_places
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs
@@ -47,7 +47,7 @@ def gateway(open_to_all: bool, limits: tuple[str, ...], uri: str | None, as_json
       buckram gateway --port 8080
       buckram gateway --host 10.0.0.7 --port 8443 --tokens --tls-cert gateway.pem --tls-key gateway.key
     """
-    reach = Reach.of(reached)
+    reach = ServerAddress.of(reached)
     if open_to_all and reach.tokens:
         raise InvalidArgument("--open and --tokens exclude each other: with tokens grants decide who may change what")
     chosen = ChosenLimits(limits).of(GatewayLimits(), HranaLimits(), DatabaseLimits(), HTTP_LIMITS)
@@ -56,7 +56,9 @@ def gateway(open_to_all: bool, limits: tuple[str, ...], uri: str | None, as_json
         run_async(_serve(reach, open_to_all, chosen, uri, as_json))
 
 
-async def _serve(reach: Reach, open_to_all: bool, limits: Sequence[Any], uri: str | None, as_json: bool) -> None:
+async def _serve(
+    reach: ServerAddress, open_to_all: bool, limits: Sequence[Any], uri: str | None, as_json: bool
+) -> None:
     check_installed()
     from buckram.serve.gateway.server import Gateway
     from buckram.serve.http.server import bind

@@ -6,12 +6,12 @@ import contextlib
 import os
 import socket
 
-VARIABLE = "NOTIFY_SOCKET"
+NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 
 
 def notify_ready() -> None:
     """Send READY=1 to the socket named by the environment; does nothing without one, or if it cannot be reached."""
-    name = os.environ.get(VARIABLE, "")
+    name = os.environ.get(NOTIFY_VARIABLE, "")
     if not name.startswith(("/", "@")):
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

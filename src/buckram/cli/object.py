@@ -36,7 +36,7 @@ _PAGE = 1000
 _PIECE_BYTES = 1024 * 1024
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     """Destination for the bytes of an object."""
 
     def write(self, data: bytes, /) -> object: ...
@@ -133,7 +133,7 @@ def get(name: str, file: str, start: int, length: int | None, raw: bool, uri: st
     """
     namespace, path = split(name)
 
-    async def main(out: Sink | None) -> ObjectInfo:
+    async def main(out: ByteSink | None) -> ObjectInfo:
         async with connected(uri) as client, objects_of(client, namespace, path) as objects:
             info = await objects.info(path)
             if start > info.size:
@@ -328,7 +328,7 @@ async def _counted(pieces: AsyncGenerator[bytes, None], bar: Bar) -> AsyncIterat
             yield piece
 
 
-def _to_file(file: Path, read: Callable[[Sink], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
+def _to_file(file: Path, read: Callable[[ByteSink], Coroutine[Any, Any, ObjectInfo]]) -> ObjectInfo:
     """Give the file its name when all of it is there."""
     if file.is_dir() or not file.parent.is_dir():
         trouble = "is a folder" if file.is_dir() else f"folder {file.parent} does not exist"

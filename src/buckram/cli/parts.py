@@ -26,7 +26,7 @@ class Suggesting(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?", ctx) from None
 
 
-class PartsGroup(Suggesting):
+class LazyGroup(Suggesting):
     """Group whose commands are partly defined elsewhere: `parts` maps their names to MODULE:NAME."""
 
     def __init__(self, *arguments: Any, parts: Mapping[str, str], **options: Any) -> None:

@@ -137,7 +137,7 @@ Row = tuple["Misplaced", "RepairReport | str | None", bool]
 
 
 @dataclass(slots=True)
-class Checked:
+class PlacementFindings:
     """Result of a check of all ledgers."""
 
     ledgers: int = 0
@@ -147,10 +147,10 @@ class Checked:
     """Requirements that no choice of bookies can meet: not a fault of a ledger, and no move mends them."""
 
 
-async def _check(uri: str | None, fix: bool, password: str) -> Checked:
+async def _check(uri: str | None, fix: bool, password: str) -> PlacementFindings:
     from buckram.client.maintain.placement import Shapes, judged
 
-    checked, broken = Checked(), list["Misplaced"]()
+    checked, broken = PlacementFindings(), list["Misplaced"]()
     async with connected(uri) as client:
         bookies = client.services.bookies
         shapes: Shapes = {(Quorum(3, 3, 2), str(bookies.policy)): bookies.policy}
@@ -167,9 +167,9 @@ async def _check(uri: str | None, fix: bool, password: str) -> Checked:
     return checked
 
 
-async def _note(client: Client, checked: Checked) -> None:
+async def _note(client: Client, checked: PlacementFindings) -> None:
     """Publish the remaining misplaced ledgers, so that `status` does not show the auditor's older result."""
-    from buckram.healing.board import Board
+    from buckram.healing.board import HealingStatusStore
     from buckram.healing.ledger_walk import Checked as Counted
     from buckram.healing.overview import PLACEMENT
 
@@ -177,7 +177,7 @@ async def _note(client: Client, checked: Checked) -> None:
     counted_ones = Counted(checked.ledgers, unreadable=len(checked.unreadable), misplaced=left, complete=True)
     at_ms = client.services.runtime.clock.wall_us() // 1000
     with suppress(AccessRefused):  # who may read alone
-        await Board(client.services.store).say_checked(PLACEMENT, {**asdict(counted_ones), "at_ms": at_ms})
+        await HealingStatusStore(client.services.store).say_checked(PLACEMENT, {**asdict(counted_ones), "at_ms": at_ms})
 
 
 async def _mended(client: Client, one: Misplaced, password: str) -> Row:
@@ -191,7 +191,7 @@ async def _mended(client: Client, one: Misplaced, password: str) -> Row:
     return one, report, left is not None
 
 
-def _print_check(checked: Checked, fix: bool) -> None:
+def _print_check(checked: PlacementFindings, fix: bool) -> None:
     from buckram.core.health.table import TABLE
 
     rows = checked.rows

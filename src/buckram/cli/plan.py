@@ -15,7 +15,7 @@ from buckram.cli.logs import service_log
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, remark, table
 from buckram.cli.planning.history import Sample
-from buckram.cli.planning.outlook import Change, Outlook, outlook
+from buckram.cli.planning.outlook import Outlook, PlannedChange, outlook
 from buckram.cli.planning.picture import svg
 from buckram.cli.planning.sizing import Load, Sizing, sizing
 from buckram.cli.serving import stoppable
@@ -146,7 +146,7 @@ def _read_file(name: str) -> list[Sample]:
     return found
 
 
-def _change(added: Sequence[str], bookie_size: str | None, rebalance: bool, copies: str | None) -> Change | None:
+def _change(added: Sequence[str], bookie_size: str | None, rebalance: bool, copies: str | None) -> PlannedChange | None:
     racks: dict[str, int] = {}
     for one in added:
         rack, equals, count = one.rpartition("=")
@@ -167,7 +167,9 @@ def _change(added: Sequence[str], bookie_size: str | None, rebalance: bool, copi
         factor = int(then) / int(now)
     if not racks and factor == 1.0:
         return None
-    return Change(racks, 0 if bookie_size is None else values.size("--bookie-size", bookie_size), factor, rebalance)
+    return PlannedChange(
+        racks, 0 if bookie_size is None else values.size("--bookie-size", bookie_size), factor, rebalance
+    )
 
 
 def _outlook_json(found: Outlook, picture: str | None) -> dict[str, Any]:

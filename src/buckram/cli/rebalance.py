@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from buckram.cli.bookie_leave import copying, rate_of, rate_option, told
+from buckram.cli.bookie_leave import copying, exit_if_refused, rate_of, rate_option
 from buckram.cli.exits import Exit
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit, remark, table
@@ -48,7 +48,7 @@ def rebalance(within: str, dry_run: bool, rate: str | None, uri: str | None, as_
             with copying("moves", as_json) as show:
                 return await even_out(client, show, within=share, rate=limit, dry_run=dry_run)
 
-    with told():
+    with exit_if_refused():
         found = run_async(main())
     if as_json:
         _emit(found, dry_run)

@@ -25,7 +25,7 @@ from buckram.metadata.default import VARIABLE as METADATA
 if TYPE_CHECKING:
     from buckram.replication.object_differences import KeptObjects, MissingObjects
     from buckram.replication.promotion import Promotion
-    from buckram.replication.reconciling import Difference
+    from buckram.replication.reconciling import StreamDifference
     from buckram.replication.run import Replication
     from buckram.replication.status import NamespaceStatus
 
@@ -436,8 +436,8 @@ def reconcile(
 
 
 async def _reconciled(
-    namespace: str, uri: str | None, other: str, found: Sequence[Difference] | None, rate: str | None
-) -> tuple[list[Difference], KeptObjects | None]:
+    namespace: str, uri: str | None, other: str, found: Sequence[StreamDifference] | None, rate: str | None
+) -> tuple[list[StreamDifference], KeptObjects | None]:
     """Return the differences; if `found` is given they are reconciled, provided that they are still the same."""
     from buckram.replication.reconciling import differences, differing_objects
     from buckram.replication.reconciling import reconcile as reconciled

@@ -22,7 +22,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ServerAddress:
     """Address of a server, and what it requires of clients."""
 
     host: str
@@ -36,7 +36,7 @@ class Reach:
     pages: Sequence[str]
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Reach:
+    def of(cls, options: dict[str, Any]) -> ServerAddress:
         """Make the address from the values of `serving_options`, which are removed from `options`. Raises
         InvalidArgument."""
         advertise = options.pop("advertise")
@@ -57,7 +57,7 @@ class Reach:
 
 
 def serving_options(command: F) -> F:
-    """Add the options from which `Reach` is made."""
+    """Add the options from which `ServerAddress` is made."""
     for option in (
         click.option("--allow-origin", "pages", multiple=True, metavar="URL", help="Origin of pages that may use it."),
         click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name by which clients reach it."),

@@ -20,7 +20,7 @@ from buckram.cli.fitting import refuse_blanks, refuse_too_large
 from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_of, metadata_option, run_async, yes_option
 from buckram.cli.output import emit, table
-from buckram.cli.parts import PartsGroup
+from buckram.cli.parts import LazyGroup
 from buckram.cli.stream_show import last_append_text, print_stream, writer_text
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name, stream_name
 from buckram.errors import AccessRefused, InvalidArgument, NoSuchKey, NoSuchNamespace
@@ -53,7 +53,7 @@ _PAGE = 1000
 _AT_ONCE = 32
 
 
-@click.group(cls=PartsGroup, parts=PARTS)
+@click.group(cls=LazyGroup, parts=PARTS)
 def stream() -> None:
     """Create, write, read and manage streams. A stream's name is NAMESPACE/STREAM; without a slash it is in default."""
 

@@ -58,13 +58,13 @@ def import_(
     """
     from buckram.streams.maintain.imports import import_files, plan_import
     from buckram.streams.shared.metadata import StreamStore
-    from buckram.streams.shared.sources import Source
+    from buckram.streams.shared.sources import ImportSource
 
     full, columns = stream_name(name), Columns(value, key, time, headers, time_unit)
     pace = values.pace(rate)
     if url.startswith("kafka://"):
         raise InvalidArgument(f"--from {url[:100]}: topics are imported on Spark, by `buckram job import-kafka`")
-    source = Source(values.place(url or "."))
+    source = ImportSource(values.place(url or "."))
 
     async def main() -> ImportReport:
         async with connected(uri) as client:

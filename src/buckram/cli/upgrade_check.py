@@ -24,7 +24,7 @@ _ALLOWED = ("auditor-missing", "autorecovery-disabled")
 
 
 @dataclass(slots=True)
-class Checked:
+class UpgradeFindings:
     """Findings of the check. A problem delays the upgrade; a note is information to have before it."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -53,7 +53,7 @@ def upgrade_check(directories: tuple[str, ...], files: tuple[str, ...], uri: str
     """
     from buckram.bookie.report import release
 
-    found, own = Checked(), release()
+    found, own = UpgradeFindings(), release()
     _settings(found, files)
     _directories(found, directories)
     try:
@@ -79,7 +79,7 @@ def upgrade_check(directories: tuple[str, ...], files: tuple[str, ...], uri: str
         raise click.exceptions.Exit(Exit.FAILED)
 
 
-def _settings(found: Checked, files: Sequence[str]) -> None:
+def _settings(found: UpgradeFindings, files: Sequence[str]) -> None:
     for name in files:
         try:
             document = read_toml(name)
@@ -89,7 +89,7 @@ def _settings(found: Checked, files: Sequence[str]) -> None:
             found.problems.append(Problem("settings", name, str(error), "correct it before the bookie starts again"))
 
 
-def _directories(found: Checked, directories: Sequence[str]) -> None:
+def _directories(found: UpgradeFindings, directories: Sequence[str]) -> None:
     from buckram.bookie.storage.superblock import FORMAT, NAME, decode
 
     for name in directories:
@@ -111,7 +111,7 @@ def _directories(found: Checked, directories: Sequence[str]) -> None:
                 )
 
 
-async def _cluster(found: Checked, uri: str | None, own: str) -> None:
+async def _cluster(found: UpgradeFindings, uri: str | None, own: str) -> None:
     from buckram.core.health.states import Severity
 
     health = await look_once(cluster_uri(uri))
@@ -125,7 +125,7 @@ async def _cluster(found: Checked, uri: str | None, own: str) -> None:
         found.notes.append(f"bookies run {' and '.join(releases)}: they work together; complete the upgrade soon")
 
 
-def _print(found: Checked, own: str) -> None:
+def _print(found: UpgradeFindings, own: str) -> None:
     print(f"{'ready' if not found.problems else 'NOT READY'} for release {own}")
     if found.bookies:
         table(("BOOKIE", "RELEASE"), [(bookie, version or "not said") for bookie, version in found.bookies.items()])

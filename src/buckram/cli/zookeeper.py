@@ -12,7 +12,7 @@ from buckram.addresses import parse_host
 from buckram.cli.options import json_option
 from buckram.cli.output import emit
 
-DEFAULT_PORT = 2181
+ZOOKEEPER_PORT = 2181
 START_SECONDS = 300.0
 """Long, because a server reads its whole directory first; Ctrl-C ends it at any time."""
 
@@ -27,14 +27,14 @@ def zookeeper() -> None:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {DEFAULT_PORT}.",
+    help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {ZOOKEEPER_PORT}.",
 )
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; whoever reaches it may do anything."
 )
 @click.option("--heap-mb", type=click.IntRange(32, 65_536), default=256, show_default=True, help="Java's largest heap.")
 @json_option
-def run(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool) -> None:
+def run_zookeeper(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool) -> None:
     """Run one ZooKeeper server until SIGTERM or Ctrl-C.
 
     The same DIR again is the same server again. Its log is DIR/zookeeper.log.
@@ -52,7 +52,7 @@ def run(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool
         signal.signal(number, lambda *_: stop.set())
     host = parse_host(host, "--host")
     if port is None:
-        port = known_port(Path(directory)) or DEFAULT_PORT
+        port = known_port(Path(directory)) or ZOOKEEPER_PORT
     try:
         started = start_zookeeper(
             directory, port=port, host=host, heap_mb=heap_mb, deadline_s=START_SECONDS, cancelled=stop.is_set

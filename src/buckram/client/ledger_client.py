@@ -23,7 +23,7 @@ from buckram.client.shared.encryption import EncryptionKeys
 from buckram.client.shared.identities import Identities
 from buckram.client.shared.lagging import LaggingLedgers
 from buckram.client.shared.opening import NotBlocking, Opening
-from buckram.client.shared.past import Past, guarded
+from buckram.client.shared.past import StoreHistory, guarded
 from buckram.client.shared.services import Services
 from buckram.client.shared.slow import SlowMembers
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig, load
@@ -52,7 +52,7 @@ from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
-    from buckram.client.maintain.repair_report import Progress, RepairReport
+    from buckram.client.maintain.repair_report import RepairProgress, RepairReport
     from buckram.client.read.reader import Reader
     from buckram.client.write.engine import LedgerAppender
     from buckram.client.write.writer import Writer
@@ -163,7 +163,7 @@ class LedgerClient(NotBlocking):
     ) -> None:
         self._telemetry = telemetry
         bookies = BookieWatcher(runtime, store, config)
-        past = Past(store)
+        past = StoreHistory(store)
         identities = Identities(store, bookies, past)
         clocks = Clocks(runtime, bookies, identities, partial(read_times, store), config.believe_clock_after_s)
         identities.clocks = clocks
@@ -277,7 +277,7 @@ class LedgerClient(NotBlocking):
             key = object()
 
             def closed(engine: LedgerAppender) -> None:
-                leftover.gone(key)
+                leftover.deregister_unclosed(key)
                 self._forget(engine)
 
             engine = LedgerAppender(
@@ -295,7 +295,7 @@ class LedgerClient(NotBlocking):
             if self.uri and owner_of(custom) is None:  # the writer of a stream ends the ledgers of its segments
                 seal = partial(_close_left, self.uri, chosen, birth_of(current.metadata), secret)
                 later = f"who recovers it (`buckram ledger recover {chosen}`)"
-                leftover.opened(key, engine, seal, what=f"ledger {chosen}", later=later)
+                leftover.register_unclosed(key, engine, seal, what=f"ledger {chosen}", later=later)
             return Writer(engine)
 
         return Opening(start, "client.create()")
@@ -308,8 +308,8 @@ class LedgerClient(NotBlocking):
         """Open a ledger for reading as it is, without fencing or writing: `await client.open(id)` or `async with`.
 
         The metadata name the digest; pass `digest` only for old records that do not. Errors: NoSuchLedger,
-        Unauthorized, LoginRequired (the bookies ask for a login, and there is no token), EncryptionKeyMissing, ReadFailed
-        (too few bookies of an open ledger answer).
+        Unauthorized, LoginRequired (the bookies ask for a login, and there is no token), EncryptionKeyMissing,
+        ReadFailed (too few bookies of an open ledger answer).
         """
         from buckram.client.read.open import open_ledger
 
@@ -387,7 +387,7 @@ class LedgerClient(NotBlocking):
         *,
         password: bytes | str = b"",
         digest: str | DigestType | None = None,
-        progress: Progress | None = None,
+        progress: RepairProgress | None = None,
         move: bool = False,
     ) -> RepairReport:
         """Copy missing or bad entries from good replicas and return a report of what was done.

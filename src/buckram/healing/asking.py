@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.healing.wishes import NOTHING, Wish
+from buckram.core.healing.wishes import NOTHING, OperatorRequest
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
-from buckram.healing.depending import Refused, ledgers_naming, shown
+from buckram.healing.depending import OperationRefused, ledgers_naming, shown
 from buckram.healing.room import below_ack_quorum
 from buckram.metadata.accused import pardon
 from buckram.metadata.layout import WITNESSES
@@ -57,8 +57,10 @@ async def ask_readonly(client: LedgerClient, bookie: BookieId, wanted: bool, *, 
     if await follows(store, bookie, (state,), within_s=within_s):
         return Asked(bookie, state)
     if wanted:
-        raise Refused(f"bookie {bookie} did not become read-only within {within_s:g} s; the wish is kept: {HANGS}")
-    raise Refused(
+        raise OperationRefused(
+            f"bookie {bookie} did not become read-only within {within_s:g} s; the wish is kept: {HANGS}"
+        )
+    raise OperationRefused(
         f"bookie {bookie} is still read-only after {within_s:g} s, though nobody asks it to be: its disk is full, "
         f"which its log says, or {HANGS}"
     )
@@ -71,7 +73,7 @@ async def _known(store: MetadataStore, bookie: BookieId) -> BookieInfo | None:
     if info is None and bookie not in await store.known_bookies():
         raise NoSuchBookie(bookie)
     if info is not None and info.incarnation is None:
-        raise Refused(
+        raise OperationRefused(
             f"bookie {bookie} is Apache's and cannot be asked: use its own HTTP port, PUT /api/v1/bookie/state/readonly"
         )
     return info
@@ -115,12 +117,14 @@ async def begin_maintenance(
     info = await _known(store, bookie)
     wishes = await read_wishes(store)
     if bookie in wishes and wishes[bookie].leave:
-        raise Refused(f"bookie {bookie} gives everything away: `buckram bookie writable` takes that back first")
+        raise OperationRefused(
+            f"bookie {bookie} gives everything away: `buckram bookie writable` takes that back first"
+        )
     living = [one for one, _ in (await store.bookies()).everybody() if not (one in wishes and wishes[one].rest)]
     short = await below_ack_quorum(client, bookie, living)
     if short:
         ledger, left, needed = short[0]
-        raise Refused(
+        raise OperationRefused(
             f"without bookie {bookie} {len(short)} ledgers would have fewer copies than they acknowledge from "
             f"({shown([one for one, _, _ in short])}; ledger {ledger}: {left} of {needed}): start bookies that are "
             "down, end the maintenance of others, or `buckram bookie drain` it"
@@ -128,7 +132,7 @@ async def begin_maintenance(
     word = secrets.token_hex(8)
     await change_wish(store, bookie, lambda wish: replace(wish, rest=word, rest_s=for_s))
     if info is not None and not await follows(store, bookie, ("readonly",), within_s=within_s):
-        raise Refused(
+        raise OperationRefused(
             f"bookie {bookie} still takes new ledgers after {within_s:g} s, and its ledgers are not copied: {HANGS}"
         )
 
@@ -137,7 +141,7 @@ async def end_maintenance(client: LedgerClient, bookie: BookieId) -> bool:
     """End the maintenance of a bookie; return whether there was one."""
     ended = False
 
-    def end(wish: Wish) -> Wish:
+    def end(wish: OperatorRequest) -> OperatorRequest:
         nonlocal ended
         ended = bool(wish.rest)
         return replace(wish, rest="", rest_s=0.0)
@@ -182,7 +186,7 @@ async def _was_there(store: MetadataStore, bookie: BookieId) -> bool:
 
 async def refuse_registered(store: MetadataStore, bookie: BookieId, what: str) -> None:
     if (await store.bookies()).find(bookie) is not None:
-        raise Refused(f"bookie {bookie} {what}: it is registered; stop it first")
+        raise OperationRefused(f"bookie {bookie} {what}: it is registered; stop it first")
 
 
 async def refuse_named(store: MetadataStore, bookie: BookieId, what: str) -> None:
@@ -190,7 +194,7 @@ async def refuse_named(store: MetadataStore, bookie: BookieId, what: str) -> Non
     naming: Collection[int] = await ledgers_naming(store, bookie)
     if naming:
         one = len(naming) == 1
-        raise Refused(
+        raise OperationRefused(
             f"bookie {bookie} {what}: {len(naming)} {'ledger still names' if one else 'ledgers still name'} it "
             f"({shown(naming)}); `buckram bookie decommission` has them copied first (or `buckram ledger repair` each; "
             "`buckram stream seal` for a stream of a dead writer)"

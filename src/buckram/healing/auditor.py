@@ -17,9 +17,9 @@ from functools import partial
 from buckram.client.ledger_client import LedgerClient
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
-from buckram.core.healing.losses import Brake, Losses
+from buckram.core.healing.losses import HealingBrake, Losses
 from buckram.core.healing.needs import members_of
-from buckram.core.healing.wishes import Countdown, Wish
+from buckram.core.healing.wishes import Countdown, OperatorRequest
 from buckram.core.placement.topology import LEVELS
 from buckram.errors import (
     ClusterNotInitialised,
@@ -28,7 +28,7 @@ from buckram.errors import (
     MetadataError,
     StoreReplaced,
 )
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.metadata.election import Election
 from buckram.metadata.underreplication import Delay, Underreplication
 from buckram.metadata.wishes import change_wish, read_wishes
@@ -70,7 +70,7 @@ class Auditor:
         keys, root = self._store.keys, self._store.root
         self._tree = Underreplication(keys, root, name)
         self._election = Election(keys, root, name)
-        self._board = Board(self._store)
+        self._board = HealingStatusStore(self._store)
         self._brake_levels = brake_levels(config.brake_levels)
         self._losses = Losses(config.lost_bookie_delay_s)
         self._countdown = Countdown()
@@ -78,7 +78,7 @@ class Auditor:
         self._audited: frozenset[BookieId] = frozenset()
         """Lost and leaving bookies whose ledgers are marked."""
         self._last_audit_at = 0.0
-        self._brake: Brake | None = None
+        self._brake: HealingBrake | None = None
         self._named: list[BookieId] = []
         """Bookies that ledgers named at the last walk."""
         self._delay: Delay | None = None
@@ -181,7 +181,7 @@ class Auditor:
             for bookie in topology.locations
         }
 
-    async def _count_down(self, wishes: dict[BookieId, Wish], now: float) -> None:
+    async def _count_down(self, wishes: dict[BookieId, OperatorRequest], now: float) -> None:
         """Write down what is left of each maintenance, and end those that are over."""
         for bookie, wish in wishes.items():
             if self._countdown.changed(bookie, wish, now) is not None:
@@ -191,7 +191,7 @@ class Auditor:
                     log.info("auditor %s: the maintenance of bookie %s is over", self.name, bookie)
         self._countdown.seen(wishes, now)
 
-    def _look_s(self, wishes: dict[BookieId, Wish], now: float) -> float:
+    def _look_s(self, wishes: dict[BookieId, OperatorRequest], now: float) -> float:
         """Return the seconds until the next look if nothing changes: at most `_LOOK_S`, less if a maintenance ends
         sooner.
         """

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from buckram.core.healing.attendance import Attendance, parse_attendance
-from buckram.core.healing.losses import Brake
-from buckram.core.healing.status import Waiting, parse_waiting
+from buckram.core.healing.losses import HealingBrake
+from buckram.core.healing.status import WaitingLedger, parse_waiting
 from buckram.errors import KeyExists, MalformedRecord, NoSuchKey, VersionConflict
 from buckram.metadata.listing import all_names
 from buckram.metadata.overwriting import remove
@@ -27,7 +27,7 @@ _DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CopyProgress:
     """Progress of one replicator at the moment of its report."""
 
     worker: str
@@ -42,7 +42,7 @@ class Progress:
     """Estimate of the bytes to copy for all ledgers that it knows of."""
 
 
-class Board:
+class HealingStatusStore:
     """The keys of one cluster."""
 
     def __init__(self, store: MetadataStore) -> None:
@@ -51,7 +51,7 @@ class Board:
 
     # -- the brake ----------------------------------------------------------------------------------------
 
-    async def brake(self, watch: Notify | None = None) -> Brake | None:
+    async def brake(self, watch: Notify | None = None) -> HealingBrake | None:
         """Return the brake; None if copying is allowed. The watch fires when that may have changed.
 
         Raises MalformedRecord.
@@ -62,9 +62,9 @@ class Board:
         bookies, why = found.get("bookies"), found.get("why")
         if not isinstance(bookies, list) or not isinstance(why, str):
             raise MalformedRecord(f"{self._base}/brake: not a brake ({found!r:.80}); delete it")
-        return Brake(tuple(map(str, bookies)), why)
+        return HealingBrake(tuple(map(str, bookies)), why)
 
-    async def set_brake(self, brake: Brake | None) -> None:
+    async def set_brake(self, brake: HealingBrake | None) -> None:
         await self._write(f"{self._base}/brake", asdict(brake) if brake else {})
 
     async def allowed(self, watch: Notify | None = None) -> tuple[BookieId, ...]:
@@ -101,7 +101,7 @@ class Board:
     def _waiting_key(self, ledger: LedgerId) -> str:
         return f"{self._base}/waiting/{ledger:0{_DIGITS}d}"
 
-    async def say_waiting(self, waiting: Waiting) -> None:
+    async def say_waiting(self, waiting: WaitingLedger) -> None:
         """Replace the ledger's reasons for waiting."""
         await self._put(self._waiting_key(waiting.ledger), waiting.encode())
 
@@ -112,7 +112,7 @@ class Board:
             if name in wanted:
                 await remove(self._keys, f"{folder}/{name}")
 
-    async def waiting(self) -> AsyncIterator[Waiting]:
+    async def waiting(self) -> AsyncIterator[WaitingLedger]:
         """Yield the reasons of all ledgers that wait, by ledger; a record that cannot be read is left out."""
         folder = f"{self._base}/waiting"
         async for name in all_names(self._keys, folder):
@@ -162,21 +162,21 @@ class Board:
 
     # -- progress -----------------------------------------------------------------------------------------
 
-    async def report(self, progress: Progress) -> None:
+    async def report(self, progress: CopyProgress) -> None:
         """Write a replicator's progress; the key goes with the session of its replicator."""
         await self._put(
             f"{self._base}/workers/{progress.worker}", json.dumps(asdict(progress)).encode(), ephemeral=True
         )
 
-    async def progress(self) -> list[Progress]:
+    async def progress(self) -> list[CopyProgress]:
         """Return the progress of all our replicators that live; a report that cannot be read is left out."""
-        found: list[Progress] = []
+        found: list[CopyProgress] = []
         for name in await self._keys.children(f"{self._base}/workers", limit=_PAGE):
             raw = await self._read(f"{self._base}/workers/{name}", None)
             if raw:
                 with suppress(TypeError, KeyError):
                     raw["ledgers"] = tuple(raw["ledgers"])
-                    found.append(Progress(**raw))
+                    found.append(CopyProgress(**raw))
         return found
 
     # -- inside -------------------------------------------------------------------------------------------

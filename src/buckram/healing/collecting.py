@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.bookie_report import Collected, parse_collected
-from buckram.core.healing.wishes import BEGUN, DONE, FAILED, Wish
+from buckram.core.healing.wishes import BEGUN, DONE, FAILED, OperatorRequest
 from buckram.errors import MalformedRecord, NoSuchBookie, NoSuchKey
 from buckram.healing.asking import FOLLOW_S, HANGS
-from buckram.healing.depending import Refused
+from buckram.healing.depending import OperationRefused
 from buckram.metadata.wishes import answer_key, change_wish
 from buckram.seams import MetadataStore
 from buckram.types import BookieId
@@ -36,7 +36,7 @@ async def collect_now(client: LedgerClient, bookie: BookieId, *, within_s: float
     begun, _ = await _read(store, bookie)
     fresh = secrets.token_hex(8)
 
-    def ask(wish: Wish) -> Wish | None:
+    def ask(wish: OperatorRequest) -> OperatorRequest | None:
         # All callers that wait for the same unanswered request share its answer.
         waits = wish.collect and begun.get("word") != wish.collect
         return None if waits else replace(wish, collect=fresh)
@@ -54,9 +54,11 @@ async def _check(store: MetadataStore, bookie: BookieId) -> None:
     if info is None:
         if bookie not in await store.known_bookies():
             raise NoSuchBookie(bookie)
-        raise Refused(f"bookie {bookie} is down: start it; it collects by itself then")
+        raise OperationRefused(f"bookie {bookie} is down: start it; it collects by itself then")
     if info.incarnation is None:
-        raise Refused(f"bookie {bookie} is Apache's and cannot be asked: use its own HTTP port, PUT /api/v1/bookie/gc")
+        raise OperationRefused(
+            f"bookie {bookie} is Apache's and cannot be asked: use its own HTTP port, PUT /api/v1/bookie/gc"
+        )
 
 
 async def _answer(store: MetadataStore, bookie: BookieId, word: str, within_s: float) -> Collected:
@@ -71,12 +73,14 @@ async def _answer(store: MetadataStore, bookie: BookieId, word: str, within_s: f
         if state == DONE:
             return parse_collected(key, record)
         if state == FAILED:
-            raise Refused(f"bookie {bookie} did not collect: {record.get('why')}; it tries again by itself")
+            raise OperationRefused(f"bookie {bookie} did not collect: {record.get('why')}; it tries again by itself")
         begun = begun or state == BEGUN
         if (await store.bookies()).find(bookie) is None:
-            raise Refused(f"bookie {bookie} is not registered any more; nothing is half done: start it and ask again")
+            raise OperationRefused(
+                f"bookie {bookie} is not registered any more; nothing is half done: start it and ask again"
+            )
         if not begun and loop.time() >= deadline:
-            raise Refused(f"bookie {bookie} did not begin to collect within {within_s:g} s: {HANGS}")
+            raise OperationRefused(f"bookie {bookie} did not begin to collect within {within_s:g} s: {HANGS}")
         with suppress(TimeoutError):
             async with asyncio.timeout(min(_LOOK_S, within_s)):
                 await changed.wait()

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.healing.wishes import NOTHING, Wish
+from buckram.core.healing.wishes import NOTHING, OperatorRequest
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
 from buckram.healing.asking import FOLLOW_S, HANGS, follows
-from buckram.healing.board import Board
-from buckram.healing.depending import Refused, ledgers_naming
+from buckram.healing.board import HealingStatusStore
+from buckram.healing.depending import OperationRefused, ledgers_naming
 from buckram.healing.overview import eta_s
 from buckram.healing.room import check_room
 from buckram.metadata.accused import pardon
@@ -40,7 +40,7 @@ replicators, which knows nothing of wishes, looked at them.
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DecommissionProgress:
     """Progress of a departure. `eta_s`: estimate of the seconds left, None if no replicator reports its rate."""
 
     done: int
@@ -49,7 +49,7 @@ class Progress:
     eta_s: float | None
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[DecommissionProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +133,20 @@ async def drain(
     if info is None:
         if bookie not in await store.known_bookies():
             raise NoSuchBookie(bookie)
-        raise Refused(
+        raise OperationRefused(
             f"bookie {bookie} is not registered: start it, see its log if it runs; only if it is gone for good, "
             "`buckram bookie decommission` takes it out"
         )
     if info.incarnation is None:
-        raise Refused(f"bookie {bookie} is Apache's and does not follow: stop it and `buckram bookie decommission` it")
+        raise OperationRefused(
+            f"bookie {bookie} is Apache's and does not follow: stop it and `buckram bookie decommission` it"
+        )
     depending = await ledgers_naming(store, bookie)
     await _check_runs(store)
     await _check_target(client, bookie, target)
     await check_room(client, bookie, depending)
 
-    def leaving(wish: Wish) -> Wish:
+    def leaving(wish: OperatorRequest) -> OperatorRequest:
         return replace(wish, leave=True, target=target, rate=rate, rest="", rest_s=0.0)
 
     await change_wish(store, bookie, leaving)
@@ -176,7 +178,7 @@ async def replace_bookie(
         return drained
     await change_wish(store, old, lambda wish: replace(wish, out=True))
     if not await follows(store, old, (), within_s=FOLLOW_S):
-        raise Refused(
+        raise OperationRefused(
             f"no ledger names bookie {old} any more, and it is still registered after {FOLLOW_S:g} s: {HANGS}; stop it "
             f"and `buckram bookie forget {old}`"
         )
@@ -207,7 +209,7 @@ async def forget(store: MetadataStore, bookie: BookieId) -> None:
 async def _check_runs(store: MetadataStore) -> None:
     why = await _held_up(store)
     if why:
-        raise Refused(f"nothing would be copied: {why}")
+        raise OperationRefused(f"nothing would be copied: {why}")
 
 
 async def _held_up(store: MetadataStore) -> str:
@@ -217,7 +219,7 @@ async def _held_up(store: MetadataStore) -> str:
         return "autorecovery is disabled: `buckram autorecovery enable`"
     if not await Election(store.keys, store.root, "").votes():
         return "nobody runs autorecovery: `buckram autorecovery run`"
-    brake = await Board(store).brake()
+    brake = await HealingStatusStore(store).brake()
     if brake is not None:
         return f"{brake.why} ({', '.join(brake.bookies)}): start them, or `buckram autorecovery proceed`"
     if not (await store.bookies()).writable:
@@ -232,19 +234,21 @@ async def _check_target(client: LedgerClient, old: BookieId, target: BookieId) -
         raise InvalidArgument(f"bookie {old} cannot take its own place: name another one")
     await client.services.bookies.refresh()
     if target not in [one.bookie_id for one in client.services.bookies.candidates()]:
-        raise Refused(f"bookie {target} takes no new entries: start it, or make it writable, or name another one")
+        raise OperationRefused(
+            f"bookie {target} takes no new entries: start it, or make it writable, or name another one"
+        )
 
 
 async def _until_readonly(store: MetadataStore, bookie: BookieId) -> None:
     if not await follows(store, bookie, ("readonly",), within_s=FOLLOW_S):
         await change_wish(store, bookie, _without_leaving)
-        raise Refused(
+        raise OperationRefused(
             f"bookie {bookie} did not become read-only within {FOLLOW_S:g} s: {HANGS}; stop it and `buckram bookie "
             "decommission` it"
         )
 
 
-def _without_leaving(wish: Wish) -> Wish:
+def _without_leaving(wish: OperatorRequest) -> OperatorRequest:
     return replace(wish, leave=False, target="", rate=0)
 
 
@@ -255,7 +259,7 @@ async def _wait(
     client: LedgerClient, bookie: BookieId, depending: dict[LedgerId, int], on_progress: OnProgress, stuck_s: float
 ) -> Departure:
     store, loop = client.services.store, asyncio.get_running_loop()
-    board = Board(store)
+    board = HealingStatusStore(store)
     total = dict(depending)
     left = list(depending)
     moved_at = asked_at = loop.time()
@@ -267,7 +271,7 @@ async def _wait(
         left = now
         workers = await board.progress()
         rate = sum(worker.bytes_per_s for worker in workers)
-        on_progress(Progress(len(total) - len(left), len(total), rate, eta_s(workers)))
+        on_progress(DecommissionProgress(len(total) - len(left), len(total), rate, eta_s(workers)))
         if not left:
             # The proof: every record, read after a sync of the store. A ledger may have been made, or
             # copied to this bookie, while this waited for the others.
@@ -287,7 +291,7 @@ async def _wait(
     return Departure(bookie, len(total), entries, tuple(left), reasons if left else {})
 
 
-async def _reasons(store: MetadataStore, board: Board, left: Collection[LedgerId]) -> dict[LedgerId, str]:
+async def _reasons(store: MetadataStore, board: HealingStatusStore, left: Collection[LedgerId]) -> dict[LedgerId, str]:
     """Return the reasons of those ledgers of `left` that wait, by ledger."""
     why = await _held_up(store)
     if why:

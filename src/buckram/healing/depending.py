@@ -18,11 +18,11 @@ _PAGE = 1000
 _AT_ONCE = 64
 
 
-class Refused(Exception):
+class OperationRefused(Exception):
     """A request that is not carried out; the message says why, and what would let it go on."""
 
 
-async def records(
+async def ledger_records(
     store: MetadataStore, ledgers: Collection[LedgerId] | None = None
 ) -> AsyncIterator[tuple[LedgerId, LedgerMetadata]]:
     """Yield the record of every ledger, or of those given, ascending, without deleted ones.
@@ -65,7 +65,7 @@ async def ledgers_naming(
     """
     return {
         ledger: entries_held(metadata, bookie)
-        async for ledger, metadata in records(store, ledgers)
+        async for ledger, metadata in ledger_records(store, ledgers)
         if bookie in members_of(metadata)
     }
 

@@ -30,11 +30,11 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.healing.auditor import Auditor
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.copies_check import CopiesCheck
 from buckram.healing.ledger_walk import Checked
 from buckram.healing.noted import NoteQueue
-from buckram.metadata.behind import Behind, forget_behind, read_behind
+from buckram.metadata.behind import IncompleteCopy, forget_behind, read_behind
 from buckram.metadata.underreplication import Underreplication
 from buckram.runtime.net.pace import Pace
 from buckram.types import MAX_LEDGER_ID, BookieId, BookieSet, LedgerId, LedgerMetadata, LedgerState, Versioned
@@ -58,7 +58,7 @@ class FirstChecks:
         self._auditor, self._config = auditor, config
         self._store = store = client.services.store
         self._clock = client.services.runtime.clock
-        self._tree, self._board = Underreplication(store.keys, store.root, auditor.name), Board(store)
+        self._tree, self._board = Underreplication(store.keys, store.root, auditor.name), HealingStatusStore(store)
         requests, reads = Pace(config.check_requests_per_s), Pace(config.copy_bytes_per_s)
         self._check = CopiesCheck(client, self._tree, requests, reads)
         self._changed = asyncio.Event()
@@ -201,7 +201,7 @@ class FirstChecks:
         if marked:
             await self._board.marked()
 
-    async def _is_settled(self, note: Behind, there: BookieSet, found: Checked) -> bool:
+    async def _is_settled(self, note: IncompleteCopy, there: BookieSet, found: Checked) -> bool:
         try:
             metadata = (await self._store.read_ledger(note.ledger)).metadata
         except NoSuchLedger:

@@ -22,7 +22,7 @@ from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.healing.needs import Missing, members_of, needs_of
 from buckram.core.healing.status import Reason, Why, named_rows
-from buckram.core.healing.wishes import Wish
+from buckram.core.healing.wishes import OperatorRequest
 from buckram.core.ledgers.metadata import fragment_index, member_replaced
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
@@ -143,12 +143,12 @@ class LedgerRepair:
                     await self._replace(cell, copy, digest, quorum, member, target, outcome, look_first=True)
         return outcome
 
-    async def _leaving(self, named: Collection[BookieId]) -> dict[BookieId, Wish]:
+    async def _leaving(self, named: Collection[BookieId]) -> dict[BookieId, OperatorRequest]:
         """Return those of these bookies that an operator takes out, alive or not, each with the operator's wish."""
         wishes = {bookie: await read_wish(self._services.store, bookie) for bookie in named if valid_bookie_id(bookie)}
         return {bookie: wish for bookie, wish in wishes.items() if wish.leave}
 
-    def _pace_of(self, lost: Collection[BookieId], leaving: Mapping[BookieId, Wish]) -> Pace:
+    def _pace_of(self, lost: Collection[BookieId], leaving: Mapping[BookieId, OperatorRequest]) -> Pace:
         """Return the replicator's speed limit, or the operator's if all that is copied leaves at an operator's wish."""
         rates = [leaving[bookie].rate if bookie in leaving else 0 for bookie in lost]
         if not rates or not all(rates):
@@ -159,7 +159,7 @@ class LedgerRepair:
         return self._slow[rate]
 
     async def _end(
-        self, ledger: LedgerId, versioned: Versioned, leaving: Mapping[BookieId, Wish], outcome: Outcome
+        self, ledger: LedgerId, versioned: Versioned, leaving: Mapping[BookieId, OperatorRequest], outcome: Outcome
     ) -> Versioned | None:
         """Recover a ledger whose writer is dead; else give the reason why not."""
         metadata = versioned.metadata
@@ -188,7 +188,7 @@ class LedgerRepair:
         metadata: LedgerMetadata,
         fragment: Fragment,
         lost: Collection[BookieId],
-        leaving: Mapping[BookieId, Wish],
+        leaving: Mapping[BookieId, OperatorRequest],
     ) -> dict[int, BookieId]:
         """Return replacements for the lost members by position, as many as can be found.
 
@@ -203,7 +203,7 @@ class LedgerRepair:
         metadata: LedgerMetadata,
         lost: Collection[BookieId],
         left: Collection[Missing],
-        leaving: Mapping[BookieId, Wish],
+        leaving: Mapping[BookieId, OperatorRequest],
     ) -> tuple[Missing, BookieId | None]:
         """Return the next member of a fragment to replace among those not tried yet, and its replacement, None if there
         is none.
@@ -219,7 +219,7 @@ class LedgerRepair:
         return by_position[position], target
 
     def _placement(
-        self, metadata: LedgerMetadata, leaving: Mapping[BookieId, Wish]
+        self, metadata: LedgerMetadata, leaving: Mapping[BookieId, OperatorRequest]
     ) -> tuple[Quorum, PlacementPolicy, dict[BookieId, BookieId]]:
         policy = policy_of(metadata.custom_metadata, self._services.bookies.policy)
         return quorum_of(metadata), policy, {bookie: wish.target for bookie, wish in leaving.items()}
@@ -230,7 +230,7 @@ class LedgerRepair:
         versioned: Versioned,
         missing: Collection[Missing],
         lost: Collection[BookieId],
-        leaving: Mapping[BookieId, Wish],
+        leaving: Mapping[BookieId, OperatorRequest],
         outcome: Outcome,
     ) -> None:
         metadata = versioned.metadata

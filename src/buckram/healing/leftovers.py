@@ -12,7 +12,7 @@ from buckram.core.healing.wishes import NOTHING
 from buckram.core.health.facts import Noted
 from buckram.core.health.of_healing import named
 from buckram.errors import NoSuchKey
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.doctor import Fixable
 from buckram.metadata.removals import is_gone
 from buckram.metadata.underreplication import Underreplication
@@ -26,7 +26,7 @@ async def leftovers(store: MetadataStore) -> list[Fixable]:
     unknown bookies.
     """
     found: list[Fixable] = []
-    tree, board = Underreplication(store.keys, store.root, ""), Board(store)
+    tree, board = Underreplication(store.keys, store.root, ""), HealingStatusStore(store)
     marked = [ledger async for ledger in tree.marked()]
     gone = [ledger for ledger in marked if await is_gone(store, ledger)]
     if gone:
@@ -58,7 +58,7 @@ async def _unmark(store: MetadataStore, ledgers: list[LedgerId]) -> str:
 async def _forget_reasons(store: MetadataStore, ledgers: list[LedgerId]) -> str:
     tree = Underreplication(store.keys, store.root, "")
     done = [ledger for ledger in ledgers if await tree.read_mark(ledger) is None]
-    await Board(store).clear_waiting(done)
+    await HealingStatusStore(store).clear_waiting(done)
     return f"removed the reasons of {len(done)} ledgers"
 
 

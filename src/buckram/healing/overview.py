@@ -9,10 +9,10 @@ from typing import Any
 
 from buckram.core.healing.attendance import Attendance, sessions_of
 from buckram.core.healing.completeness import Shortfall, shortfalls
-from buckram.core.healing.losses import DEFAULT_DELAY_S, Brake
-from buckram.core.healing.status import Waiting, Why
+from buckram.core.healing.losses import DEFAULT_DELAY_S, HealingBrake
+from buckram.core.healing.status import WaitingLedger, Why
 from buckram.errors import MalformedRecord
-from buckram.healing.board import Board, Progress
+from buckram.healing.board import CopyProgress, HealingStatusStore
 from buckram.metadata.behind import ledgers_behind
 from buckram.metadata.degraded import degraded_bookies
 from buckram.metadata.election import Election, elected_of
@@ -56,8 +56,8 @@ class Overview:
     enabled: bool
     auditor: str
     delay_s: float
-    brake: Brake | None
-    workers: tuple[Progress, ...]
+    brake: HealingBrake | None
+    workers: tuple[CopyProgress, ...]
     queue: tuple[Lacking, ...]
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Result of the last complete run of each periodic check, by its name."""
@@ -103,7 +103,7 @@ async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
 
     `now_ms`: the present, if ages of marks are wanted. Raises MetadataUnavailable, MalformedRecord.
     """
-    tree, board = Underreplication(store.keys, store.root, ""), Board(store)
+    tree, board = Underreplication(store.keys, store.root, ""), HealingStatusStore(store)
     votes = await Election(store.keys, store.root, "").votes()
     workers = tuple(await board.progress())
     reasons = {waiting.ledger: waiting async for waiting in board.waiting()}
@@ -137,7 +137,7 @@ async def overview(store: MetadataStore, now_ms: int | None = None) -> Overview:
     )
 
 
-async def _attendance(store: MetadataStore, board: Board) -> Attendance:
+async def _attendance(store: MetadataStore, board: HealingStatusStore) -> Attendance:
     """Return the attendance as it is now, whether or not an auditor has seen yet which bookies are back."""
     attendance, _ = await board.attendance()
     attendance.seen(sessions_of(await store.bookies()))
@@ -152,7 +152,7 @@ async def _aged(tree: Underreplication, one: Lacking, now_ms: int) -> Lacking:
     return one if mark is None or mark.ctime_ms < 0 else replace(one, age_s=max(0, now_ms - mark.ctime_ms) / 1000)
 
 
-def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta: float | None) -> Lacking:
+def _not_begun(ledger: LedgerId, waiting: WaitingLedger | None, eta: float | None) -> Lacking:
     if waiting is None:
         return Lacking(ledger, "queued", "", eta)
     why = "; ".join(reason.text for reason in waiting.reasons)
@@ -160,7 +160,7 @@ def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta: float | None) -> 
     return Lacking(ledger, "lost" if waiting.lost else "waiting", why, None, waiting.lost, unreadable)
 
 
-def eta_s(workers: Sequence[Progress]) -> float | None:
+def eta_s(workers: Sequence[CopyProgress]) -> float | None:
     """Return an estimate of the seconds until all that replicators know of is copied; None if none reports a rate."""
     rate = sum(worker.bytes_per_s for worker in workers)
     left = max((worker.left_bytes for worker in workers), default=0)

@@ -15,7 +15,7 @@ from buckram.config import HealingConfig
 from buckram.core.healing.schedule import due_in_s
 from buckram.errors import ClusterNotInitialised, MalformedRecord, MetadataError, StoreReplaced
 from buckram.healing.auditor import Auditor
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.copies_check import CopiesCheck
 from buckram.healing.digest_check import DigestCheck
 from buckram.healing.ledger_walk import Checked
@@ -39,7 +39,7 @@ class PeriodicChecks:
     def __init__(self, client: LedgerClient, auditor: Auditor, config: HealingConfig) -> None:
         self._client, self._auditor, self._config = client, auditor, config
         store = client.services.store
-        self._tree, self._board = Underreplication(store.keys, store.root, auditor.name), Board(store)
+        self._tree, self._board = Underreplication(store.keys, store.root, auditor.name), HealingStatusStore(store)
         self._intervals_s = {
             PLACEMENT: config.placement_check_interval_s,
             COPIES: config.copies_check_interval_s,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.healing.balance import Balance, Move, Space
+from buckram.core.healing.balance import Balance, BookieSpace, Move
 from buckram.core.placement.policy import policy_of
 from buckram.errors import (
     BuckramError,
@@ -25,9 +25,9 @@ from buckram.errors import (
     NoSuchKey,
     NoSuchLedger,
 )
-from buckram.healing.board import Board
-from buckram.healing.decommission import OnProgress, Progress
-from buckram.healing.depending import Refused, records
+from buckram.healing.board import HealingStatusStore
+from buckram.healing.decommission import DecommissionProgress, OnProgress
+from buckram.healing.depending import OperationRefused, ledger_records
 from buckram.healing.ledger_repair import LedgerRepair
 from buckram.healing.open_ledger import OpenLedgers
 from buckram.healing.room import spaces
@@ -103,7 +103,9 @@ class _Rebalance:
             await self._carry_out(work, found)
             await _check_allowed(self._client)
             if len(found.moves) + len(found.failed) == known:
-                raise Refused("nothing could be moved as planned, because others change the same ledgers: try again")
+                raise OperationRefused(
+                    "nothing could be moved as planned, because others change the same ledgers: try again"
+                )
             balance = await _survey(self._client, self._within)
 
     async def _carry_out(self, work: list[list[Move]], found: Rebalanced) -> None:
@@ -115,7 +117,7 @@ class _Rebalance:
         def tell() -> None:
             passed = asyncio.get_running_loop().time() - began
             speed = (found.bytes - moved_before) / passed if passed > 0 else 0.0
-            self._on_progress(Progress(done, total, speed, left_bytes / speed if speed else None))
+            self._on_progress(DecommissionProgress(done, total, speed, left_bytes / speed if speed else None))
 
         async def mover() -> None:
             nonlocal done, left_bytes
@@ -205,16 +207,16 @@ async def _survey(client: LedgerClient, within: float) -> Balance:
     asked = [b for b, _ in there.everybody() if not (b in wishes and (wishes[b].leave or wishes[b].rest))]
     found = await spaces(client, asked)
     if len(found) < 2 or not any(bookie in takers for bookie in found):
-        raise Refused(
+        raise OperationRefused(
             f"{len(found)} bookies are there that could take part, and two are needed: start one more bookie, or end a "
             "maintenance"
         )
     balance = Balance(
-        {bookie: Space(free, total, bookie in takers) for bookie, (free, total) in found.items()},
+        {bookie: BookieSpace(free, total, bookie in takers) for bookie, (free, total) in found.items()},
         services.bookies.topology,
         within,
     )
-    async for ledger, metadata in records(services.store):
+    async for ledger, metadata in ledger_records(services.store):
         balance.add(ledger, metadata, policy_of(metadata.custom_metadata, services.bookies.policy))
     return balance
 
@@ -222,10 +224,12 @@ async def _survey(client: LedgerClient, within: float) -> Balance:
 async def _check_allowed(client: LedgerClient) -> None:
     store = client.services.store
     if not await Underreplication(store.keys, store.root, "").enabled():
-        raise Refused("autorecovery is disabled, so nothing is copied: `buckram autorecovery enable`")
-    brake = await Board(store).brake()
+        raise OperationRefused("autorecovery is disabled, so nothing is copied: `buckram autorecovery enable`")
+    brake = await HealingStatusStore(store).brake()
     if brake is not None:
-        raise Refused(f"{brake.why} ({', '.join(brake.bookies)}): start them, or `buckram autorecovery proceed`")
+        raise OperationRefused(
+            f"{brake.why} ({', '.join(brake.bookies)}): start them, or `buckram autorecovery proceed`"
+        )
 
 
 @asynccontextmanager
@@ -235,7 +239,7 @@ async def _alone(client: LedgerClient) -> AsyncIterator[None]:
     try:
         await keys.create(key, b"", ephemeral=True)
     except KeyExists:
-        raise Refused(
+        raise OperationRefused(
             "somebody rebalances this cluster already; one that was killed is noticed when its session ends"
         ) from None
     try:

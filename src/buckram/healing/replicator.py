@@ -17,8 +17,8 @@ from buckram.client.ledger_client import LedgerClient
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.needs import Needs, copied_bytes, members_of, needs_of, urgency
-from buckram.core.healing.records import Mark
-from buckram.core.healing.status import Reason, Waiting, Why
+from buckram.core.healing.records import UnderreplicationMark
+from buckram.core.healing.status import Reason, WaitingLedger, Why
 from buckram.errors import (
     BuckramError,
     ClusterNotInitialised,
@@ -29,7 +29,7 @@ from buckram.errors import (
     NoSuchLedger,
     StoreReplaced,
 )
-from buckram.healing.board import Board, Progress
+from buckram.healing.board import CopyProgress, HealingStatusStore
 from buckram.healing.ledger_repair import LedgerRepair, Outcome
 from buckram.healing.open_ledger import OpenLedgers
 from buckram.metadata.underreplication import Candidate, Underreplication
@@ -66,7 +66,7 @@ class Replicator:
         self._client, self._store, self._config = client, client.services.store, config
         self.name = name
         self._tree = Underreplication(self._store.keys, self._store.root, name)
-        self._board = Board(self._store)
+        self._board = HealingStatusStore(self._store)
         pace = Pace(config.copy_bytes_per_s or None, burst_s=_BURST_S)
         self._repair = LedgerRepair(client, OpenLedgers(client, config.open_ledger_grace_s), pace)
         self._changed = asyncio.Event()
@@ -99,7 +99,7 @@ class Replicator:
         """Number of times the session ended, and all locks with it."""
         self._store.on_session_lost(self._session_lost)
         self.copied_ledgers = self.copied_bytes = self.rounds = 0
-        self._reported: Progress | None = None
+        self._reported: CopyProgress | None = None
         self._reported_at = -_REPORT_S
 
     async def run(self) -> None:
@@ -280,7 +280,7 @@ class Replicator:
         if asyncio.get_running_loop().time() - self._reported_at >= _REPORT_S:
             await self._report()
 
-    async def _look(self, ledger: LedgerId) -> tuple[Mark | None, Outcome]:
+    async def _look(self, ledger: LedgerId) -> tuple[UnderreplicationMark | None, Outcome]:
         """Read the mark, now that nobody else can take it back, and do what it asks for."""
         try:
             mark = await self._tree.read_mark(ledger)
@@ -288,7 +288,7 @@ class Replicator:
             return None, Outcome([Reason(Why.UNREADABLE_RECORD, str(error))])
         return mark, Outcome() if mark is None else await self._attempt(ledger, mark.replicas)
 
-    async def _unmark(self, candidate: Candidate, mark: Mark | None) -> bool:
+    async def _unmark(self, candidate: Candidate, mark: UnderreplicationMark | None) -> bool:
         """Remove the ledger's mark; return whether this did it."""
         if mark is None:  # an empty folder, perhaps with a foreign key in it
             self._retry_at[candidate.ledger] = asyncio.get_running_loop().time() + self._config.retry_s
@@ -340,7 +340,7 @@ class Replicator:
         now = asyncio.get_running_loop().time()
         self._retry_at[ledger] = now + self._config.retry_s
         at_ms = self._client.services.runtime.clock.wall_us() // 1000
-        waiting = Waiting(ledger, tuple(outcome.reasons), outcome.survivors, self.name, at_ms)
+        waiting = WaitingLedger(ledger, tuple(outcome.reasons), outcome.survivors, self.name, at_ms)
         log.info("ledger %d waits: %s", ledger, "; ".join(reason.text for reason in outcome.reasons))
         await self._board.say_waiting(waiting)
 
@@ -352,7 +352,7 @@ class Replicator:
         rate = (self.copied_bytes - seen[0][1]) / passed if passed > 0 and self._active else 0.0
         left = sum(self._sizes.values())
         active, queued = tuple(self._active), len(self._queue) + len(self._coming)
-        progress = Progress(self.name, active, queued, self.copied_ledgers, self.copied_bytes, rate, left)
+        progress = CopyProgress(self.name, active, queued, self.copied_ledgers, self.copied_bytes, rate, left)
         if progress != self._reported:
             self._reported = progress
             with suppress(MetadataError):

@@ -17,7 +17,7 @@ from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.placement.policy import policy_of
 from buckram.core.wire.messages import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, BookieInfoReply, GetBookieInfo
 from buckram.errors import Code
-from buckram.healing.depending import Refused, records, shown
+from buckram.healing.depending import OperationRefused, ledger_records, shown
 from buckram.types import BookieId, Fragment, LedgerId, LedgerMetadata
 
 Shape = tuple[tuple[BookieId, ...], Quorum, str]
@@ -27,13 +27,13 @@ async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection
     """Raise Refused if a ledger finds no other bookie, or all others together have less free than is to be copied."""
     needed, stuck = 0, list[LedgerId]()
     known: dict[Shape, bool] = {}
-    async for ledger, metadata in records(client.services.store, ledgers):
+    async for ledger, metadata in ledger_records(client.services.store, ledgers):
         needed += copied_bytes(metadata, needs_of(ledger, metadata, (bookie,)))
         with_it = [fragment for fragment in metadata.fragments if bookie in fragment.ensemble]
         if not all(_replaceable(client, bookie, metadata, fragment, known) for fragment in with_it):
             stuck.append(ledger)
     if stuck:
-        raise Refused(
+        raise OperationRefused(
             f"no other bookie can take the place of {bookie} in {len(stuck)} of its ledgers ({shown(stuck)}): their "
             "ensembles are as large as the cluster, or their placement allows no other; start one more bookie, or make "
             "one writable"
@@ -41,7 +41,7 @@ async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection
     others = [one.bookie_id for one in client.services.bookies.candidates() if one.bookie_id != bookie]
     free = sum(space[0] for space in (await spaces(client, others)).values())
     if needed > free > 0:
-        raise Refused(
+        raise OperationRefused(
             f"{needed} bytes of bookie {bookie} are to be copied, and the {len(others)} others that are writable have "
             f"{free} free: start one more bookie, or delete what nobody needs"
         )
@@ -78,7 +78,7 @@ async def below_ack_quorum(
     """
     found: list[tuple[LedgerId, int, int]] = []
     there = frozenset(living) - {bookie}
-    async for ledger, metadata in records(client.services.store):
+    async for ledger, metadata in ledger_records(client.services.store):
         left = fewest_left(metadata, bookie, there)
         if left is not None and left < metadata.ack_quorum:
             found.append((ledger, left, metadata.ack_quorum))

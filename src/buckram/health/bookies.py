@@ -12,7 +12,7 @@ from dataclasses import replace
 from buckram.addresses import address_of_id
 from buckram.config import NetConfig
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
-from buckram.core.cluster.file_systems import FIGURE
+from buckram.core.cluster.file_systems import FILE_SYSTEM_FIGURE
 from buckram.core.cluster.wall_time import WallClocks
 from buckram.core.health.facts import BookieFacts
 from buckram.core.wire.introduction import (
@@ -42,7 +42,7 @@ AT_ONCE = 64
 _EVERYTHING = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | DISK_STATE | REPORT)
 
 
-class Clocks:
+class ClockReadings:
     """Our own clock, compared with those of the bookies that answer in one look."""
 
     def __init__(self, clock: Clock) -> None:
@@ -86,7 +86,7 @@ class Asking:
         known: Collection[BookieId],
         asked: Mapping[BookieId, str],
         doubting: Mapping[BookieId, str],
-        clocks: Clocks,
+        clocks: ClockReadings,
     ) -> tuple[BookieFacts, ...]:
         """Ask all bookies at once.
 
@@ -131,7 +131,7 @@ class Asking:
         self._expected[name] = Expected(Introduction(cluster, name)) if info is None else expected_of(cluster, info)
 
     async def _one(
-        self, name: BookieId, info: BookieInfo | None, state: str, asked: str, clocks: Clocks
+        self, name: BookieId, info: BookieInfo | None, state: str, asked: str, clocks: ClockReadings
     ) -> BookieFacts:
         address = self._addresses.get(name)
         facts = BookieFacts(
@@ -162,7 +162,7 @@ class Asking:
             troubles=tuple((one.what, one.why) for one in reply.troubles),
             report=report,
             certain=None if report is None or not report.time_is else report.time_is == "certain",
-            file_system=reply.figures.get(FIGURE, 0),
+            file_system=reply.figures.get(FILE_SYSTEM_FIGURE, 0),
             sync_us=reply.figures.get("sync_us", 0),
             clock_ahead_us=clocks.heard(name, report.wall_us) if report is not None and report.wall_us else None,
         )
@@ -182,4 +182,4 @@ def _silent(facts: BookieFacts, why: str) -> BookieFacts:
     return replace(facts, trouble=why)
 
 
-__all__ = ["ASK_S", "Asking", "Clocks"]
+__all__ = ["ASK_S", "Asking", "ClockReadings"]

@@ -31,7 +31,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.healing.overview import Overview, overview
-from buckram.health.bookies import Asking, Clocks
+from buckram.health.bookies import Asking, ClockReadings
 from buckram.health.streams import StreamsLook
 from buckram.metadata.acceptance import Suspect as Doubting
 from buckram.metadata.acceptance import suspects
@@ -164,7 +164,9 @@ class Gatherer:
         addresses = {one.bookie_id: one.address for one in doubted if one.bookie_id == bookie}
         found: tuple[BookieFacts, ...] = (BookieFacts(bookie, state),)
         if state == "down":
-            found = await self._asking.ask(BookieSet({}, {}), [bookie], {}, addresses, Clocks(self._runtime.clock))
+            found = await self._asking.ask(
+                BookieSet({}, {}), [bookie], {}, addresses, ClockReadings(self._runtime.clock)
+            )
         return Facts(
             uri=self.uri,
             accepted=history.accepted,
@@ -178,7 +180,7 @@ class Gatherer:
         history = await self._part("metadata history", self._store.history(), missed)
         doubted = await self._part("bookies that doubt the store", suspects(self._store), missed) or []
         refusal = await self._probe() if history is not None and history.accepted else ""
-        clocks = Clocks(self._runtime.clock)
+        clocks = ClockReadings(self._runtime.clock)
         bookies = await self._part(
             "bookies", self._bookies(clocks, {one.bookie_id: one.address for one in doubted}), missed
         )
@@ -220,7 +222,7 @@ class Gatherer:
             missed.append((what, str(error)))
         return None
 
-    async def _bookies(self, clocks: Clocks, doubting: dict[str, str]) -> tuple[BookieFacts, ...]:
+    async def _bookies(self, clocks: ClockReadings, doubting: dict[str, str]) -> tuple[BookieFacts, ...]:
         registered, known = await self._store.bookies(), await self._store.known_bookies()
         wishes = await read_wishes(self._store)
         asked = {bookie: wish.asked for bookie, wish in wishes.items()}

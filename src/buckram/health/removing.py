@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.health.findings import why_kept
-from buckram.healing.depending import Refused
+from buckram.healing.depending import OperationRefused
 from buckram.health.gathering import Gatherer
 from buckram.types import BookieId
 
@@ -26,7 +26,7 @@ async def check_removable(client: LedgerClient, bookie: BookieId) -> None:
         await gatherer.close()
     why = why_kept(facts, bookie) if facts.bookies[0].state == "down" else ""
     if why:
-        raise Refused(why)
+        raise OperationRefused(why)
 
 
 __all__ = ["check_removable"]

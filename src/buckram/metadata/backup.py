@@ -58,7 +58,7 @@ _BATCH_OPS, _BATCH_BYTES = 40, 256 * 1024
 _TRIES = 20
 
 
-class Kept(NamedTuple):
+class StoredKey(NamedTuple):
     key: str
     version: int
     value: bytes
@@ -73,7 +73,7 @@ class Backup:
     root: str
     own: str
     next_id: LedgerId
-    keys: Sequence[Kept]
+    keys: Sequence[StoredKey]
     ledgers: int = 0
 
 
@@ -94,13 +94,15 @@ async def copy_of(store: TreeStore) -> Backup:
     return Backup(instance_id, history, store.layout.root, store.own, next_id, kept, ledgers)
 
 
-def _with_holders(store: TreeStore, kept: list[Kept]) -> list[Kept]:
+def _with_holders(store: TreeStore, kept: list[StoredKey]) -> list[StoredKey]:
     """Return keys that were read one by one, corrected so that each shared ledger is held by exactly the streams that
     list it there.
     """
     ledgers = {ledger: one.key for one in kept if (ledger := store.layout.ledger_of(one.key)) is not None}
     lacking, unknown = wrong_holders({one.key: one.value for one in kept}, store.own, ledgers)
-    return [one for one in kept if one.key not in unknown] + [Kept(key, 0, value) for key, value in lacking.items()]
+    return [one for one in kept if one.key not in unknown] + [
+        StoredKey(key, 0, value) for key, value in lacking.items()
+    ]
 
 
 _PASSING = (WITNESSES, SUSPECTS, BRAKES, COLLECT, WISHES, COLLECTED, TIMES, ACCEPTED_TIME)
@@ -119,13 +121,13 @@ def _is_passing(store: TreeStore, key: str) -> bool:
     )
 
 
-async def everything(store: TreeStore) -> list[Kept]:
+async def everything(store: TreeStore) -> list[StoredKey]:
     """Return all keys that are bound to no session."""
     keys = store.keys
     if isinstance(keys, SqliteKeys | EtcdKeys):
-        return [Kept(*row) for row in await keys.lasting()]
+        return [StoredKey(*row) for row in await keys.lasting()]
     if isinstance(keys, MemoryKeys):
-        return [Kept(key, found.version, found.value) for key, found in keys.tree.lasting().items()]
+        return [StoredKey(key, found.version, found.value) for key, found in keys.tree.lasting().items()]
     if not isinstance(store, ZooKeeperStore):
         raise InvalidArgument(f"{store.uri}: a backup is of one moment, which only the store itself has: give its URI")
     await keys.sync()
@@ -134,7 +136,7 @@ async def everything(store: TreeStore) -> list[Kept]:
     return found
 
 
-async def _below(store: TreeStore, key: str) -> AsyncIterator[Kept]:
+async def _below(store: TreeStore, key: str) -> AsyncIterator[StoredKey]:
     assert isinstance(store, ZooKeeperStore)
     try:
         value, stat = await store.session.get(key)
@@ -143,7 +145,7 @@ async def _below(store: TreeStore, key: str) -> AsyncIterator[Kept]:
         return  # deleted since it was listed
     if stat.owner:
         return
-    yield Kept(key, stat.version, value)
+    yield StoredKey(key, stat.version, value)
     for name in names:
         async for one in _below(store, f"{key}/{name}"):
             yield one
@@ -217,8 +219,8 @@ def _parse(lines: list[bytes]) -> Backup:
     )
 
 
-def _kept(fields: dict[str, Any]) -> Kept:
-    return Kept(str(fields["key"]), int(fields["version"]), base64.b64decode(fields["value"], validate=True))
+def _kept(fields: dict[str, Any]) -> StoredKey:
+    return StoredKey(str(fields["key"]), int(fields["version"]), base64.b64decode(fields["value"], validate=True))
 
 
 # Restoring

@@ -35,7 +35,7 @@ WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class IncompleteCopy:
     """A member that may lack entries of a ledger. A later note about the same has another version."""
 
     ledger: LedgerId
@@ -45,10 +45,10 @@ class Behind:
 
 async def note_behind(
     store: MetadataStore, ledger: LedgerId, bookies: Collection[BookieId], within_s: float = WITHIN_S
-) -> list[Behind]:
+) -> list[IncompleteCopy]:
     """Note that these members may lack entries. Raises MetadataUnavailable after `within_s`, AccessRefused."""
 
-    async def note() -> list[Behind]:
+    async def note() -> list[IncompleteCopy]:
         return [await _note(store, ledger, bookie) for bookie in bookies]
 
     try:
@@ -58,15 +58,15 @@ async def note_behind(
         raise MetadataUnavailable(f"ledger {ledger}: the note was not written within {within_s:.1f} s") from None
 
 
-async def _note(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> Behind:
+async def _note(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> IncompleteCopy:
     key = _key(store, ledger, bookie)
     for _ in range(_TRIES):
         try:
-            return Behind(ledger, bookie, await store.keys.create(key, b""))
+            return IncompleteCopy(ledger, bookie, await store.keys.create(key, b""))
         except KeyExists:
             pass
         try:  # a new version: whoever looks at the member now must look again
-            return Behind(ledger, bookie, await store.keys.set(key, b"", (await store.keys.get(key)).version))
+            return IncompleteCopy(ledger, bookie, await store.keys.set(key, b"", (await store.keys.get(key)).version))
         except (VersionConflict, NoSuchKey):
             continue
     raise MetadataUnavailable(f"{key}: others changed it {_TRIES} times meanwhile; try again")
@@ -85,10 +85,10 @@ async def ledgers_behind(store: MetadataStore) -> list[LedgerId]:
     return list(dict.fromkeys(ledger for ledger, _ in await noted_members(store)))
 
 
-async def read_behind(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> Behind | None:
+async def read_behind(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> IncompleteCopy | None:
     """Return the note as it is now; None if it was taken back."""
     try:
-        return Behind(ledger, bookie, (await store.keys.get(_key(store, ledger, bookie))).version)
+        return IncompleteCopy(ledger, bookie, (await store.keys.get(_key(store, ledger, bookie))).version)
     except NoSuchKey:
         return None
 
@@ -113,7 +113,7 @@ async def forget_deleted(store: MetadataStore) -> int:
     return done
 
 
-async def forget_behind(store: MetadataStore, note: Behind) -> bool:
+async def forget_behind(store: MetadataStore, note: IncompleteCopy) -> bool:
     """Take a note back after the member was looked at. Return False if there is a later one."""
     try:
         await store.keys.delete(_key(store, note.ledger, note.bookie), note.version)
@@ -131,7 +131,7 @@ def _key(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> str:
 __all__ = [
     "BEHIND",
     "WITHIN_S",
-    "Behind",
+    "IncompleteCopy",
     "forget_behind",
     "forget_deleted",
     "ledgers_behind",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from buckram.core.cluster.history import Statement, parse_statement
+from buckram.core.cluster.history import WitnessStatement, parse_statement
 from buckram.core.health.facts import Noted
 from buckram.errors import MalformedRecord, NoSuchKey
 from buckram.metadata.layout import WITNESSES
@@ -34,7 +34,7 @@ async def no_members(
     return found
 
 
-async def _named(store: MetadataStore, bookie: BookieId) -> Statement | None:
+async def _named(store: MetadataStore, bookie: BookieId) -> WitnessStatement | None:
     key = f"{store.own}/{WITNESSES}/{bookie}"
     try:
         return parse_statement(key, (await store.keys.get(key)).value)
@@ -42,7 +42,7 @@ async def _named(store: MetadataStore, bookie: BookieId) -> Statement | None:
         return None  # Apache's have none; one that cannot be read is named elsewhere
 
 
-def _replaced(info: BookieInfo, said: Statement) -> Noted:
+def _replaced(info: BookieInfo, said: WitnessStatement) -> Noted:
     why = (
         f"incarnation {info.incarnation} is registered at {info.address}, but incarnation {said.incarnation} "
         f"(generation {said.generation}) has the id: an old disk or process, which denies what was written since"

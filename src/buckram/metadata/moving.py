@@ -23,7 +23,7 @@ from buckram.errors import (
     NoSuchKey,
     WrongCluster,
 )
-from buckram.metadata.backup import Kept, OnCount, counters, everything, set_history, write
+from buckram.metadata.backup import OnCount, StoredKey, counters, everything, set_history, write
 from buckram.metadata.store import TreeStore
 from buckram.metadata.topology import TOPOLOGY, apache_key
 from buckram.metadata.zookeeper.paths import HEALTH_CHECK_SWITCH, is_special
@@ -212,7 +212,7 @@ async def _values(source: TreeStore, target: TreeStore) -> Values:
     return made
 
 
-def _map_place(source: TreeStore, target: TreeStore, kept: Sequence[Kept]) -> str:
+def _map_place(source: TreeStore, target: TreeStore, kept: Sequence[StoredKey]) -> str:
     """Return the place for Apache's map of racks: other stores know ours only, in the same form.
 
     Empty if that would replace ours.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SWITCH_S = 1e-5
-_guard = threading.Lock()
+_switch_guard = threading.Lock()
 _inside = 0
 _usual = 0.005
 
@@ -21,7 +21,7 @@ _usual = 0.005
 def quick_turns() -> Iterator[None]:
     """Have other threads of this process give up the interpreter after 10 µs meanwhile. For a few statements only."""
     global _inside, _usual
-    with _guard:
+    with _switch_guard:
         if not _inside:
             _usual = sys.getswitchinterval()
             sys.setswitchinterval(_SWITCH_S)
@@ -29,7 +29,7 @@ def quick_turns() -> Iterator[None]:
     try:
         yield
     finally:
-        with _guard:
+        with _switch_guard:
             _inside -= 1
             if not _inside:
                 sys.setswitchinterval(_usual)

@@ -15,7 +15,7 @@ from buckram.types import BookieId
 
 log = logging.getLogger("buckram.metadata")
 SLOW, SPEED = "slow", "sync-speed"
-_PAGE = 1000
+_SPEEDS_PAGE = 1000
 
 
 def slow_key(store: MetadataStore, bookie: BookieId) -> str:
@@ -49,9 +49,9 @@ async def sync_speeds(store: MetadataStore, leave_out: BookieId) -> dict[BookieI
 async def _names(store: MetadataStore, folder: str, watch: Notify | None) -> list[str]:
     found: list[str] = []
     while names := await store.keys.children(
-        f"{store.own}/{folder}", after=found[-1] if found else "", limit=_PAGE, watch=watch
+        f"{store.own}/{folder}", after=found[-1] if found else "", limit=_SPEEDS_PAGE, watch=watch
     ):
         found += names
-        if len(names) < _PAGE:
+        if len(names) < _SPEEDS_PAGE:
             break
     return found

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from buckram.core.healing.records import (
     EVERY_MEMBER,
     LAYOUT,
-    Mark,
     TreePaths,
+    UnderreplicationMark,
     check_layout,
     encode_date,
     encode_holder,
@@ -103,7 +103,7 @@ class Underreplication:
                 continue
         raise MetadataUnavailable(f"{key}: the mark changes too fast; try again")
 
-    async def read_mark(self, ledger: LedgerId) -> Mark | None:
+    async def read_mark(self, ledger: LedgerId) -> UnderreplicationMark | None:
         """Return the ledger's mark; None if it has none. Raises MalformedRecord."""
         key = self.paths.mark(ledger)
         try:
@@ -157,7 +157,7 @@ class Underreplication:
                 return
             after = names[-1]
 
-    async def finish(self, mark: Mark, folder_version: int) -> bool:
+    async def finish(self, mark: UnderreplicationMark, folder_version: int) -> bool:
         """Take back the mark of a ledger that has all its copies, its folder and the lock of this session, in one
         request.
 
@@ -179,7 +179,7 @@ class Underreplication:
         self._held.pop(mark.ledger, None)
         return True
 
-    async def unmark(self, mark: Mark) -> bool:
+    async def unmark(self, mark: UnderreplicationMark) -> bool:
         """Take back the mark of a ledger that has all its copies, unless it was marked again since. Needs the lock."""
         key = self.paths.mark(mark.ledger)
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from buckram.core.healing.wishes import NOTHING, Wish, parse_wish
+from buckram.core.healing.wishes import NOTHING, OperatorRequest, parse_wish
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.metadata.layout import COLLECTED, WISHES
@@ -29,7 +29,7 @@ def answer_key(store: MetadataStore, bookie: BookieId) -> str:
     return f"{store.own}/{COLLECTED}/{bookie}"
 
 
-async def read_wish(store: MetadataStore, bookie: BookieId, watch: Notify | None = None) -> Wish:
+async def read_wish(store: MetadataStore, bookie: BookieId, watch: Notify | None = None) -> OperatorRequest:
     """Return the request to a bookie. The watch fires when it may have changed. Raises MalformedRecord."""
     key = wish_key(store, bookie)
     try:
@@ -38,12 +38,12 @@ async def read_wish(store: MetadataStore, bookie: BookieId, watch: Notify | None
         return NOTHING
 
 
-async def read_wishes(store: MetadataStore, watch: Notify | None = None) -> dict[BookieId, Wish]:
+async def read_wishes(store: MetadataStore, watch: Notify | None = None) -> dict[BookieId, OperatorRequest]:
     """Read the wishes of all bookies that have one.
 
     A record that cannot be read is left out, so that it holds up no other.
     """
-    found: dict[BookieId, Wish] = {}
+    found: dict[BookieId, OperatorRequest] = {}
     folder, after = f"{store.own}/{WISHES}", ""
     while names := await store.keys.children(folder, after=after, limit=_PAGE, watch=watch):
         for name in names:
@@ -58,7 +58,9 @@ async def read_wishes(store: MetadataStore, watch: Notify | None = None) -> dict
     return {bookie: wish for bookie, wish in found.items() if wish != NOTHING}
 
 
-async def change_wish(store: MetadataStore, bookie: BookieId, change: Callable[[Wish], Wish | None]) -> Wish:
+async def change_wish(
+    store: MetadataStore, bookie: BookieId, change: Callable[[OperatorRequest], OperatorRequest | None]
+) -> OperatorRequest:
     """Change a request: `change` gets the present one, and returns the new one, or None to leave it."""
     key = wish_key(store, bookie)
     for _ in range(_TRIES):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from buckram.core.streams.changes import LiveMoved, Step, handed_over
+from buckram.core.streams.changes import HeadStep, LiveMoved, handed_over
 from buckram.core.streams.head import Head, Mirror, Summary
 from buckram.core.streams.links import Link
 from buckram.core.streams.mirrors import MIRROR, SUPERSEDED
@@ -41,7 +41,7 @@ async def hand_over(side: Side, name: StreamName, head: Head, mark: Mirror) -> H
             await retries.wait(error)
 
 
-def _handing(name: str, head: Head, *, mark: Mirror, live: tuple[LedgerId, Summary] | None) -> Step | None:
+def _handing(name: str, head: Head, *, mark: Mirror, live: tuple[LedgerId, Summary] | None) -> HeadStep | None:
     return handed_over(name, head, mark, live)
 
 

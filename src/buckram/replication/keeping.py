@@ -17,7 +17,7 @@ from buckram.errors import NoSuchStream, ReplicationRefused, SourceWentBack
 from buckram.replication.fencing import hand_over
 from buckram.replication.object_copy import observed
 from buckram.replication.object_differences import keep, only_there
-from buckram.replication.positions import Looked, write_mark
+from buckram.replication.positions import ComparedStream, write_mark
 from buckram.replication.sides import Side
 from buckram.replication.stream_copy import StreamCopy
 from buckram.runtime.net.pace import Pace
@@ -80,7 +80,7 @@ async def go_on_with_objects(source: Side, target: Side, namespace: str, pace: P
             await keep(target, mirror, only, kept, pace)
     head = (await target.streams.read(name)).head
     uid = head.mirror.uid if head.mirror is not None else ""
-    await write_mark(Looked(target, name), head.uid, uid, mark_of(0, None, history))
+    await write_mark(ComparedStream(target, name), head.uid, uid, mark_of(0, None, history))
     return kept
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.core.streams.head import Head
-from buckram.core.streams.mirror_progress import Progress, parse_progress
+from buckram.core.streams.mirror_progress import MirrorProgress, parse_progress
 from buckram.core.streams.mirrors import MIRROR
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchKey, NoSuchStream
@@ -54,13 +54,13 @@ class Lag:
         }
 
 
-async def write_progress(target: Side, uid: str, progress: Progress) -> None:
+async def write_progress(target: Side, uid: str, progress: MirrorProgress) -> None:
     """Write down the progress of the mirror with this uid. Raises MetadataUnavailable."""
     value = json.dumps(progress._asdict(), separators=(",", ":")).encode()
     await overwrite(target.streams.keys, target.streams.layout.progress(uid), value)
 
 
-async def read_progress(target: Side, uid: str) -> Progress | None:
+async def read_progress(target: Side, uid: str) -> MirrorProgress | None:
     """Return the progress that was written down; None if there is none. Raises MalformedRecord, MetadataUnavailable."""
     key = target.streams.layout.progress(uid)
     try:
@@ -78,7 +78,7 @@ async def note_trouble(target: Side, name: StreamName, trouble: str) -> None:
         return
     if head.mirror is None or head.mirror.state != MIRROR:
         return
-    known = await read_progress(target, head.uid) or Progress(head.end, head.end, 0)
+    known = await read_progress(target, head.uid) or MirrorProgress(head.end, head.end, 0)
     if known.trouble != trouble:
         await write_progress(target, head.uid, known._replace(trouble=trouble, since=target.now() if trouble else 0))
 
@@ -108,4 +108,4 @@ async def _asked(source: Side, name: StreamName, head: Head, copied: int) -> Lag
     return Lag(str(name), copied, end, end - copied, found.bytes, seconds)
 
 
-__all__ = ["Lag", "Progress", "lag_of", "note_trouble", "read_progress", "write_progress"]
+__all__ = ["Lag", "MirrorProgress", "lag_of", "note_trouble", "read_progress", "write_progress"]

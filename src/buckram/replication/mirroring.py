@@ -12,13 +12,13 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from buckram.core.streams.changes import Step, marked, mirrored, truncated
+from buckram.core.streams.changes import HeadStep, marked, mirrored, truncated
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import mirrored_settings
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.positions import Mark
+from buckram.core.streams.positions import PositionMark
 from buckram.errors import BuckramError, CursorMoved, NoSuchCursor
-from buckram.replication.lag import Progress, write_progress
+from buckram.replication.lag import MirrorProgress, write_progress
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
 from buckram.runtime.net.pace import Pace
@@ -50,7 +50,7 @@ class Mirroring:
         uid: str,
         mirror: Head,
         pace: Pace,
-        position: Callable[[], Mark | None],
+        position: Callable[[], PositionMark | None],
     ) -> None:
         """`uid`: that of the stream `name` in the source; `mirror`: the head of the mirror `into`; `position`: returns
         the position of the copy, None if that is in the head.
@@ -64,7 +64,7 @@ class Mirroring:
         self._cursors: dict[str, int] = {}
         """Offsets at which the mirror's cursors were last put, by name."""
         self._settled: tuple[object, object, int] | None = None
-        self._said: Progress | None = None
+        self._said: MirrorProgress | None = None
         self._told = 0
         self._seen: tuple[Head, int] | None = None
         self._quiet = 0
@@ -103,7 +103,7 @@ class Mirroring:
     async def _settle(self, head: Head, earliest: int) -> None:
         name, mark = str(self._into), self._position()
 
-        def change(mirror: Head) -> Step | None:
+        def change(mirror: Head) -> HeadStep | None:
             policy = mirrored_settings(head.policy, mirror.policy)
             step = mirrored(name, mirror, self._uid, policy, head.properties, mirror.transactions)
             after = mirror if step is None else step.head
@@ -136,7 +136,7 @@ class Mirroring:
             return
         self._seen, self._quiet = (head, copied), 0
         source_end = await known_end(self._source.client, self._name, head)
-        said = Progress(max(source_end, copied), copied, 0)
+        said = MirrorProgress(max(source_end, copied), copied, 0)
         now = self._source.now()
         if said != self._said or now - self._told >= TOLD_EVERY_US:
             self._told = now

@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from buckram.core.objects.mirroring import Difference, Named, Step, difference, parted_at, steps
+from buckram.core.objects.mirroring import IndexDifference, MirrorStep, Named, difference, parted_at, steps
 from buckram.core.objects.rows import ObjectRow
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import check_counterpart, mirror_of, mirrored_settings
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
-from buckram.core.streams.positions import Mark, Verdict
+from buckram.core.streams.positions import PositionMark, PositionVerdict
 from buckram.errors import NoSuchStream, ObjectDamaged, SourceWentBack, StreamExists
-from buckram.replication.lag import Progress, write_progress
-from buckram.replication.positions import Looked, choices, in_history, judged, source_mark, write_mark
+from buckram.replication.lag import MirrorProgress, write_progress
+from buckram.replication.positions import ComparedStream, choices, in_history, judged, source_mark, write_mark
 from buckram.replication.sides import Side
 from buckram.runtime.net.pace import Pace
 from buckram.state.machine.settings import MachineSettings
@@ -44,17 +44,17 @@ class ObjectCopy:
         """`epoch`: the number of promotions of the namespace."""
         self.name = StreamName(namespace, OBJECTS_LOG)
         self.objects = self.bytes = self.removed = 0
-        self.lacking: Difference | None = None
+        self.lacking: IndexDifference | None = None
         """Differences between the two sides at the last comparison; None before it, and when the mirror is the same."""
         self.damaged: dict[str, ObjectDamaged] = {}
         """Objects of the last pass that cannot be read in the source."""
         self._changed = False
         """Objects changed in the source while the last pass copied them."""
         self._source, self._target, self._pace, self._epoch = source, target, pace, epoch
-        self._place = Looked(source, self.name)
+        self._place = ComparedStream(source, self.name)
         self._history = History()
         """History of the source's metadata when this run began."""
-        self._mark: Mark | None = None
+        self._mark: PositionMark | None = None
         """The position in the source's index that the mirror remembers."""
         self._uids = ("", "")
         """Uids of the mirror's index and of the source's."""
@@ -107,10 +107,10 @@ class ObjectCopy:
 
     async def _compare(self, there: ObservedObjects, stack: AsyncExitStack, mirror: Head) -> None:
         """Raise SourceWentBack if the source's index does not have the record up to which it was copied."""
-        verdict = Verdict.UNKNOWN
+        verdict = PositionVerdict.UNKNOWN
         if mirror.mark is not None:
             verdict, _ = await judged(self._place, mirror.mark, mirror, self._history)
-        if verdict is Verdict.SAME and mirror.mark is not None:
+        if verdict is PositionVerdict.SAME and mirror.mark is not None:
             await self._remember(in_history(mirror.mark, self._history))
             return
         here = await observed(stack, self._target, self.name.namespace)
@@ -126,9 +126,9 @@ class ObjectCopy:
             )
         self._mark = None  # The mirror has nothing that the source has not; the next pass remembers its position.
 
-    async def _remember(self, mark: Mark) -> None:
+    async def _remember(self, mark: PositionMark) -> None:
         if mark != self._mark:
-            await write_mark(Looked(self._target, self.name), *self._uids, mark)
+            await write_mark(ComparedStream(self._target, self.name), *self._uids, mark)
             self._mark = mark
 
     async def _passes(self, there: ObservedObjects, here: MirrorObjects, mirror_uid: str, *, follow: bool) -> None:
@@ -159,7 +159,7 @@ class ObjectCopy:
             return True
         now = self._source.now()
         copied = min((row.version - 1 for _, row in found.puts), default=version)
-        await write_progress(self._target, mirror_uid, Progress(version, copied, now))
+        await write_progress(self._target, mirror_uid, MirrorProgress(version, copied, now))
         present = found.reusable()
         for step in steps(found):
             taken = await self._take(there, here, step, present)
@@ -167,11 +167,11 @@ class ObjectCopy:
             self.removed += len(step.gone)
         if not self.damaged and not self._changed:
             self.lacking = None
-            await write_progress(self._target, mirror_uid, Progress(version, version, now))
+            await write_progress(self._target, mirror_uid, MirrorProgress(version, version, now))
         return False
 
     async def _take(
-        self, there: ObservedObjects, here: MirrorObjects, step: Step, present: Reusable
+        self, there: ObservedObjects, here: MirrorObjects, step: MirrorStep, present: Reusable
     ) -> list[tuple[Named, Stored]]:
         """Make the bytes of a step's objects durable in the target; those that changed meanwhile are left out."""
         room = asyncio.Semaphore(_AT_ONCE)
@@ -195,7 +195,7 @@ class ObjectCopy:
         return taken
 
 
-async def compared(there: ObservedObjects, here: ObservedObjects, source: Side) -> tuple[Difference, int]:
+async def compared(there: ObservedObjects, here: ObservedObjects, source: Side) -> tuple[IndexDifference, int]:
     """Return how objects differ from those of the source now, and the source's newest version."""
     loop = asyncio.get_running_loop()
     clocks = source.client.services.clocks

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.cluster import Client
-from buckram.core.objects.mirroring import Difference, Named, Outline, difference
+from buckram.core.objects.mirroring import IndexDifference, Named, Outline, difference
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import SUPERSEDED
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
@@ -105,7 +105,7 @@ async def missing_objects(source: Side | None, target: Side, namespace: str) -> 
     return MissingObjects(len(found.puts), found.bytes, names, gone, round(seconds, 3), copied, version, None, *trouble)
 
 
-async def _compared(source: Side, target: Side, namespace: str) -> tuple[Difference, int]:
+async def _compared(source: Side, target: Side, namespace: str) -> tuple[IndexDifference, int]:
     async with AsyncExitStack() as stack:
         here = await observed(stack, target, namespace)
         try:

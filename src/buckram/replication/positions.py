@@ -11,27 +11,36 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from buckram.core.streams.batch import Record
-from buckram.core.streams.changes import Step, marked
+from buckram.core.streams.changes import HeadStep, marked
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.positions import Mark, Present, Seen, Verdict, compare, mark_of, same_history, seen
+from buckram.core.streams.positions import (
+    PositionMark,
+    PositionVerdict,
+    PresentStream,
+    SeenRecord,
+    compare,
+    mark_of,
+    same_history,
+    seen,
+)
 from buckram.errors import OffsetNotReadable, OffsetTruncated, SourceWentBack
 from buckram.replication.sides import Side
 from buckram.streams.read.locate import known_end, readable_end
-from buckram.streams.read.source import Source
+from buckram.streams.read.source import StreamSource
 from buckram.types import History, Offset
 
 _UNKNOWN_HISTORY = History(-1)
 
 
-class Looked(NamedTuple):
+class ComparedStream(NamedTuple):
     """A stream of one cluster that is read for a comparison."""
 
     side: Side
     name: StreamName
 
 
-async def record_at(place: Looked, offset: Offset) -> Record | None:
+async def record_at(place: ComparedStream, offset: Offset) -> Record | None:
     """Return the record with this offset; None if it is not there (any more, or yet). Raises the errors of reading."""
     async with aclosing(records_between(place, offset, offset + 1)) as found:
         try:
@@ -40,13 +49,13 @@ async def record_at(place: Looked, offset: Offset) -> Record | None:
             return None
 
 
-async def records_between(place: Looked, first: Offset, stop: Offset) -> AsyncGenerator[Record, None]:
+async def records_between(place: ComparedStream, first: Offset, stop: Offset) -> AsyncGenerator[Record, None]:
     """Iterate over the records from `first` to `stop` - 1, as far as they are there. Raises OffsetTruncated."""
     client, streams = place.side.client, place.side.streams
     if first < 0:
         return
     at = await streams.read(place.name)
-    source = Source(client, streams, place.name, at, first, stop, follow=False, skip_truncated=False)
+    source = StreamSource(client, streams, place.name, at, first, stop, follow=False, skip_truncated=False)
     try:
         while batch := await source.next():
             for record in batch:
@@ -55,7 +64,7 @@ async def records_between(place: Looked, first: Offset, stop: Offset) -> AsyncGe
         await source.close()
 
 
-async def mark_at(mirror: Looked, head: Head, offset: Offset) -> Mark:
+async def mark_at(mirror: ComparedStream, head: Head, offset: Offset) -> PositionMark:
     """Return the position of a mirror that ends at `offset`, in the history in which it was compared last."""
     known = head.mark
     history = _UNKNOWN_HISTORY if known is None else History(known.epoch, known.restore)
@@ -65,21 +74,25 @@ async def mark_at(mirror: Looked, head: Head, offset: Offset) -> Mark:
     if known is not None and known.offset == offset:
         return known
     # Its own retention took it. The time of the last record that was sealed is still known.
-    return mark_of(offset, Seen(head.last_append, "") if head.last_append and offset == head.end else None, history)
+    return mark_of(
+        offset, SeenRecord(head.last_append, "") if head.last_append and offset == head.end else None, history
+    )
 
 
-async def source_mark(source: Looked, head: Head, offset: Offset, history: History) -> Mark:
+async def source_mark(source: ComparedStream, head: Head, offset: Offset, history: History) -> PositionMark:
     """Return a position in a source, by the record before it, or by what is known of that record without reading it."""
     record = await record_at(source, offset - 1)
     if record is not None:
         return mark_of(offset, seen(record), history)
     if offset == head.end and head.last_append:
-        return mark_of(offset, Seen(head.last_append, ""), history)
-    rows = [Seen(row.created, row.digest) for row in head.snapshots or () if row.offset == offset]
+        return mark_of(offset, SeenRecord(head.last_append, ""), history)
+    rows = [SeenRecord(row.created, row.digest) for row in head.snapshots or () if row.offset == offset]
     return mark_of(offset, rows[0] if rows else None, history)
 
 
-async def judged(source: Looked, mark: Mark, mirror: Head, history: History) -> tuple[Verdict, Present]:
+async def judged(
+    source: ComparedStream, mark: PositionMark, mirror: Head, history: History
+) -> tuple[PositionVerdict, PresentStream]:
     """Compare a mirror's position with what its source is now. `history`: that of the source's metadata.
 
     Raises OffsetNotReadable if it cannot be decided before the source's writer is opened again, and the errors of
@@ -94,7 +107,7 @@ async def judged(source: Looked, mark: Mark, mirror: Head, history: History) -> 
         head = (await streams.read(source.name)).head
         end = await known_end(client, source.name, head)
     record = await record_at(source, mark.offset - 1) if mark.offset <= end else None
-    now = Present(
+    now = PresentStream(
         head.earliest,
         end,
         head.open_segment is not None,
@@ -107,23 +120,28 @@ async def judged(source: Looked, mark: Mark, mirror: Head, history: History) -> 
     return compare(mark, now), now
 
 
-def _same_snapshot(source: Head, mirror: Head, mark: Mark) -> bool:
+def _same_snapshot(source: Head, mirror: Head, mark: PositionMark) -> bool:
     """Return whether the source has a snapshot of the machine at this offset that the mirror has, or remembers."""
     here = {mark.digest, *(row.digest for row in mirror.snapshots or () if row.offset == mark.offset)}
     return any(row.offset == mark.offset and row.digest in here for row in source.snapshots or ())
 
 
-async def write_mark(mirror: Looked, uid: str, source_uid: str, mark: Mark) -> Head:
+async def write_mark(mirror: ComparedStream, uid: str, source_uid: str, mark: PositionMark) -> Head:
     """Have the mirror with this uid remember its position. Raises the errors of changing a mirror."""
 
-    def change(head: Head) -> Step | None:
+    def change(head: Head) -> HeadStep | None:
         return marked(str(mirror.name), head, source_uid, mark)
 
     return await mirror.side.streams.change(mirror.name, change, uid=uid)
 
 
 async def went_back(
-    source: Looked, mirror: Looked, head: Head, mark: Mark, verdict: Verdict, now: Present
+    source: ComparedStream,
+    mirror: ComparedStream,
+    head: Head,
+    mark: PositionMark,
+    verdict: PositionVerdict,
+    now: PresentStream,
 ) -> SourceWentBack:
     """Return the error for a mirror whose position is not that of its source; it names the first offset that
     differs.
@@ -132,7 +150,7 @@ async def went_back(
     since = (
         "" if same_history(mark.epoch, mark.restore, now.history) else f" (its metadata have epoch {now.history.epoch})"
     )
-    if verdict is Verdict.UNKNOWN:
+    if verdict is PositionVerdict.UNKNOWN:
         first, what = (
             head.earliest,
             (
@@ -140,7 +158,7 @@ async def went_back(
                 f"that nobody can compare what the mirror has up to {end - 1}"
             ),
         )
-    elif verdict is Verdict.SHORTER:
+    elif verdict is PositionVerdict.SHORTER:
         first = await parted(source, mirror, low, max(now.end, low))
         what = f"the source went back{since}: it ends at offset {now.end}, and the mirror at {end}"
     else:
@@ -161,7 +179,7 @@ def choices(namespace: str) -> str:
     )
 
 
-async def parted(one: Looked, other: Looked, low: Offset, high: Offset) -> Offset:
+async def parted(one: ComparedStream, other: ComparedStream, low: Offset, high: Offset) -> Offset:
     """Return the first offset from `low` to `high` at which two streams differ that have the same records below it.
 
     It reads O(log n) records. One that only one of them has differs; `high` if those below are the same.
@@ -176,7 +194,7 @@ async def parted(one: Looked, other: Looked, low: Offset, high: Offset) -> Offse
     return low
 
 
-async def first_difference(one: Looked, other: Looked, first: Offset, stop: Offset) -> Offset:
+async def first_difference(one: ComparedStream, other: ComparedStream, first: Offset, stop: Offset) -> Offset:
     """Return the first offset from `first` on at which two streams differ, by reading all records; `stop` if none."""
     position = first
     async with (
@@ -190,13 +208,13 @@ async def first_difference(one: Looked, other: Looked, first: Offset, stop: Offs
     return position
 
 
-def in_history(mark: Mark, history: History) -> Mark:
+def in_history(mark: PositionMark, history: History) -> PositionMark:
     """Return a position that was compared in this history."""
     return mark._replace(epoch=history.epoch, restore=history.restore)
 
 
 __all__ = [
-    "Looked",
+    "ComparedStream",
     "choices",
     "first_difference",
     "in_history",

@@ -17,7 +17,7 @@ from buckram.errors import NoSuchStream, ReplicationRefused
 from buckram.replication.fencing import hand_over, supersede
 from buckram.replication.lag import read_progress
 from buckram.replication.object_differences import MissingObjects, missing_objects
-from buckram.replication.positions import Looked, parted, record_at
+from buckram.replication.positions import ComparedStream, parted, record_at
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.streams.read.locate import known_end
 
@@ -175,7 +175,7 @@ async def _compared(
     """Return whether the record before `end` could be compared, and the first offset at which the two differ,
     if any.
     """
-    one, other = Looked(source, name), Looked(target, name)
+    one, other = ComparedStream(source, name), ComparedStream(target, name)
     low = max(there.earliest, here.earliest)
     if low >= end:
         return not end, None

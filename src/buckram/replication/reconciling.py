@@ -26,7 +26,7 @@ from buckram.errors import NoSuchStream, ReplicationRefused
 from buckram.replication.fencing import supersede
 from buckram.replication.keeping import keep_records
 from buckram.replication.object_differences import KeptObjects, keep_objects, kept_objects
-from buckram.replication.positions import Looked, first_difference, record_at
+from buckram.replication.positions import ComparedStream, first_difference, record_at
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.delete import delete_stream
@@ -35,7 +35,7 @@ _KEPT = ".kept-"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StreamDifference:
     """Records of one stream that the old side has, and that the new one lacks or has otherwise: `first` to `end` - 1.
 
     The records below `first` were compared, one by one.
@@ -68,7 +68,7 @@ class Difference:
         }
 
 
-async def differences(old: Side, new: Side, namespace: str) -> list[Difference]:
+async def differences(old: Side, new: Side, namespace: str) -> list[StreamDifference]:
     """Fence the old side if it is not, and return which records only it has. Nothing else is changed.
 
     Raises ReplicationRefused unless `new` was promoted in the place of `old`, RecoveryFailed, MetadataUnavailable.
@@ -84,7 +84,7 @@ async def differences(old: Side, new: Side, namespace: str) -> list[Difference]:
     if here is None or here.state != SUPERSEDED or here.epoch != there.epoch:
         raise ReplicationRefused(namespace, f"cluster {old.cluster} was reconciled already: nothing is left to do")
     await supersede(old, namespace, _superseded(new, there))  # Streams that were made since it was fenced, too.
-    found: list[Difference] = []
+    found: list[StreamDifference] = []
     async for name in stream_names(old, namespace):
         if not there.has(name.stream) or name.stream == OBJECTS_LOG:
             continue
@@ -107,14 +107,14 @@ def _superseded(new: Side, there: Link) -> Link:
     return replace(there, state=SUPERSEDED, cluster=new.cluster, uri=new.uri)
 
 
-async def _difference(old: Side, new: Side, name: StreamName, head: Head, epoch: int) -> Difference:
-    first, copied = await _compared(Looked(old, name), Looked(new, name), head)
+async def _difference(old: Side, new: Side, name: StreamName, head: Head, epoch: int) -> StreamDifference:
+    first, copied = await _compared(ComparedStream(old, name), ComparedStream(new, name), head)
     kept = check_name("stream", f"{name.stream}{_KEPT}{epoch}") if head.end > first else ""
     others = max(min(copied, head.end) - first, 0)
-    return Difference(str(name), first, head.end, f"{name.namespace}/{kept}" if kept else "", others)
+    return StreamDifference(str(name), first, head.end, f"{name.namespace}/{kept}" if kept else "", others)
 
 
-async def _compared(old: Looked, new: Looked, head: Head) -> tuple[int, int]:
+async def _compared(old: ComparedStream, new: ComparedStream, head: Head) -> tuple[int, int]:
     """Return the first offset at which the new side lacks a record of the old one, or has another one, and the offset
     up to which the new side was a mirror.
 
@@ -140,7 +140,7 @@ async def _compared(old: Looked, new: Looked, head: Head) -> tuple[int, int]:
 
 
 async def reconcile(
-    old: Side, new: Side, namespace: str, found: Sequence[Difference], pace: Pace | None = None
+    old: Side, new: Side, namespace: str, found: Sequence[StreamDifference], pace: Pace | None = None
 ) -> None:
     """Keep aside what only the old side has, delete its streams, and let the new side be copied here.
 
@@ -176,4 +176,4 @@ async def _finish_deleting(old: Side, namespace: str) -> None:
             continue
 
 
-__all__ = ["Difference", "differences", "differing_objects", "reconcile"]
+__all__ = ["StreamDifference", "differences", "differing_objects", "reconcile"]

@@ -13,18 +13,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.changes import Step, check_usable
+from buckram.core.streams.changes import HeadStep, check_usable
 from buckram.core.streams.head import Head, SnapshotRow
 from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import merged
-from buckram.core.streams.positions import Mark
+from buckram.core.streams.positions import PositionMark
 from buckram.core.streams.snapshots import is_published, leapt, published
 from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, SnapshotDamaged, WriterLost
 from buckram.replication.sides import Side
 from buckram.runtime.net.pace import Pace
 from buckram.state.machine.settings import MachineSettings
-from buckram.state.machine.snapshots import Place, free_space
+from buckram.state.machine.snapshots import LogHandle, free_space
 from buckram.streams.shared.ledgers import SNAPSHOT, Intent, discard, discard_after_error, make_ledger, present_op
 from buckram.streams.shared.owned import opened
 from buckram.types import LedgerId, Offset
@@ -55,7 +55,7 @@ class SnapshotCopy:
         if rows:
             await self._newest_of(rows, self._publishing)
 
-    async def leap(self, head: Head, position: Callable[[Offset], Awaitable[Mark]]) -> None:
+    async def leap(self, head: Head, position: Callable[[Offset], Awaitable[PositionMark]]) -> None:
         """Have the mirror go on at the newest snapshot of the source, which truncated records that the mirror lacks.
 
         Until that is there, the mirror stays as it was. `position` finds the mirror's new position in the source. The
@@ -129,7 +129,7 @@ class SnapshotCopy:
             return None  # Another process has copied it, or a newer one.
         return published(str(self._into), head, row, _KEEP)
 
-    def _leapt(self, row: SnapshotRow, mark: Mark, head: Head) -> Head | None:
+    def _leapt(self, row: SnapshotRow, mark: PositionMark, head: Head) -> Head | None:
         if head.open_segment is not None:
             raise WriterLost(str(self._into), "another replication copies into it")
         return leapt(str(self._into), head, row, mark)
@@ -137,11 +137,11 @@ class SnapshotCopy:
     async def _publish(self, row_in: Change, before: Head, intent: Intent) -> None:
         target, name = self._target, str(self._into)
 
-        def change(head: Head) -> Step | None:
+        def change(head: Head) -> HeadStep | None:
             check_usable(name, head)
             check_writable(name, head, self._uid)
             after = row_in(head)
-            return None if after is None else Step(after)
+            return None if after is None else HeadStep(after)
 
         after = await target.streams.change(
             self._into,
@@ -154,7 +154,7 @@ class SnapshotCopy:
             return
         gone = [one.ledger for one in before.snapshots or () if not is_published(after, one.ledger)]
         left, self._left = self._left, gone  # Somebody may be reading those that have left just now.
-        await free_space(Place(target.client, target.streams, self._into, self._mirror_uid), left)
+        await free_space(LogHandle(target.client, target.streams, self._into, self._mirror_uid), left)
 
 
 __all__ = ["SnapshotCopy"]

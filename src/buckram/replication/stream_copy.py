@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 
 from buckram.core.streams.batch import Batch
-from buckram.core.streams.changes import Step, check_usable, mirrored
+from buckram.core.streams.changes import HeadStep, check_usable, mirrored
 from buckram.core.streams.copies import copy_of
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import (
@@ -30,13 +30,21 @@ from buckram.core.streams.mirrors import (
 )
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import merged
-from buckram.core.streams.positions import Mark, Verdict, mark_of, seen
+from buckram.core.streams.positions import PositionMark, PositionVerdict, mark_of, seen
 from buckram.core.streams.producers import ProducerTable
 from buckram.core.streams.purposes import purpose_of
 from buckram.core.streams.record_format import NO_SNAPSHOT
 from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused
 from buckram.replication.mirroring import Mirroring
-from buckram.replication.positions import Looked, in_history, judged, mark_at, source_mark, went_back, write_mark
+from buckram.replication.positions import (
+    ComparedStream,
+    in_history,
+    judged,
+    mark_at,
+    source_mark,
+    went_back,
+    write_mark,
+)
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
 from buckram.runtime.net.pace import Pace
@@ -44,7 +52,7 @@ from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.read.history import open_segment
 from buckram.streams.read.locate import known_end
-from buckram.streams.read.source import Source
+from buckram.streams.read.source import StreamSource
 from buckram.streams.shared.metadata import new_uid, retry_metadata
 from buckram.streams.shared.namespaces import create_stream
 from buckram.streams.shared.recovery import load_producers, replayed
@@ -125,7 +133,7 @@ class StreamCopy:
         try:
             mirror = await self._prepare(at.head)
             self._mirror_uid = mirror.uid
-            reading = Source(
+            reading = StreamSource(
                 self._source.client,
                 self._source.streams,
                 self.name,
@@ -157,7 +165,7 @@ class StreamCopy:
             raise
         await self._close(sound=True)
 
-    async def _copy(self, reading: Source) -> None:
+    async def _copy(self, reading: StreamSource) -> None:
         loop = asyncio.get_running_loop()
         moved = loop.time()
         while True:
@@ -264,15 +272,15 @@ class StreamCopy:
 
         Both must have the same record before the mirror's end; no more is read while they agree.
         """
-        source, target = Looked(self._source, self.name), Looked(self._target, self._into)
+        source, target = ComparedStream(self._source, self.name), ComparedStream(self._target, self._into)
         mark = await mark_at(target, mirror, self.copied)
         verdict, now = await judged(source, mark, mirror, self._history)
-        if verdict is not Verdict.SAME:
+        if verdict is not PositionVerdict.SAME:
             raise await went_back(source, target, mirror, mark, verdict, now)
         mark = in_history(mark, self._history)
         return mirror if mirror.mark == mark else await write_mark(target, mirror.uid, self._uid, mark)
 
-    def _position(self) -> Mark | None:
+    def _position(self) -> PositionMark | None:
         """Return the mirror's position, with the last record; None if this run has stored none."""
         last = self._last
         return None if last is None else mark_of(last.next_offset, seen(last.records()[-1]), self._history)
@@ -281,12 +289,12 @@ class StreamCopy:
         """Have the mirror remember the last record that was copied, as its own may be truncated."""
         mark = self._position()
         if mark is not None:
-            await write_mark(Looked(self._target, self._into), self._mirror_uid, self._uid, mark)
+            await write_mark(ComparedStream(self._target, self._into), self._mirror_uid, self._uid, mark)
 
     async def _leap(self, mirror: Head, head: Head) -> Head:
         """Have the mirror of a machine's log go on at a snapshot. It keeps what it has until the snapshot is copied."""
         copy = SnapshotCopy(self._source, self._target, self._into, self._uid, mirror.uid, self._pace)
-        source = Looked(self._source, self.name)
+        source = ComparedStream(self._source, self.name)
         await copy.leap(head, lambda offset: source_mark(source, head, offset, self._history))
         mirror = (await self._target.streams.read(self._into)).head
         self.copied = mirror.end
@@ -392,7 +400,7 @@ def _no_time() -> int:
     return 0
 
 
-def _noting(name: str, head: Head, *, source: Head, next_offset: int) -> Step | None:
+def _noting(name: str, head: Head, *, source: Head, next_offset: int) -> HeadStep | None:
     known = mirrored_transactions(source.transactions, head.transactions, next_offset)
     return mirrored(name, head, source.uid, head.policy, head.properties, known)
 

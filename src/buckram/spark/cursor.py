@@ -19,7 +19,7 @@ from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, CursorMoved, NoSuchStream
 from buckram.spark.clients import connection
-from buckram.spark.gathering import in_order
+from buckram.spark.gathering import run_in_order
 from buckram.streams.read.cursors import Cursor
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def advance(client: Client, cursor: str, offsets: Mapping[str, int]) -> No
         except NoSuchStream as missing:
             log.info("cursor %s: %s", cursor, missing)
 
-    await in_order([partial(move, stream, offset) for stream, offset in offsets.items()])
+    await run_in_order([partial(move, stream, offset) for stream, offset in offsets.items()])
 
 
 class CursorFollower:

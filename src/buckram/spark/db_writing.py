@@ -70,7 +70,7 @@ Statement = tuple[str, Sequence[Any]]
 Answer = Sequence[Sequence[Any]]
 
 
-class Link(Protocol):
+class LeaderLink(Protocol):
     """A way to the process that leads the database. Raises SqlError, and other errors if nothing is known."""
 
     def batch(self, statements: Sequence[Statement]) -> list[Answer]:
@@ -93,7 +93,7 @@ class DatabaseStep:
         self, settings: DatabaseSinkOptions, step: StepId, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> None:
         self._settings, self._step, self._columns, self._rows = settings, step, columns, rows
-        self._link: Link = Server(settings) if settings.server else Led(settings)
+        self._link: LeaderLink = RemoteServer(settings) if settings.server else LocalLeader(settings)
         self._count = 0
         self._known: dict[str, Transaction] = {}
         self._tallies: dict[str, Tally] = {}
@@ -221,7 +221,7 @@ def _quoted(name: str) -> str:
 # -- the process leads ------------------------------------------------------------------------------------
 
 
-class Led:
+class LocalLeader:
     """Opens the database in this process, leads it for one transaction, and leaves it to others."""
 
     def __init__(self, settings: DatabaseSinkOptions) -> None:
@@ -257,7 +257,7 @@ class Led:
 # -- through a server -------------------------------------------------------------------------------------
 
 
-class Server:
+class RemoteServer:
     """Sends a transaction to `buckram db serve`, in libSQL's protocol; that server knows who leads."""
 
     def __init__(self, settings: DatabaseSinkOptions) -> None:
@@ -346,4 +346,13 @@ def _cell(cell: Any) -> Any:
     return None if kind == "null" else cell["value"]
 
 
-__all__ = ["MOST_BYTES", "DatabaseStep", "Led", "Link", "Server", "Statement", "inserts", "row_tally"]
+__all__ = [
+    "MOST_BYTES",
+    "DatabaseStep",
+    "LocalLeader",
+    "LeaderLink",
+    "RemoteServer",
+    "Statement",
+    "inserts",
+    "row_tally",
+]

@@ -1,6 +1,6 @@
 """The rules by which every sink of this package writes each batch once. A sink gets its writers from here, or none.
 
-A sink says how it writes rows (`Sink`) and how it keeps them together with the record of their step (`Kept`); what
+A sink says how it writes rows (`Sink`) and how it keeps them together with the record of their step (`SinkStep`); what
 happens with an attempt, given the record, is decided here, for all of them:
 
     no place and no name of the query      refused while Spark plans
@@ -93,7 +93,7 @@ def _cluster(uri: str) -> str:
         return ""
 
 
-class Kept(Protocol):
+class SinkStep(Protocol):
     """One step where a sink keeps rows and records. It is opened by `Sink.kept` for each commit."""
 
     @property
@@ -151,7 +151,7 @@ class Sink(Protocol):
         """Do what a task does with its rows. Readers see nothing of it."""
         ...
 
-    def kept(self, step: StepId, parts: Sequence[Part]) -> Kept:
+    def kept(self, step: StepId, parts: Sequence[Part]) -> SinkStep:
         """Open the step on the driver, with what all tasks have written."""
         ...
 
@@ -244,7 +244,7 @@ class OnceStreamWriter(_StreamBase):
 def write_once(sink: Sink, step: StepId, parts: Sequence[Part]) -> None:
     """Write the parts in their order together with the record of the step, unless it is recorded.
 
-    Raises ReplayDiffers, StreamError, and what `Kept.foreseen` and `Kept.publish` raise.
+    Raises ReplayDiffers, StreamError, and what `SinkStep.foreseen` and `SinkStep.publish` raise.
     """
     skipped = any(part.skipped for part in parts)
     if not skipped and not begins(step) and not _has_rows(parts):
@@ -270,7 +270,7 @@ def _has_rows(parts: Sequence[Part]) -> bool:
     return any(part.ledgers or part.small or _has_rows(list(part.others.values())) for part in parts)
 
 
-def _compare(kept: Kept, step: StepId, shares: Mapping[str, Sequence[Part]]) -> None:
+def _compare(kept: SinkStep, step: StepId, shares: Mapping[str, Sequence[Part]]) -> None:
     """Raise ReplayDiffers if the batch that was published has other rows, as far as that can be decided."""
     records = kept.records()
     first = next(iter(records.values()), None)
@@ -299,5 +299,5 @@ def _tally(part: Part) -> Tally | None:
     return part.seen
 
 
-__all__ = ["ARROW_STREAMS", "Kept", "Once", "OnceBatchWriter", "OnceStreamWriter", "Sink", "batch_writer",
+__all__ = ["ARROW_STREAMS", "SinkStep", "Once", "OnceBatchWriter", "OnceStreamWriter", "Sink", "batch_writer",
            "stream_writer", "write_once"]  # fmt: skip

@@ -48,7 +48,7 @@ REDACTED = "(?i)secret|password|token|access[.]?key|oauth2[.]credential"
 
 
 @dataclass(frozen=True, slots=True)
-class Gateways:
+class FilesLocation:
     """Location of files: one gateway, or several of one cluster."""
 
     scheme: str
@@ -66,7 +66,7 @@ class Gateways:
         return f"{self.root}/{self.path}"
 
 
-def gateways(uri: str) -> Gateways:
+def gateways(uri: str) -> FilesLocation:
     """Parse webhdfs://HOST:PORT[,HOST:PORT...]/PATH, or swebhdfs with TLS. Raises InvalidArgument."""
     found = _URI.fullmatch(uri)
     if found is None or found["scheme"] not in SCHEMES:
@@ -81,7 +81,7 @@ def gateways(uri: str) -> Gateways:
         host, port = host_port(address, f"gateway {address[:60]!r}")
         if not host or not port:
             raise InvalidArgument(f"gateway {address[:60]!r}: needs HOST:PORT, such as 10.0.0.7:8080")
-    return Gateways(found["scheme"], addresses, found["path"] or "")
+    return FilesLocation(found["scheme"], addresses, found["path"] or "")
 
 
 def settings(
@@ -129,14 +129,14 @@ def settings(
     return chosen
 
 
-def _need_tls(found: Gateways) -> None:
+def _need_tls(found: FilesLocation) -> None:
     if SCHEMES[found.scheme] != "https":
         raise InvalidArgument(
             f"{found.root}/: certificates are of use with swebhdfs:// only; `buckram gateway --tls-cert` serves it"
         )
 
 
-def _service(found: Gateways, relay: RelayPlace | None) -> dict[str, str]:
+def _service(found: FilesLocation, relay: RelayPlace | None) -> dict[str, str]:
     """Return the settings of one name for several gateways; the client tries the next if one does not answer."""
     known = {f"g{number}": address for number, address in enumerate(found.addresses, 1)}
     if relay is not None:
@@ -213,4 +213,13 @@ JAVA_OPTIONS = frozenset({"spark.driver.extraJavaOptions", "spark.executor.extra
 OF_ENVIRONMENT = f"${{env.{TOKEN_VARIABLE}}}"
 """Placeholder that Hadoop's client replaces by the value of the variable."""
 
-__all__ = ["JAVA_OPTIONS", "OF_ENVIRONMENT", "REDACTED", "SERVICE", "Gateways", "configure", "gateways", "settings"]
+__all__ = [
+    "JAVA_OPTIONS",
+    "OF_ENVIRONMENT",
+    "REDACTED",
+    "SERVICE",
+    "FilesLocation",
+    "configure",
+    "gateways",
+    "settings",
+]

@@ -11,7 +11,7 @@ AT_ONCE = 128
 """The number of concurrent requests that keeps a metadata store busy over the network."""
 
 
-async def in_order(jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+async def run_in_order(jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """Run the jobs, at most AT_ONCE at a time. Returns the results in order, or raises the first error in order."""
     found: list[T | BaseException | None] = [None] * len(jobs)
     places = iter(range(len(jobs)))
@@ -35,4 +35,4 @@ async def in_order(jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     return cast("list[T]", found)
 
 
-__all__ = ["in_order"]
+__all__ = ["run_in_order"]

@@ -23,7 +23,7 @@ from buckram.runtime.net.stats import PrometheusStats
 from buckram.seams import Stats
 from buckram.spark.access import cluster_uri
 from buckram.spark.clients import connection
-from buckram.spark.gathering import in_order
+from buckram.spark.gathering import run_in_order
 from buckram.spark.stream_plan import Planner, StreamState
 from buckram.streams.read.lag import Behind, behind
 
@@ -80,7 +80,7 @@ async def measured(planner: Planner, states: Mapping[str, StreamState], position
     if not late:
         return {}
     jobs = [partial(_behind, planner, states[name], max(at, states[name].earliest)) for name, at in late.items()]
-    found = await in_order(jobs)
+    found = await run_in_order(jobs)
     now = planner.client.services.clocks.now()
     return {
         name: Lag(records=one.records, bytes=one.bytes, seconds=one.seconds(now))

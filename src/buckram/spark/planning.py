@@ -232,7 +232,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class PartitionSize:
     """Size of partitions: about `size` bytes, and at most `most` records, if that is set."""
 
     size: int

@@ -25,9 +25,19 @@ from buckram.config import TlsConfig
 from buckram.runtime.net.forks import generation
 from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.webhdfs.java_classes import ILLEGAL, INPUT_OUTPUT, remote_exception
-from buckram.spark.relay_gateways import Answer, AskerGone, Gateways, NoAnswer
+from buckram.spark.relay_gateways import Answer, AskerGone, GatewayFailover, NoAnswer
 from buckram.spark.relay_link import Patience, Request
-from buckram.spark.relay_messages import CONTINUE, HEAD_BYTES, PIECE, Body, Head, NotHttp, Room, body_pieces, read_head
+from buckram.spark.relay_messages import (
+    CONTINUE,
+    HEAD_BYTES,
+    PIECE,
+    Body,
+    BodyMemory,
+    Head,
+    NotHttp,
+    body_pieces,
+    read_head,
+)
 from buckram.spark.trust_store import identity_context, relay_identity
 from buckram.sync.thread import LoopThread
 
@@ -62,20 +72,20 @@ class Relay:
         patience: Patience | None = None,
         *,
         tls: RelayTls | None = None,
-        room: Room | None = None,
+        room: BodyMemory | None = None,
         sign_of_life_s: float = _SIGN_OF_LIFE_S,
     ) -> None:
         """`tls`: for gateways with TLS; the relay then speaks it, too."""
         self._tls = tls
         self._names, self._patience, self._sign_of_life_s = tuple(gateways), patience or Patience(), sign_of_life_s
-        self._room = room or Room()
+        self._room = room or BodyMemory()
         self._open: set[asyncio.StreamWriter] = set()
         self.address = ""
 
     async def start(self) -> str:
         """Begin to serve, at a free port; returns HOST:PORT."""
         tls, limit = self._tls, max(HEAD_BYTES, PIECE)
-        self._gateways = Gateways(self._names, self._patience, self._room, None if tls is None else tls.gateways)
+        self._gateways = GatewayFailover(self._names, self._patience, self._room, None if tls is None else tls.gateways)
         own = None if tls is None else tls.own
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=limit, ssl=own)
         host, port = self._server.sockets[0].getsockname()[:2]

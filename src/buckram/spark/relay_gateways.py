@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from buckram.core.backoff import RELAY, Delays
 from buckram.serve.webhdfs.java_classes import RETRY, STANDBY
-from buckram.spark.relay_link import AT_ONCE, Link, Patience, Request, link_to
-from buckram.spark.relay_messages import Body, Cut, Head, Room
+from buckram.spark.relay_link import AT_ONCE, GatewayConnection, Patience, Request, link_to
+from buckram.spark.relay_messages import Body, BodyMemory, Head, MessageTruncated
 
 _MOST_IDLE = 16
 _AGAIN = (STANDBY, RETRY)
@@ -36,22 +36,22 @@ class Answer:
 
     head: Head
     body: Body
-    link: Link | None = None
+    link: GatewayConnection | None = None
 
 
-class Gateways:
+class GatewayFailover:
     """Gateways of one cluster, HOST:PORT each. `close()` ends what is connected."""
 
     def __init__(
         self,
         addresses: Sequence[str],
         patience: Patience,
-        room: Room,
+        room: BodyMemory,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """`tls` returns the context that trusts the gateways; None: they have no TLS."""
         self._addresses, self._patience, self._room = list(addresses), patience, room
-        self._idle: dict[str, list[Link]] = {address: [] for address in addresses}
+        self._idle: dict[str, list[GatewayConnection]] = {address: [] for address in addresses}
         self._tls = tls
         self._loop = asyncio.get_running_loop()
 
@@ -112,10 +112,10 @@ class Gateways:
             again.body.close()
             head, link = again.head, again.link
             if link is None:
-                raise Cut
+                raise MessageTruncated
             if tries < 0 or (head.get("content-length"), head.get("etag")) != (size, tag):
                 link.close()
-                raise Cut
+                raise MessageTruncated
 
     async def _ask_one(self, address: str, request: Request, in_pieces: bool) -> Answer:
         while True:
@@ -142,7 +142,7 @@ class Gateways:
                 # The gateway may have left this connection alone: its others are no better then.
                 self._drop(address)
 
-    async def _link(self, address: str) -> Link:
+    async def _link(self, address: str) -> GatewayConnection:
         idle, oldest = self._idle[address], self._loop.time() - self._patience.idle
         while idle:
             link = idle.pop()
@@ -151,7 +151,7 @@ class Gateways:
             link.close()
         return await link_to(address, self._patience, self._tls)
 
-    def keep(self, link: Link, head: Head) -> None:
+    def keep(self, link: GatewayConnection, head: Head) -> None:
         """Keep a connection whose answer was read for the next request, unless it ends."""
         if link.spoiled or head.ends_connection or len(self._idle[link.address]) >= _MOST_IDLE:
             link.close()
@@ -187,4 +187,4 @@ def _refusal(answer: Answer) -> str | None:
     return None
 
 
-__all__ = ["Answer", "AskerGone", "Gateways", "NoAnswer"]
+__all__ = ["Answer", "AskerGone", "GatewayFailover", "NoAnswer"]

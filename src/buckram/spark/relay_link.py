@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from buckram.addresses import host_port
 from buckram.serve.http.limits import KIB
 from buckram.serve.webhdfs.repeats import ATTEMPT, REPEATED
-from buckram.spark.relay_messages import HEAD_BYTES, PIECE, Body, Cut, Head, NotHttp, body_pieces, read_head
+from buckram.spark.relay_messages import (
+    HEAD_BYTES,
+    PIECE,
+    Body,
+    Head,
+    MessageTruncated,
+    NotHttp,
+    body_pieces,
+    read_head,
+)
 
 AT_ONCE = 64 * KIB
 """Maximum size of a body that is written without checking whether an answer comes before its end."""
@@ -51,7 +60,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Link:
+class GatewayConnection:
     """A connection to a gateway. `used`: it had an answer before, so the gateway may have left it since; `spoiled`: it
     was answered before it had all of a request."""
 
@@ -97,7 +106,7 @@ class Link:
             async with asyncio.timeout(None if patient else self.silence):
                 head = await read_head(self.reader)
             if head is None:
-                raise Cut
+                raise MessageTruncated
             if not head.words[1].isdigit():
                 raise NotHttp(f"{head.first[:60]!r} begins no answer")
             if head.status >= 200:
@@ -117,13 +126,15 @@ class Link:
         self.writer.transport.abort()
 
 
-async def link_to(address: str, patience: Patience, tls: Callable[[], ssl.SSLContext] | None = None) -> Link:
+async def link_to(
+    address: str, patience: Patience, tls: Callable[[], ssl.SSLContext] | None = None
+) -> GatewayConnection:
     """Connect to a gateway; `tls` returns the context that trusts it, None: it has no TLS. Raises OSError."""
     host, port = host_port(address, "gateway")
     context = None if tls is None else tls()
     async with asyncio.timeout(patience.connect):
         reader, writer = await asyncio.open_connection(host, port, limit=max(HEAD_BYTES, PIECE), ssl=context)
-    return Link(address, reader, writer, patience.silence)
+    return GatewayConnection(address, reader, writer, patience.silence)
 
 
-__all__ = ["AT_ONCE", "Link", "Patience", "Request", "link_to"]
+__all__ = ["AT_ONCE", "GatewayConnection", "Patience", "Request", "link_to"]

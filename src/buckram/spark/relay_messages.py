@@ -21,7 +21,7 @@ _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-leng
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Cut(ConnectionError):
+class MessageTruncated(ConnectionError):
     """The other side ended in the middle of a message."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
         raw = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
         if error.partial:
-            raise Cut from None
+            raise MessageTruncated from None
         return None
     except asyncio.LimitOverrunError:
         raise NotHttp(f"a head of more than {HEAD_BYTES} bytes") from None
@@ -95,7 +95,7 @@ async def body_pieces(reader: asyncio.StreamReader, head: Head) -> AsyncIterator
             async for piece in _exactly(reader, int(head.get("content-length") or 0)):
                 yield piece
     except asyncio.IncompleteReadError:
-        raise Cut from None
+        raise MessageTruncated from None
     except (ValueError, asyncio.LimitOverrunError):
         raise NotHttp("the size of the body is no number") from None
 
@@ -104,12 +104,12 @@ async def _exactly(reader: asyncio.StreamReader, size: int) -> AsyncIterator[byt
     while size:
         piece = await reader.read(min(size, PIECE))
         if not piece:
-            raise Cut
+            raise MessageTruncated
         size -= len(piece)
         yield piece
 
 
-class Room:
+class BodyMemory:
     """Budget of memory, bytes, for all bodies together; bodies beyond it go to files, as large ones do."""
 
     def __init__(self, total: int = 64 * MIB, each: int = 4 * MIB) -> None:
@@ -122,7 +122,7 @@ class Body:
     Such a file is written and read on the loop: it is the system's memory that takes and gives its bytes.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: BodyMemory) -> None:
         self.size = 0
         self._room = room
         self._pieces: list[bytes] = []
@@ -172,4 +172,15 @@ class Body:
         self.close()
 
 
-__all__ = ["CONTINUE", "HEAD_BYTES", "PIECE", "Body", "Cut", "Head", "NotHttp", "Room", "body_pieces", "read_head"]
+__all__ = [
+    "CONTINUE",
+    "HEAD_BYTES",
+    "PIECE",
+    "Body",
+    "MessageTruncated",
+    "Head",
+    "NotHttp",
+    "BodyMemory",
+    "body_pieces",
+    "read_head",
+]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from buckram.core.streams.positions import Mark, Verdict
+from buckram.core.streams.positions import PositionMark, PositionVerdict
 from buckram.errors import RecordsLost
 from buckram.types import History
 
@@ -22,10 +22,10 @@ def noted(times: Mapping[str, int], history: History) -> dict[str, Any]:
     return {TIMES: {name: times[name] for name in sorted(times)}, HISTORY: [history.epoch, history.restore]}
 
 
-def mark_in(offset: Mapping[str, Any], name: str) -> Mark:
+def mark_in(offset: Mapping[str, Any], name: str) -> PositionMark:
     """Return the mark of a stream in an offset; one without a time if an earlier release wrote the offset."""
     epoch, restore = offset.get(HISTORY, (-1, ""))
-    return Mark(int(offset[name]), int(offset.get(TIMES, {}).get(name, 0)), "", int(epoch), str(restore))
+    return PositionMark(int(offset[name]), int(offset.get(TIMES, {}).get(name, 0)), "", int(epoch), str(restore))
 
 
 def without_notes(offset: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,15 +33,19 @@ def without_notes(offset: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in offset.items() if key not in (TIMES, HISTORY)}
 
 
-def lost(name: str, mark: Mark, earliest: int, verdict: Verdict) -> RecordsLost | None:
+def lost(name: str, mark: PositionMark, earliest: int, verdict: PositionVerdict) -> RecordsLost | None:
     """Return the error for a stream whose metadata were restored since; None if it has what was read."""
-    if verdict is Verdict.SAME:
+    if verdict is PositionVerdict.SAME:
         return None
     why = {
-        Verdict.SHORTER: "the stream went back with its metadata, and ends below it",
-        Verdict.DIFFERS: "the stream went back with its metadata, and has other records below it now than were read",
-        Verdict.UNKNOWN: "the metadata were restored, and what was below it is truncated, so that nobody can say "
-        "whether it was what was read",
+        PositionVerdict.SHORTER: "the stream went back with its metadata, and ends below it",
+        PositionVerdict.DIFFERS: (
+            "the stream went back with its metadata, and has other records below it now than were read"
+        ),
+        PositionVerdict.UNKNOWN: (
+            "the metadata were restored, and what was below it is truncated, so that nobody can say whether it was "
+            "what was read"
+        ),
     }[verdict]
     return RecordsLost(name, mark.offset, earliest, why)
 

@@ -16,7 +16,7 @@ from buckram.errors import InvalidArgument, NoSuchStream
 from buckram.spark.access import cluster_uri
 from buckram.spark.clients import connection
 from buckram.spark.columns import STREAM_COLUMNS
-from buckram.spark.gathering import in_order
+from buckram.spark.gathering import run_in_order
 from buckram.spark.planning import StreamOptions
 from buckram.spark.stream_plan import Planner
 
@@ -67,7 +67,7 @@ async def _streams(client: Client, namespace: str) -> list[str]:
     planner = Planner(client)
     options = StreamOptions.parse({"metadata": "x", "subscribePattern": f"{re.escape(namespace)}/.*"}, "read")
     names = await planner.names(options)
-    plain = await in_order([partial(_is_plain, planner, name) for name in names])
+    plain = await run_in_order([partial(_is_plain, planner, name) for name in names])
     return [name for name, is_plain in zip(names, plain, strict=True) if is_plain]
 
 

@@ -21,13 +21,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
-from buckram.core.streams.positions import Mark
+from buckram.core.streams.positions import PositionMark
 from buckram.errors import BuckramError, RecordsLost
 from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.cursor import CursorFollower
 from buckram.spark.first_batch import KeptStartReader, Offset, as_initial, with_start
-from buckram.spark.gathering import in_order
+from buckram.spark.gathering import run_in_order
 from buckram.spark.lags import LAG, measured_within
 from buckram.spark.planning import Backlog, StreamOptions, share_limit
 from buckram.spark.remembered import lost, mark_in, noted
@@ -63,7 +63,7 @@ class Live:
         """The streams as `latest` saw them last."""
         self._planned: dict[str, int] = {}
         """End of the batch that `latest` returned last, by stream."""
-        self._checked: dict[str, Mark] = {}
+        self._checked: dict[str, PositionMark] = {}
         """The positions that were compared last with what their streams have."""
         self._initial: Offset | None = None
         self._batch_at = float("-inf")
@@ -80,7 +80,7 @@ class Live:
 
     async def _first(self) -> Offset:
         states = await self._read_states(None)
-        firsts = await in_order(
+        firsts = await run_in_order(
             [partial(first_offset, self._planner, self._options, name, state) for name, state in states.items()]
         )
         return await self._offset(dict(zip(states, firsts, strict=True)), states, {})
@@ -274,7 +274,7 @@ class Live:
     async def _offset(self, ends: Mapping[str, int], states: Mapping[str, StreamState], start: Offset) -> Offset:
         # Spark compares offsets as JSON text, so the order of the keys is always the same.
         names = sorted(ends)
-        times = await in_order([partial(self._time, states[name], ends[name], start) for name in names])
+        times = await run_in_order([partial(self._time, states[name], ends[name], start) for name in names])
         offset: Offset = {name: ends[name] for name in names}
         offset[UIDS] = {name: states[name].head.uid for name in names}
         offset |= noted(dict(zip(names, times, strict=True)), history_now(self._planner.client))

@@ -38,10 +38,10 @@ from buckram.errors import (
     RecordsLost,
 )
 from buckram.spark.finder import Finder
-from buckram.spark.gathering import in_order
+from buckram.spark.gathering import run_in_order
 from buckram.spark.planning import (
-    Cut,
     Extent,
+    PartitionSize,
     StreamOptions,
     cut_offsets,
     most_records,
@@ -143,7 +143,7 @@ class Planner:
     async def read_states(self, names: Sequence[str], *, may_miss: bool = False) -> dict[str, StreamState]:
         """Read how far each stream goes now. With `may_miss` missing streams are left out; else NoSuchStream."""
         find = self._read_state_or_none if may_miss else self._read_state
-        found = await in_order([_later(find, stream_name(name)) for name in names])
+        found = await run_in_order([_later(find, stream_name(name)) for name in names])
         return {name: state for name, state in zip(names, found, strict=True) if state is not None}
 
     async def _read_state_or_none(self, name: StreamName) -> StreamState | None:
@@ -245,15 +245,15 @@ class Planner:
 
     async def _partitions(self, wanted: Sequence[Wanted], options: StreamOptions) -> list[InputPartition]:
         rows: list[tuple[Wanted, Segment, Extent]] = []
-        extents = await in_order([_later(self._extents, want, options) for want in wanted])
+        extents = await run_in_order([_later(self._extents, want, options) for want in wanted])
         for want, found in zip(wanted, extents, strict=True):
             rows += [(want, row, extent) for row, extent in found]
         total = sum(extent.bytes for _, _, extent in rows)
         size = piece_bytes(total, options.partition_bytes, options.min_partitions, os.cpu_count() or 1)
         size = size_for_partitions([extent for _, _, extent in rows], size, options.min_partitions)
         records = sum(extent.stop - extent.first for _, _, extent in rows)
-        cut = Cut(size, most_records(records, options.partition_records), options.min_partitions == 1)
-        parts = await in_order([_later(self._slices, want, row, extent, cut) for want, row, extent in rows])
+        cut = PartitionSize(size, most_records(records, options.partition_records), options.min_partitions == 1)
+        parts = await run_in_order([_later(self._slices, want, row, extent, cut) for want, row, extent in rows])
         ledgers: dict[LedgerId, LedgerMetadata] = {}
         slices: list[Slice] = []
         for pieces, metadata in parts:
@@ -294,7 +294,7 @@ class Planner:
         return found
 
     async def _slices(
-        self, want: Wanted, segment: Segment, extent: Extent, cut: Cut
+        self, want: Wanted, segment: Segment, extent: Extent, cut: PartitionSize
     ) -> tuple[list[Slice], LedgerMetadata | None]:
         """Cut the extent into slices. An offloaded segment has no ledger and so no metadata."""
         name, summary = want.state.name, segment.summary
@@ -386,7 +386,7 @@ class Planner:
         )
 
 
-def _of_history(uid: str, segment: Segment, extent: Extent, cut: Cut) -> list[Slice]:
+def _of_history(uid: str, segment: Segment, extent: Extent, cut: PartitionSize) -> list[Slice]:
     """Cut an offloaded segment by offsets alone: the executors find the entries in its files."""
     summary, edges = segment.summary, cut_offsets(extent, cut.size, cut.most)
     assert summary is not None
@@ -408,5 +408,5 @@ def _needed(metadata: LedgerMetadata) -> LedgerMetadata:
 
 
 def _later(function: Callable[..., Awaitable[T]], *arguments: object) -> Callable[[], Awaitable[T]]:
-    """Return a job for `in_order` that calls `function` with these arguments."""
+    """Return a job for `run_in_order` that calls `function` with these arguments."""
     return lambda: function(*arguments)

@@ -17,7 +17,7 @@ from buckram.core.streams.schemas import HEAD_BYTES, RecordSchemas
 from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, SchemaMismatch
 from buckram.spark.clients import connection
 from buckram.spark.columns import STRUCT
-from buckram.spark.gathering import in_order
+from buckram.spark.gathering import run_in_order
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.record_values import RecordCodec
 
@@ -43,7 +43,7 @@ async def schemas_of(client: Client, names: Sequence[str]) -> dict[str, RecordSc
             return None
         return RecordSchemas.of(head.properties)
 
-    found = await in_order([partial(one, name) for name in names])
+    found = await run_in_order([partial(one, name) for name in names])
     return {name: schemas for name, schemas in zip(names, found, strict=True) if schemas is not None}
 
 

@@ -20,7 +20,7 @@ from buckram.core.sql.statements import Kind, classify, split
 from buckram.core.streams.names import stream_name
 from buckram.errors import HandleClosed, InvalidArgument
 from buckram.sql.exceptions import as_dbapi
-from buckram.sql.session import Session
+from buckram.sql.session import SqlSession
 from buckram.sql.sharing import Shared, sharing
 from buckram.sql.values import to_parameters
 from buckram.state.db.statements import first_word
@@ -57,7 +57,7 @@ def connect(
             name = stream_name(database)
             shared = await sharing().acquire(uri, name, create=create, wait_s=leader_wait_s)
             try:
-                session = Session(
+                session = SqlSession(
                     shared.database,
                     consistency=consistency,
                     at_most_s=at_most_s,
@@ -77,7 +77,7 @@ def connect(
 class AsyncConnection:
     """A connection. Concurrent calls of one connection queue up: use one connection for each task."""
 
-    def __init__(self, shared: Shared, session: Session, isolation: Isolation) -> None:
+    def __init__(self, shared: Shared, session: SqlSession, isolation: Isolation) -> None:
         self._shared, self._session, self._isolation = shared, session, isolation
         self._closed = False
 

@@ -14,7 +14,7 @@ from buckram.core.backoff import LEADER_WAIT
 from buckram.core.db.outcomes import check_token
 from buckram.core.db.sql import Described, Parameters, SqlResult, foreign_keys_asked
 from buckram.core.sql.own_functions import OwnCall, argument_of, own_call
-from buckram.core.sql.statements import Kind, Statement, classify, is_single
+from buckram.core.sql.statements import ClassifiedStatement, Kind, classify, is_single
 from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
 from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
 from buckram.runtime.net.retry import Retries
@@ -29,7 +29,7 @@ _HANDOVER_S = 1.0
 _NOTHING = SqlResult((), (), [], 0, None)
 
 
-class Session:
+class SqlSession:
     """A connection. One call at a time. `close` rolls an open transaction back; the database stays open."""
 
     def __init__(
@@ -175,7 +175,7 @@ class Session:
             raise
         return SqlResult((call.label,), (None,), [(outcome,)])
 
-    async def _only_reads(self, statement: Statement, sql: str) -> bool:
+    async def _only_reads(self, statement: ClassifiedStatement, sql: str) -> bool:
         """Return whether a statement only reads, by both SQLite and its text.
 
         SQLite alone reports too much as reading: a PRAGMA that runs ANALYZE as it sees fit, or a statement that would
@@ -192,7 +192,7 @@ class Session:
     def _error(self, message: str, code: int = 1, name: str = "SQLITE_ERROR") -> SqlError:
         return SqlError(self.database.name, message, code, code, name)
 
-    def _plan(self, statement: Statement) -> Do:
+    def _plan(self, statement: ClassifiedStatement) -> Do:
         try:
             return self._caller.plan(statement)
         except TransactionMisuse as error:
@@ -201,7 +201,7 @@ class Session:
             assert self._gone is not None
             raise self._gone from None
 
-    async def _begin(self, statement: Statement, sql: str, parameters: Parameters) -> SqlResult:
+    async def _begin(self, statement: ClassifiedStatement, sql: str, parameters: Parameters) -> SqlResult:
         """Open a transaction and run a statement in it, if there is one."""
         transaction = await self._with_leader(
             lambda: self.database.begin(
@@ -296,4 +296,4 @@ class Session:
             raise
 
 
-__all__ = ["Session"]
+__all__ = ["SqlSession"]

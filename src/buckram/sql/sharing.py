@@ -77,7 +77,7 @@ class Closable(Protocol):
     async def close(self) -> None: ...
 
 
-class Sharing:
+class SharedDatabases:
     """Clients and databases shared by the connections of one event loop."""
 
     def __init__(self) -> None:
@@ -122,14 +122,14 @@ class Sharing:
             await cluster.close()
 
 
-_sharings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Sharing] = weakref.WeakKeyDictionary()
+_sharings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedDatabases] = weakref.WeakKeyDictionary()
 
 
-def sharing() -> Sharing:
+def sharing() -> SharedDatabases:
     """Return the Sharing of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _sharings:
-        _sharings[loop] = Sharing()
+        _sharings[loop] = SharedDatabases()
     return _sharings[loop]
 
 
@@ -152,4 +152,4 @@ async def _decided(client: Client, database: Database, announced: str, wait_s: f
             return
 
 
-__all__ = ["LINGER_S", "Shared", "Sharing", "sharing"]
+__all__ = ["LINGER_S", "Shared", "SharedDatabases", "sharing"]

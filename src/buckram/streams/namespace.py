@@ -12,7 +12,7 @@ from typing import Any
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.shared.opening import NotCopied, Opening
 from buckram.core.streams.batch import Record
-from buckram.core.streams.changes import Step, check_properties, check_usable, configured
+from buckram.core.streams.changes import HeadStep, check_properties, check_usable, configured
 from buckram.core.streams.head import Head, Segment, SnapshotRow
 from buckram.core.streams.names import StreamName, check_writer_name, stream_name
 from buckram.core.streams.policy import check_overrides, merged
@@ -181,7 +181,7 @@ class StreamNamespace(NotCopied):
         """
         name = self._name(stream)
 
-        def change(head: Head) -> Step | None:
+        def change(head: Head) -> HeadStep | None:
             check_act(str(name), head, Act.SCHEMA)
             return configured(str(name), head, None, with_schema(str(name), head.properties, schema))
 

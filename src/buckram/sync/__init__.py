@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from buckram import cluster as _cluster
 from buckram.client.ledger_client import client_config
-from buckram.client.maintain.repair_report import Progress, RepairReport
+from buckram.client.maintain.repair_report import RepairProgress, RepairReport
 from buckram.client.read.reader import Reader as _Reader
 from buckram.client.shared import leftover
 from buckram.client.shared.opening import NotAsync
@@ -203,7 +203,7 @@ class Client(NotAsync):
         *,
         password: bytes | str = b"",
         digest: str | DigestType | None = None,
-        progress: Progress | None = None,
+        progress: RepairProgress | None = None,
     ) -> RepairReport:
         """Copy missing or bad entries from good replicas. `progress` is called in the client's thread."""
         return self._thread.run(

@@ -15,7 +15,7 @@ from tests.support.polling import until
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram import connect
-from buckram.bookie.service.access import READ, EntryAccess, Gate, bits
+from buckram.bookie.service.access import READ, ConnectionAccess, EntryAccess, bits
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.owners import Owner, Owners
 from buckram.bookie.service.server import BookieServer
@@ -260,7 +260,7 @@ async def test_places_in_files_are_for_administrators() -> None:
     )
     session.principal = Principal("token:alice")
     request = BatchRead(7, 0, 5, 1000, False, b"k" * 20, framed=True, located=True)
-    Gate(access, session).item(session, Incoming(request, ReplyContext(2, 2, OP_BATCH_READ, 7, 0)))
+    ConnectionAccess(access, session).item(session, Incoming(request, ReplyContext(2, 2, OP_BATCH_READ, 7, 0)))
     (item,) = handled
     assert isinstance(item, Incoming)
     assert item.request == replace(request, located=False)
@@ -470,7 +470,7 @@ async def test_each_request_about_entries_needs_its_permission_and_no_other() ->
         ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), BookieServer(production_runtime(), CONFIG, NET)
     )
     session.principal = Principal("token:alice")
-    gate = Gate(access, session)
+    gate = ConnectionAccess(access, session)
     for what, (item, needed) in ASKED.items():
         for size in range(len(PERMISSIONS) + 1):
             for given in itertools.combinations(PERMISSIONS, size):

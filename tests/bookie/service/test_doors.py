@@ -18,7 +18,7 @@ from buckram.bookie.service.ledger_requests import OF_IDS, OF_NOBODY
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.metadata import created
 from buckram.core.security.access import KeyUse
-from buckram.core.security.effects import FENCING, OF_KEYS, OF_OPERATIONS, Effect, Kept, lacking
+from buckram.core.security.effects import FENCING, OF_KEYS, OF_OPERATIONS, Effect, KeyContents, lacking
 from buckram.core.security.namespaces import LEDGER_NAMESPACE
 from buckram.core.tenants.audit import REFUSED, AuditEvent
 from buckram.core.wire import bookkeeper_pb2 as pb
@@ -40,7 +40,7 @@ from buckram.core.wire.messages import (
 )
 from buckram.errors import BuckramError, Code
 from buckram.metadata.service import packets
-from buckram.metadata.service.packets import KeyRequest, Kind, Refusal
+from buckram.metadata.service.packets import KeyRequest, Refusal, RequestKind
 from buckram.runtime.net.logins import TOKEN_PLUGIN
 from buckram.runtime.net.runtime import production_runtime
 from buckram.runtime.net.stats import NullStats
@@ -71,10 +71,17 @@ def test_each_operation_of_both_protocols_has_an_effect() -> None:
 
 def test_each_request_about_metadata_has_a_use() -> None:
     """Those of OF_IDS use the root of all ledgers, those of OF_NOBODY nothing, and the others the key they name."""
-    by_key = {Kind.GET, Kind.CHILDREN, Kind.VALUES, Kind.CHANGE, Kind.LEDGER_CREATE, Kind.REMOVED}
-    of_session = {Kind.HELLO, Kind.PING, Kind.SYNC, Kind.CLOSE, Kind.INSTANCE_ID}
+    by_key = {
+        RequestKind.GET,
+        RequestKind.CHILDREN,
+        RequestKind.VALUES,
+        RequestKind.CHANGE,
+        RequestKind.LEDGER_CREATE,
+        RequestKind.REMOVED,
+    }
+    of_session = {RequestKind.HELLO, RequestKind.PING, RequestKind.SYNC, RequestKind.CLOSE, RequestKind.INSTANCE_ID}
     assert set(packets._REQUESTS) == {*OF_IDS, *OF_NOBODY, *by_key, *of_session}
-    assert set(OF_KEYS) == set(Kept)
+    assert set(OF_KEYS) == set(KeyContents)
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
@@ -193,13 +200,13 @@ class Keys:
 async def metadata_session(running: Guarded, token: str) -> AsyncIterator[Keys]:
     wire = await logged_in(running, 2, token)
     keys = Keys(wire)
-    assert await keys.ask(KeyRequest(Kind.HELLO, number=10_000))
+    assert await keys.ask(KeyRequest(RequestKind.HELLO, number=10_000))
     yield keys
     await wire.close()
 
 
 @pytest.fixture
-async def shop(tmp_path: Path) -> AsyncIterator[tuple[Guarded, Mapping[Kept, str]]]:
+async def shop(tmp_path: Path) -> AsyncIterator[tuple[Guarded, Mapping[KeyContents, str]]]:
     """A bookie with stream shop/orders, and a key of each kind."""
     async with guarded(tmp_path, auth=AUTH) as running:
         await prepared(running)
@@ -212,50 +219,50 @@ async def shop(tmp_path: Path) -> AsyncIterator[tuple[Guarded, Mapping[Kept, str
         yield (
             running,
             {
-                Kept.LEDGER: record,
-                Kept.NAMESPACE: f"{own}/streams/namespaces/shop",
-                Kept.QUOTA: f"{own}/tenants/quotas/shop",
-                Kept.STREAMS: f"{own}/streams/heads/shop",
-                Kept.HEAD: f"{own}/streams/heads/shop/orders",
-                Kept.SHARE: f"{record}/{uid}",  # behind the head, which says whose uid it is
-                Kept.DATA: f"{data}/replicas/1",
-                Kept.DATA_ROOT: data,
-                Kept.CURSOR: f"{data}/cursors/c",
+                KeyContents.LEDGER: record,
+                KeyContents.NAMESPACE: f"{own}/streams/namespaces/shop",
+                KeyContents.QUOTA: f"{own}/tenants/quotas/shop",
+                KeyContents.STREAMS: f"{own}/streams/heads/shop",
+                KeyContents.HEAD: f"{own}/streams/heads/shop/orders",
+                KeyContents.SHARE: f"{record}/{uid}",  # behind the head, which says whose uid it is
+                KeyContents.DATA: f"{data}/replicas/1",
+                KeyContents.DATA_ROOT: data,
+                KeyContents.CURSOR: f"{data}/cursors/c",
             },
         )
 
 
-def of_key(kept: Kept, use: KeyUse, key: str, value: bytes) -> KeyRequest:
+def of_key(kept: KeyContents, use: KeyUse, key: str, value: bytes) -> KeyRequest:
     """A request that makes this use of a key, and that is not carried out for the state of things where it can be."""
     old = 99
     match use:
         case KeyUse.READ:
-            return KeyRequest(Kind.GET, key)
+            return KeyRequest(RequestKind.GET, key)
         case KeyUse.LIST:
-            return KeyRequest(Kind.CHILDREN, key, limit=10)
+            return KeyRequest(RequestKind.CHILDREN, key, limit=10)
         case KeyUse.CREATE:
-            return KeyRequest(Kind.CHANGE, ops=(Create(key, value, kept is Kept.DATA),))
+            return KeyRequest(RequestKind.CHANGE, ops=(Create(key, value, kept is KeyContents.DATA),))
         case KeyUse.SET:
-            return KeyRequest(Kind.CHANGE, ops=(SetValue(key, value, old),))
-    return KeyRequest(Kind.CHANGE, ops=(Delete(key, old),))
+            return KeyRequest(RequestKind.CHANGE, ops=(SetValue(key, value, old),))
+    return KeyRequest(RequestKind.CHANGE, ops=(Delete(key, old),))
 
 
 @pytest.mark.parametrize("granted", SUBSETS, ids=lambda some: "+".join(sorted(some)) or "nothing")
-async def test_keys(shop: tuple[Guarded, Mapping[Kept, str]], granted: set[str]) -> None:
+async def test_keys(shop: tuple[Guarded, Mapping[KeyContents, str]], granted: set[str]) -> None:
     running, places = shop
-    assert set(places) == set(Kept)
+    assert set(places) == set(KeyContents)
     await grant(running, "token:ann", "shop", granted)
-    kinds = (Kept.LEDGER, Kept.HEAD, Kept.NAMESPACE, Kept.SHARE)
+    kinds = (KeyContents.LEDGER, KeyContents.HEAD, KeyContents.NAMESPACE, KeyContents.SHARE)
     values = {kept: (await running.store.keys.get(places[kept])).value for kept in kinds}
     async with metadata_session(running, await running.token("ann")) as keys:
-        await keys.ask(KeyRequest(Kind.GET, places[Kept.HEAD]))
+        await keys.ask(KeyRequest(RequestKind.GET, places[KeyContents.HEAD]))
         for kept, key in places.items():
             for use in KeyUse:
-                if (kept, use) == (Kept.LEDGER, KeyUse.CREATE):
-                    request = KeyRequest(Kind.LEDGER_CREATE, number=4711, value=values[kept])
-                elif (kept, use) == (Kept.SHARE, KeyUse.CREATE):
+                if (kept, use) == (KeyContents.LEDGER, KeyUse.CREATE):
+                    request = KeyRequest(RequestKind.LEDGER_CREATE, number=4711, value=values[kept])
+                elif (kept, use) == (KeyContents.SHARE, KeyUse.CREATE):
                     continue  # takes what the holder and the ledger's own stream take: tests/core/security
-                elif (kept, use) == (Kept.DATA_ROOT, KeyUse.DELETE):
+                elif (kept, use) == (KeyContents.DATA_ROOT, KeyUse.DELETE):
                     continue  # stays as long as the stream, whoever asks: tests/security/test_gate_uids.py
                 else:
                     request = of_key(kept, use, key, values.get(kept, b"{}"))
@@ -265,7 +272,7 @@ async def test_keys(shop: tuple[Guarded, Mapping[Kept, str]], granted: set[str])
 
 
 @pytest.mark.parametrize("granted", SUBSETS, ids=lambda some: "+".join(sorted(some)) or "nothing")
-async def test_ids(shop: tuple[Guarded, Mapping[Kept, str]], granted: set[str]) -> None:
+async def test_ids(shop: tuple[Guarded, Mapping[KeyContents, str]], granted: set[str]) -> None:
     """Whoever was granted anything may have an id for a new ledger; what there is, and which ids, is for operators."""
     running, places = shop
     await grant(running, "token:ann", "shop", granted)
@@ -273,11 +280,13 @@ async def test_ids(shop: tuple[Guarded, Mapping[Kept, str]], granted: set[str]) 
         for kind, use in OF_IDS.items():
             allowed = bool(granted) and use in (KeyUse.CREATE, KeyUse.READ)
             assert await keys.ask(KeyRequest(kind, number=0, limit=10)) == allowed, kind
-        for kind in (*OF_NOBODY, Kind.PING, Kind.SYNC, Kind.INSTANCE_ID):
+        for kind in (*OF_NOBODY, RequestKind.PING, RequestKind.SYNC, RequestKind.INSTANCE_ID):
             assert await keys.ask(KeyRequest(kind, number=7)), kind
-        assert await keys.ask(KeyRequest(Kind.VALUES, places[Kept.STREAMS], limit=10)) == ("read" in granted)
-        assert await keys.ask(KeyRequest(Kind.REMOVED, places[Kept.LEDGER])) == ("delete" in granted)
-        assert await keys.ask(KeyRequest(Kind.CLOSE))
+        assert await keys.ask(KeyRequest(RequestKind.VALUES, places[KeyContents.STREAMS], limit=10)) == (
+            "read" in granted
+        )
+        assert await keys.ask(KeyRequest(RequestKind.REMOVED, places[KeyContents.LEDGER])) == ("delete" in granted)
+        assert await keys.ask(KeyRequest(RequestKind.CLOSE))
 
 
 OF_LOGS = [{"append"}, {"read", "append"}, {"read", "delete"}, {"read", "append", "delete"}]

@@ -22,7 +22,7 @@ from buckram.core.entries.entry import Digest
 from buckram.core.tenants.audit import REFUSALS, REFUSED, AuditEvent
 from buckram.core.wire.messages import Add, Auth, GetBookieInfo, Read, WriteLac
 from buckram.errors import Code
-from buckram.metadata.service.packets import KeyRequest, Kind, encode_request
+from buckram.metadata.service.packets import KeyRequest, RequestKind, encode_request
 from buckram.metadata.tenants import TenantStore
 from buckram.runtime.net import local_sockets
 from buckram.runtime.net.runtime import production_runtime
@@ -168,7 +168,7 @@ async def test_what_comes_before_a_login(case: Case) -> None:
         assert case.only() == ("anonymous", "login", "bookie"), request
         await wire.close()
     wire = Wire(*await asyncio.open_connection("127.0.0.1", port), 2)
-    wire.writer.write(encode_request(1, KeyRequest(Kind.HELLO)))
+    wire.writer.write(encode_request(1, KeyRequest(RequestKind.HELLO)))
     assert await wire.drained()
     assert case.only() == ("anonymous", "login", "bookie")
     with pytest.raises(LoginRefused):

@@ -9,7 +9,7 @@ import pytest
 from tests.support.bookie_kit import CONFIG, memory_metadata
 from tests.support.polling import until
 
-from buckram.bookie.service.access import EntryAccess, Gate
+from buckram.bookie.service.access import ConnectionAccess, EntryAccess
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.owners import ABSENT, NOBODY, Owner, Owners
 from buckram.bookie.service.server import BookieServer
@@ -67,7 +67,7 @@ async def test_metadata_is_asked_again_whose_a_ledger_is_that_could_not_be_read(
     session = Session(ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), Welcoming(production_runtime(), CONFIG, NET))
     here, there = socket.socketpair()
     transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: session, here)
-    gate = Gate(access, session)
+    gate = ConnectionAccess(access, session)
     for count, ledger_id in enumerate((bad, good, absent), start=1):
         gate.add(session, AddRun(b"", 0, 0, ledger_id, 0, 1, KEY, 0, -1, 0))
         await until(lambda count=count: len(passed) == count)  # an unknown owner holds nothing up
@@ -97,7 +97,7 @@ async def test_who_read_an_id_before_it_had_a_ledger_does_not_make_it_nobodys() 
     session = Session(ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), Welcoming(production_runtime(), CONFIG, NET))
     here, there = socket.socketpair()
     transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: session, here)
-    gates = [Gate(access, session), Gate(access, session)]
+    gates = [ConnectionAccess(access, session), ConnectionAccess(access, session)]
     ledger_id = await store.allocate_ledger_id()
     gates[0].item(session, Incoming(Read(ledger_id, 0), ReplyContext(2, 2, OP_READ, ledger_id, 0)))
     await until(lambda: len(passed) == 1)
@@ -138,7 +138,7 @@ async def test_the_search_for_owners_goes_on_when_it_failed_with_anything(monkey
     session = Session(ServerProtocol(1 << 20), Budget(1 << 20, 1 << 20), Welcoming(production_runtime(), CONFIG, NET))
     here, there = socket.socketpair()
     transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: session, here)
-    Gate(access, session).add(session, AddRun(b"", 0, 0, ledger_id, 0, 1, KEY, 0, -1, 0))
+    ConnectionAccess(access, session).add(session, AddRun(b"", 0, 0, ledger_id, 0, 1, KEY, 0, -1, 0))
     await until(lambda: (owner := owners.get(ledger_id)) is not None and owner.namespace == "shop")
     assert len(looks) == 3
     await access.close()
@@ -159,7 +159,7 @@ async def test_a_long_poll_ends_when_its_client_expects_it_also_if_metadata_is_l
     transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: session, here)
     request = Read(ledger_id, LAST_ENTRY, previous_lac=3, timeout_ms=timeout_ms)
     began = access.now()
-    Gate(access, session).item(session, Incoming(request, ReplyContext(3, 3, OP_READ, ledger_id, 0)))
+    ConnectionAccess(access, session).item(session, Incoming(request, ReplyContext(3, 3, OP_READ, ledger_id, 0)))
     await until(lambda: access.now() > began + 0.03)
     owners.answers.set()
     await until(lambda: handled)

@@ -18,7 +18,7 @@ from tests.support.secure_kit import Files
 from buckram import connect
 from buckram.bookie.mixed_logins import check_others
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig, TlsConfig
 from buckram.core.security.acl import LOGIN_PROPERTY
@@ -48,7 +48,7 @@ class Cluster:
         os.makedirs(place, exist_ok=True)
         disk = LocalDisk(str(place), "inline")
         config = replace(CONFIG, admission="known", port=self.ports.get(number, 0), bookie_id=f"bookie-{number}")
-        door = Door(tls, auth) if tls.mode != "off" or auth.logins else None
+        door = ConnectionGate(tls, auth) if tls.mode != "off" or auth.logins else None
         made = Bookie(
             production_runtime(),
             disk,

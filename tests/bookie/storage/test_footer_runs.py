@@ -11,7 +11,7 @@ from buckram.bookie.storage.index import FooterBuilder, Place
 from buckram.bookie.storage.open_files import OpenFiles
 from buckram.bookie.storage.page_cache import PageCache
 from buckram.bookie.storage.segments import DirEntry, Footer, Segment, load_footer
-from buckram.core.storage.ledger_state import LedgerState
+from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import RUN_RECORD
 from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import Write
@@ -34,7 +34,7 @@ def footer_of(runs: dict[int, list[Place]]) -> Footer:
     builder = FooterBuilder(1, salt=7)
     for ledger, places in sorted(runs.items()):
         builder.add(ledger, b"".join(RUN_RECORD.pack(*place) for place in places), 100, 0)
-        builder.add_state(LedgerState(ledger, b"k" * 20))
+        builder.add_state(StoredLedgerState(ledger, b"k" * 20))
     for _ in builder.lay_out(LOG_END, FILE_BYTES, parts):
         pass
     file = disk.open("log", create=True, size=FILE_BYTES)

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from tests.support.store_kit import add, durable, open_store, read, settle, small_config, stored
 
-from buckram.bookie.storage.reserve import NAME, Reserve
+from buckram.bookie.storage.reserve import RESERVE_FILE, Reserve
 from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig
 from buckram.runtime.disk.memory import MemoryDisk
@@ -114,7 +114,7 @@ async def test_a_store_starts_on_a_full_disk_and_can_be_read(clean: bool, reserv
         await store._maintenance.close()
         disk = MemoryDisk(disk.model.worst_case())
     if not reserve:
-        disk.remove(NAME)  # as earlier releases leave it
+        disk.remove(RESERVE_FILE)  # as earlier releases leave it
     fill(disk)
     if not reserve:
         disk.model.total_bytes += 2000  # a superblock, and not one byte for a log file
@@ -160,7 +160,7 @@ async def test_a_reserve_is_as_large_as_there_is_room_for() -> None:
     assert not reserve.present
     disk.model.total_bytes = 20 << 10
     reserve.make()
-    assert disk.open(NAME).size() == 16 << 10
+    assert disk.open(RESERVE_FILE).size() == 16 << 10
     ran: list[int] = []
 
     def job() -> int:
@@ -173,7 +173,7 @@ async def test_a_reserve_is_as_large_as_there_is_room_for() -> None:
     assert reserve.present  # at once
     disk.model.total_bytes = 1 << 20
     reserve.make()
-    assert disk.open(NAME).size() == reserve.bytes
+    assert disk.open(RESERVE_FILE).size() == reserve.bytes
     reserve.give_up()
     disk.model.total_bytes = 0
     ran.clear()
@@ -195,7 +195,7 @@ def test_who_takes_the_room_that_is_free_for_a_moment_gets_little_of_it() -> Non
         fill(disk)  # somebody else, and the process may be killed here as well
 
     reserve.run(job)
-    left = disk.open(NAME).size()
+    left = disk.open(RESERVE_FILE).size()
     assert before * 31 // 32 <= left < before
     assert Reserve(disk, 2 << 20).present
 
@@ -216,14 +216,14 @@ def test_concurrent_writes_on_a_full_disk_both_use_the_reserve() -> None:
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(reserve.run, partial(writes, name)) for name in "ab"]:
             done.result(20)
-    assert {"a", "b", NAME} <= set(disk.names())
+    assert {"a", "b", RESERVE_FILE} <= set(disk.names())
 
 
 def test_a_reserve_that_somebody_removed_is_no_trouble() -> None:
     disk = MemoryDisk()
     reserve = Reserve(disk, 64 << 10)
     reserve.make()
-    disk.remove(NAME)
+    disk.remove(RESERVE_FILE)
     ran: list[int] = []
 
     def job() -> None:
@@ -232,7 +232,7 @@ def test_a_reserve_that_somebody_removed_is_no_trouble() -> None:
             raise OSError(errno.ENOSPC, "no room")
 
     reserve.run(job)
-    assert disk.open(NAME).size() == reserve.bytes
+    assert disk.open(RESERVE_FILE).size() == reserve.bytes
 
 
 async def test_the_log_leaves_the_reserve_to_what_frees_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from tests.support.soak import soak
 from buckram.bookie.storage.index import FooterBuilder, LedgerIndex, SegmentIndex, find_run
 from buckram.bookie.storage.page_cache import PageCache
 from buckram.bookie.storage.segments import Footer, Segment
-from buckram.core.storage.ledger_state import LedgerState
+from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import EVEN, PAGE, RUN_RECORD, open_trailer
 
 Adds = list[tuple[int, int, bool]]
@@ -23,7 +23,7 @@ FRAME = 100
 
 def filled(ledger: int, runs: Adds) -> tuple[LedgerIndex, dict[int, int]]:
     """A ledger_index and, per entry, where the frame of its newest copy begins."""
-    ledger_index = LedgerIndex(1, LedgerState(ledger, b"k" * 20))
+    ledger_index = LedgerIndex(1, StoredLedgerState(ledger, b"k" * 20))
     newest: dict[int, int] = {}
     for number, (first, count, even) in enumerate(runs):
         ledger_index.insert(first, count, number * 10_000, count * FRAME, even=even)

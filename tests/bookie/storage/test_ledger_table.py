@@ -14,7 +14,7 @@ from buckram.bookie.storage import ledger_listing
 from buckram.bookie.storage.ledger_table import LedgerTable, Losses, TableWriter, record_of
 from buckram.bookie.storage.page_cache import PageCache
 from buckram.bookie.storage.segments import Footer, Segment
-from buckram.core.storage.ledger_state import LedgerState
+from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import PAGE, open_trailer
 from buckram.runtime.disk.memory import MemoryDisk
 
@@ -32,7 +32,7 @@ class NoSegments:
         raise AssertionError("no footer is damaged here")
 
 
-def table_of(states: list[LedgerState]) -> Footer:
+def table_of(states: list[StoredLedgerState]) -> Footer:
     writer = TableWriter(7, 8)
     data = b"".join([*(writer.add(state.ledger_id, state.pack()[8:]) or b"" for state in states), writer.finish()])
     trailer = open_trailer(data[-PAGE:], 7, 8)
@@ -43,7 +43,7 @@ def table_of(states: list[LedgerState]) -> Footer:
 
 def test_a_table_of_any_size_is_found_again() -> None:
     for count in (0, 1, 41, 42, 43, 5000):
-        states = [LedgerState(3 * number, KEY, lac=number) for number in range(count)]
+        states = [StoredLedgerState(3 * number, KEY, lac=number) for number in range(count)]
         table = table_of(states)
         assert list(table.states()) == states
         assert list(table.states(3 * count // 2)) == [one for one in states if one.ledger_id > 3 * count // 2]
@@ -54,7 +54,7 @@ def test_a_table_of_any_size_is_found_again() -> None:
 
 def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
     table = LedgerTable(3, Losses(), NoSegments(), NoSegments())
-    table.file = table_of([LedgerState(number, KEY) for number in range(100)])
+    table.file = table_of([StoredLedgerState(number, KEY) for number in range(100)])
     kept = table.find(1)
     for number in range(2, 50):
         table.find(number)
@@ -66,7 +66,7 @@ def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
 def test_limbo_marks_records_older_than_the_loss() -> None:
     losses = Losses()
     table = LedgerTable(3, losses, NoSegments(), NoSegments())
-    table.file = table_of([LedgerState(1, KEY, born=0), LedgerState(2, KEY, born=1)])
+    table.file = table_of([StoredLedgerState(1, KEY, born=0), StoredLedgerState(2, KEY, born=1)])
     old, young = table.find(1), table.find(2)
     assert old is not None
     assert young is not None

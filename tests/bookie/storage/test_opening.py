@@ -12,7 +12,7 @@ from tests.support.store_kit import (
     small_config,
 )
 
-from buckram.bookie.storage.reserve import NAME as RESERVE
+from buckram.bookie.storage.reserve import RESERVE_FILE as RESERVE
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.superblock import NAME, Superblock, read_superblock
 from buckram.bookie.storage.tail_page import NAME as TAIL

@@ -26,7 +26,7 @@ from tests.support.store_kit import (
     stored,
 )
 
-from buckram.bookie.storage.position import Claim, Position
+from buckram.bookie.storage.position import Position, WitnessedPosition
 from buckram.bookie.storage.store import Store, StoreError
 from buckram.bookie.storage.tail_page import NAME as TAIL
 from buckram.bookie.storage.tail_page import TailPage, new_page, read_mark
@@ -210,11 +210,11 @@ async def _nothing() -> None:
 # -- a witness outside
 
 
-def claim_of(store: Store) -> Claim:
-    return Claim(store.incarnation, store.starts, store.position)
+def claim_of(store: Store) -> WitnessedPosition:
+    return WitnessedPosition(store.incarnation, store.starts, store.position)
 
 
-def open_with(disk: MemoryDisk, claim: Claim) -> Store:
+def open_with(disk: MemoryDisk, claim: WitnessedPosition) -> Store:
     return Store.open(disk, small_config(), NullStats(), random.Random(1), witness=claim)
 
 
@@ -245,7 +245,7 @@ async def test_a_directory_of_an_earlier_start_is_in_limbo_though_its_log_is_as_
     disk = MemoryDisk()
     store = open_store(disk)
     await store.close()
-    store = open_with(disk, Claim(store.incarnation, 5, Position(0, 0)))
+    store = open_with(disk, WitnessedPosition(store.incarnation, 5, Position(0, 0)))
     assert (store.limbo, store.starts) == (True, 6)
     await store.close()
 
@@ -267,7 +267,7 @@ async def test_a_claim_of_another_incarnation_or_one_that_is_met_says_nothing() 
     store = open_with(disk, claim)
     assert not store.limbo
     await store.close()
-    store = open_with(disk, Claim("another", 99, Position(99, 0)))
+    store = open_with(disk, WitnessedPosition("another", 99, Position(99, 0)))
     assert not store.limbo
     await store.close()
 

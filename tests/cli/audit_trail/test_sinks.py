@@ -15,7 +15,7 @@ from tests.support.polling import until
 
 from buckram.bookie.audit_log import AuditLog
 from buckram.cli.audit_trail import sinks
-from buckram.cli.audit_trail.sinks import Copies, FileSink, SyslogSink, copying, open_sink
+from buckram.cli.audit_trail.sinks import FileSink, SinkQueue, SyslogSink, copying, open_sink
 from buckram.core.tenants.audit_chain import ChainCheck
 from buckram.errors import ConfigError
 from buckram.runtime.net.runtime import production_runtime
@@ -135,7 +135,7 @@ async def test_syslog_gets_each_event_as_a_message(tmp_path: Path) -> None:
 
 
 async def test_a_daemon_that_is_away_is_tried_again(tmp_path: Path) -> None:
-    copies, events = Copies(SyslogSink(str(tmp_path / "log")), MemoryStats()), log()
+    copies, events = SinkQueue(SyslogSink(str(tmp_path / "log")), MemoryStats()), log()
     copies.add(events.event("token:alice", "delete", "a"))
     assert not await copies.write()
     assert len(copies) == 1

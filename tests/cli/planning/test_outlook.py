@@ -6,7 +6,7 @@ import pytest
 
 from buckram.cli.planning.growth import DAY_S
 from buckram.cli.planning.history import Sample, Space
-from buckram.cli.planning.outlook import Change, Outlook, outlook
+from buckram.cli.planning.outlook import Outlook, PlannedChange, outlook
 from buckram.cli.planning.picture import svg
 from buckram.errors import InvalidArgument
 
@@ -49,17 +49,17 @@ def test_the_reserve_is_not_used() -> None:
 
 
 def test_more_bookies_take_their_part() -> None:
-    found = outlook(samples(), 0, Change({"/r2": 2, "/r3": 2}, TB))
+    found = outlook(samples(), 0, PlannedChange({"/r2": 2, "/r3": 2}, TB))
     # 60 GB a day over eight bookies; r2 has now four, with 3000 GB free; r3 is empty.
     assert {one.rack: round(one.per_day / GB, 3) for one in found.racks} == {"/r1": 15, "/r2": 30, "/r3": 15}
     assert days(found)["/r1"] == pytest.approx(1000 / 15)
-    moved = outlook(samples(), 0, Change({"/r2": 2, "/r3": 2}, TB, rebalance=True))
+    moved = outlook(samples(), 0, PlannedChange({"/r2": 2, "/r3": 2}, TB, rebalance=True))
     assert {one.rack: one.used_bytes for one in moved.racks} == {"/r1": 500 * GB, "/r2": TB, "/r3": 500 * GB}
     assert "old copies are rebalanced" in moved.assumed
 
 
 def test_fewer_copies_fill_it_later() -> None:
-    found = outlook(samples(), 0, Change(copies=0.5))
+    found = outlook(samples(), 0, PlannedChange(copies=0.5))
     assert days(found)["/r2"] == pytest.approx(50)
 
 
@@ -81,11 +81,11 @@ def test_a_short_history_is_told() -> None:
     with pytest.raises(InvalidArgument, match="plan record"):
         outlook([], 0)
     with pytest.raises(InvalidArgument):
-        outlook(samples(), 0, Change({"/r1": 1}, 0))
+        outlook(samples(), 0, PlannedChange({"/r1": 1}, 0))
 
 
 def test_the_picture_has_each_rack() -> None:
-    text = svg(outlook([*samples(), *samples()[:1]], 0, Change({"<new>": 1}, TB)))
+    text = svg(outlook([*samples(), *samples()[:1]], 0, PlannedChange({"<new>": 1}, TB)))
     assert text.startswith("<svg")
     assert text.count("stroke-dasharray") == 3
     assert "&lt;new&gt;" in text

@@ -10,7 +10,7 @@ from buckram.core.cluster.history import (
     Confirmed,
     Contradiction,
     Memory,
-    Statement,
+    WitnessStatement,
     encode_history,
     encode_memory,
     encode_statement,
@@ -24,7 +24,7 @@ from buckram.errors import MalformedRecord
 from buckram.types import History
 
 NOW = History(3, "third")
-SAID = Statement("inc", 4, 17, 4096, 3, "third", "n1")
+SAID = WitnessStatement("inc", 4, 17, 4096, 3, "third", "n1")
 TOLD = Confirmed(9, SAID)
 MEMORY = Memory(NOW, 3, TOLD, "word", "third")
 

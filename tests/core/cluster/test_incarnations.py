@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from buckram.core.cluster.history import Judgement, Statement, encode_statement, parse_statement
+from buckram.core.cluster.history import Judgement, WitnessStatement, encode_statement, parse_statement
 from buckram.core.cluster.incarnations import Standing, decide, next_generation, why_removed, why_replaced
 
-MINE = Statement("mine", 4, 17, 4096, 3, "third", "n1", 2, 0)
+MINE = WitnessStatement("mine", 4, 17, 4096, 3, "third", "n1", 2, 0)
 OTHER = replace(MINE, incarnation="other")
 TRUSTED, ADOPTED, BEHIND = Judgement(), Judgement(adopt=True), Judgement("it went back")
 MEMBER, RETURNING, REPLACED, REMOVED = Standing.MEMBER, Standing.RETURNING, Standing.REPLACED, Standing.REMOVED
 
 
-def other(generation: int, epoch: int = 3) -> Statement:
+def other(generation: int, epoch: int = 3) -> WitnessStatement:
     return replace(OTHER, generation=generation, epoch=epoch)
 
 
@@ -57,8 +57,8 @@ def other(generation: int, epoch: int = 3) -> Statement:
     (MINE, other(1), BEHIND, False, True, RETURNING, "went back"),
 ])  # fmt: skip
 def test_who_it_is(
-    known: Statement | None,
-    found: Statement | None,
+    known: WitnessStatement | None,
+    found: WitnessStatement | None,
     past: Judgement,
     has_cookie: bool,
     restored: bool,
@@ -83,14 +83,14 @@ def test_who_it_is(
     (MINE, other(1), 3),
 ])  # fmt: skip
 def test_the_generation_grows_with_each_take_over(
-    known: Statement | None, found: Statement | None, generation: int
+    known: WitnessStatement | None, found: WitnessStatement | None, generation: int
 ) -> None:
     assert next_generation("mine", known, found) == generation
 
 
 def test_keys_of_earlier_releases_have_no_generation() -> None:
     record = b'{"incarnation": "i", "starts": 1, "seq": 2, "offset": 3, "epoch": 1, "restore": "r", "nonce": "n"}'
-    assert parse_statement("key", record) == Statement("i", 1, 2, 3, 1, "r", "n", 0, 0)
+    assert parse_statement("key", record) == WitnessStatement("i", 1, 2, 3, 1, "r", "n", 0, 0)
     assert parse_statement("key", encode_statement(MINE)) == MINE
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from buckram.core.db.backups import (
     Backup,
-    Kept,
+    BackupRecord,
     decode_kept,
     directory_of,
     encode_kept,
@@ -147,20 +147,20 @@ def test_the_newest_states_stay_and_what_is_written_down() -> None:
 @pytest.mark.parametrize(
     ("kept", "now", "due"),
     [
-        (Kept(), NOW, True),
-        (Kept(), None, True),
-        (Kept(NEWEST), NOW + HOUR - 1, False),
-        (Kept(NEWEST), NOW + HOUR, True),
-        (Kept(NEWEST), None, False),
-        (Kept(NEWEST, "the place is away"), NOW + 1, False),
-        (Kept(NEWEST._replace(place="other")), NOW, True),
-        (Kept(NEWEST._replace(place="other")), None, True),
-        (Kept(NEWEST._replace(time=NOW + HOUR - 1)), NOW, False),
-        (Kept(NEWEST._replace(time=NOW + HOUR)), NOW, True),
+        (BackupRecord(), NOW, True),
+        (BackupRecord(), None, True),
+        (BackupRecord(NEWEST), NOW + HOUR - 1, False),
+        (BackupRecord(NEWEST), NOW + HOUR, True),
+        (BackupRecord(NEWEST), None, False),
+        (BackupRecord(NEWEST, "the place is away"), NOW + 1, False),
+        (BackupRecord(NEWEST._replace(place="other")), NOW, True),
+        (BackupRecord(NEWEST._replace(place="other")), None, True),
+        (BackupRecord(NEWEST._replace(time=NOW + HOUR - 1)), NOW, False),
+        (BackupRecord(NEWEST._replace(time=NOW + HOUR)), NOW, True),
     ],
 )
 def test_a_backup_is_due_when_the_newest_is_old_and_nothing_is_while_the_time_is_in_doubt(
-    kept: Kept, now: int | None, due: bool
+    kept: BackupRecord, now: int | None, due: bool
 ) -> None:
     assert is_due(kept, POLICY, now, now) is due
 
@@ -173,7 +173,7 @@ def test_what_was_stamped_in_a_doubt_is_held_back_and_is_not_taken_for_one_to_co
 
 
 def test_what_is_written_down_comes_back() -> None:
-    for kept in (Kept(), Kept(NEWEST, "away", 5), Kept(None, "away", 5)):
+    for kept in (BackupRecord(), BackupRecord(NEWEST, "away", 5), BackupRecord(None, "away", 5)):
         assert decode_kept("k", encode_kept(kept)) == kept
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.db.turns import Turns
+from buckram.core.db.turns import RoundRobin
 
 
 def test_callers_have_turns_in_rotation_and_keep_their_own_order() -> None:
-    turns = Turns[str]()
+    turns = RoundRobin[str]()
     for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
         turns.add(item[0], item)
     assert turns.first == "a1"
@@ -18,7 +18,7 @@ def test_callers_have_turns_in_rotation_and_keep_their_own_order() -> None:
 
 
 def test_what_is_given_back_is_next_and_in_its_order() -> None:
-    turns = Turns[str]()
+    turns = RoundRobin[str]()
     for item in ("a1", "a2", "b1"):
         turns.add(item[0], item)
     taken = [turns.take() for _ in range(3)]
@@ -30,7 +30,7 @@ def test_what_is_given_back_is_next_and_in_its_order() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
 def test_nobody_waits_for_more_than_one_turn_of_each_other_caller(asked: list[tuple[str, bool]]) -> None:
-    turns, waiting, passed = Turns[int](), dict[str, list[int]](), dict[str, list[str]]()
+    turns, waiting, passed = RoundRobin[int](), dict[str, list[int]](), dict[str, list[str]]()
     for number, (caller, takes) in enumerate(asked):
         turns.add(caller, number)
         waiting.setdefault(caller, []).append(number)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.healing.balance import Balance, Space
+from buckram.core.healing.balance import Balance, BookieSpace
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.judge import breaches
 from buckram.core.placement.policy import PlacementPolicy
@@ -34,15 +34,15 @@ def closed(*ensembles: tuple[str, ...], entries: int = 100, size: int = 1000) ->
     )
 
 
-def balance(spaces: dict[str, Space], ledgers: list[LedgerMetadata], policy: PlacementPolicy = ANY) -> Balance:
+def balance(spaces: dict[str, BookieSpace], ledgers: list[LedgerMetadata], policy: PlacementPolicy = ANY) -> Balance:
     found = Balance(spaces, Topology(), 0.1)
     for ledger, metadata in enumerate(ledgers):
         found.add(ledger, metadata, policy)
     return found
 
 
-def equal(*names: str) -> dict[str, Space]:
-    return dict.fromkeys(names, Space(TERABYTE, TERABYTE))
+def equal(*names: str) -> dict[str, BookieSpace]:
+    return dict.fromkeys(names, BookieSpace(TERABYTE, TERABYTE))
 
 
 def test_an_empty_bookie_gets_its_share() -> None:
@@ -56,7 +56,11 @@ def test_an_empty_bookie_gets_its_share() -> None:
 
 
 def test_a_larger_disk_gets_more() -> None:
-    spaces = {"a": Space(TERABYTE, TERABYTE), "b": Space(TERABYTE, TERABYTE), "c": Space(TERABYTE, 2 * TERABYTE)}
+    spaces = {
+        "a": BookieSpace(TERABYTE, TERABYTE),
+        "b": BookieSpace(TERABYTE, TERABYTE),
+        "c": BookieSpace(TERABYTE, 2 * TERABYTE),
+    }
     found = balance(spaces, [closed(("a", "b")) for _ in range(40)])
     found.moves()
     assert found.even
@@ -70,15 +74,15 @@ def test_what_is_even_stays() -> None:
 
 
 def test_a_bookie_that_takes_nothing_is_only_emptied() -> None:
-    spaces = equal("a", "b", "c") | {"c": Space(TERABYTE, TERABYTE, taker=False)}
+    spaces = equal("a", "b", "c") | {"c": BookieSpace(TERABYTE, TERABYTE, taker=False)}
     assert balance(spaces, [closed(("a", "b")) for _ in range(9)]).moves() == []
-    moves = balance(spaces | {"d": Space(TERABYTE, TERABYTE)}, [closed(("a", "c")) for _ in range(9)]).moves()
+    moves = balance(spaces | {"d": BookieSpace(TERABYTE, TERABYTE)}, [closed(("a", "c")) for _ in range(9)]).moves()
     assert {move.target for move in moves} <= {"b", "d"}
     assert {move.source for move in moves} == {"a", "c"}
 
 
 def test_no_target_gets_more_than_it_has_room_for() -> None:
-    spaces = equal("a", "b") | {"c": Space(250_000, TERABYTE)}
+    spaces = equal("a", "b") | {"c": BookieSpace(250_000, TERABYTE)}
     moves = balance(spaces, [closed(("a", "b")) for _ in range(30)]).moves()
     assert sum(move.bytes for move in moves if move.target == "c") == 200_000
 

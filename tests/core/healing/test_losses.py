@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.healing.losses import Brake, Losses
+from buckram.core.healing.losses import HealingBrake, Losses
 
 SIX = [f"b{i}" for i in range(6)]
 
@@ -240,7 +240,7 @@ def test_resting_bookies_set_no_brake() -> None:
 
 
 def test_a_new_auditor_keeps_the_brake_until_a_bookie_is_back() -> None:
-    published = Brake(("b0", "b1"), "all 2 bookies of rack r0 went within 10 s")
+    published = HealingBrake(("b0", "b1"), "all 2 bookies of rack r0 went within 10 s")
     fresh = losses(registered=SIX[2:])
     assert fresh.brake() is None, "two of six are no reason by themselves"
     fresh.adopt(published)
@@ -254,7 +254,7 @@ def test_a_new_auditor_keeps_the_brake_until_a_bookie_is_back() -> None:
 
 def test_an_operators_word_ends_a_brake_of_an_earlier_auditor() -> None:
     fresh = losses(registered=SIX[2:])
-    fresh.adopt(Brake(("b0", "b1"), "all 2 bookies of rack r0 went within 10 s"))
+    fresh.adopt(HealingBrake(("b0", "b1"), "all 2 bookies of rack r0 went within 10 s"))
     fresh.allow(["b0", "b1"])
     assert fresh.brake() is None
     assert fresh.due(1000.0) == {"b0", "b1"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from buckram.core.healing.status import Reason, Waiting, Why, add_to_rows, named_rows, parse_waiting
+from buckram.core.healing.status import Reason, WaitingLedger, Why, add_to_rows, named_rows, parse_waiting
 from buckram.errors import MalformedRecord
 
 
@@ -11,13 +11,13 @@ def test_a_waiting_ledger_reads_back_as_it_was_written() -> None:
         Reason(Why.NO_GOOD_COPY, "entries 17 to 19 have no good copy", ((17, 19),)),
         Reason(Why.NO_BOOKIE, "start one more bookie"),
     )
-    waiting = Waiting(7, reasons, 1, "b1", 5)
+    waiting = WaitingLedger(7, reasons, 1, "b1", 5)
     assert parse_waiting("key", 7, waiting.encode()) == waiting
     assert waiting.lost == ((17, 19),)
 
 
 def test_reasons_of_later_releases_are_shown_as_they_are() -> None:
-    value = Waiting(7, (Reason(Why.OTHER, "because"),), 1, "b1", 5).encode().replace(b'"other"', b'"moonlight"')
+    value = WaitingLedger(7, (Reason(Why.OTHER, "because"),), 1, "b1", 5).encode().replace(b'"other"', b'"moonlight"')
     assert parse_waiting("key", 7, value).reasons == (Reason(Why.OTHER, "because"),)
 
 

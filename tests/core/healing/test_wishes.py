@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.healing.wishes import NOTHING, RENEW_S, Countdown, Wish, parse_wish
+from buckram.core.healing.wishes import NOTHING, RENEW_S, Countdown, OperatorRequest, parse_wish
 from buckram.errors import MalformedRecord
 
-REST = Wish(rest="one", rest_s=60.0)
+REST = OperatorRequest(rest="one", rest_s=60.0)
 
 
-@given(st.builds(Wish, st.booleans(), st.booleans(), st.text(), st.integers(0, 2**60), st.booleans()))
-def test_a_wish_is_read_as_it_was_written(wish: Wish) -> None:
+@given(st.builds(OperatorRequest, st.booleans(), st.booleans(), st.text(), st.integers(0, 2**60), st.booleans()))
+def test_a_wish_is_read_as_it_was_written(wish: OperatorRequest) -> None:
     assert parse_wish("k", wish.encode()) == wish
 
 
 def test_what_a_later_release_added_is_left_out() -> None:
-    assert parse_wish("k", b'{"readonly": true, "sing": 1}') == Wish(readonly=True)
+    assert parse_wish("k", b'{"readonly": true, "sing": 1}') == OperatorRequest(readonly=True)
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"7", b'{"leave": 1}', b'{"rate": true}', b'{"rest_s": "1"}', b"\xff"])
@@ -34,7 +34,7 @@ def test_what_weighs_most_is_shown() -> None:
     assert NOTHING.asked == ""
     assert replace(REST, readonly=True).asked == "maintenance"
     assert replace(REST, leave=True).asked == "drain"
-    assert Wish(readonly=True).asked == "readonly"
+    assert OperatorRequest(readonly=True).asked == "readonly"
 
 
 def test_a_maintenance_ends_by_itself() -> None:
@@ -87,4 +87,4 @@ def test_another_maintenance_counts_anew_and_one_that_is_taken_back_is_over() ->
 
 
 def test_records_are_json_that_people_can_read() -> None:
-    assert json.loads(Wish(leave=True, target="b2").encode())["target"] == "b2"
+    assert json.loads(OperatorRequest(leave=True, target="b2").encode())["target"] == "b2"

@@ -11,7 +11,7 @@ import pytest
 from scripts.states_page import alert_of
 
 from buckram.core.cluster.bookie_report import BookieReport, ExpiredToken
-from buckram.core.healing.losses import Brake
+from buckram.core.healing.losses import HealingBrake
 from buckram.core.health.facts import (
     BackupFacts,
     BookieFacts,
@@ -105,7 +105,7 @@ def rows_of_bookies() -> Iterator[BookieFacts]:
 
 
 def rows_of_facts() -> Iterator[Facts]:
-    brake = Brake(("b1", "b2"), "too many")
+    brake = HealingBrake(("b1", "b2"), "too many")
     queue = tuple(LackingLedger(n, state, "why", 9e9, n == 2) for n, state in enumerate(("queued", "lost", "waiting")))
     everything = tuple(Noted(name, "b1", "", VALUES, bookie) for name in TABLE for bookie in ("b1", ""))
     for bookie, accepted, doubted, ill in itertools.product(

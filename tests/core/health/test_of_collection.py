@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.core.cluster.bookie_report import BookieReport, Collected, Keeps, Kept
+from buckram.core.cluster.bookie_report import BookieReport, Collected, Keeps, KeptGarbage
 from buckram.core.health.facts import BookieFacts, Facts
 from buckram.core.health.findings import findings
 from buckram.core.health.of_collection import WAITING_BYTES, waiting_bytes
@@ -13,7 +13,7 @@ GB = WAITING_BYTES
 
 
 def collected(*kept: tuple[str, int | None]) -> Collected:
-    return Collected(0, 0, 0, tuple(Kept(kind, "", size, 1) for kind, size in kept))
+    return Collected(0, 0, 0, tuple(KeptGarbage(kind, "", size, 1) for kind, size in kept))
 
 
 def facts(*kept: tuple[str, int | None], total: int | None = 100 * GB, free: int | None = 80 * GB) -> Facts:

@@ -11,15 +11,15 @@ from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.security.access import KeyUse, OpenAccess
 from buckram.core.security.acl import PERMISSIONS, Acl
 from buckram.core.security.namespaces import (
+    ClusterKeys,
     Known,
     NamespaceRules,
-    Places,
     granted_name_of_ledger,
     namespace_of_ledger,
 )
 from buckram.core.security.principal import Principal
 
-PLACES = Places("/ledgers", "/buckram", lambda key: key.rpartition("/")[0] == "/ledgers/all")
+PLACES = ClusterKeys("/ledgers", "/buckram", lambda key: key.rpartition("/")[0] == "/ledgers/all")
 ALICE = Principal("token:alice")
 UID = "u" * 32
 READ, LIST, CREATE, SET, DELETE = KeyUse

@@ -8,38 +8,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.sql.statements import Kind, Statement, classify, is_single, placeholders, split
+from buckram.core.sql.statements import ClassifiedStatement, Kind, classify, is_single, placeholders, split
 
 
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
-        ("BEGIN", Statement(Kind.BEGIN, "deferred")),
-        ("begin transaction;", Statement(Kind.BEGIN, "deferred")),
-        ("BEGIN DEFERRED TRANSACTION", Statement(Kind.BEGIN, "deferred")),
-        ("-- first\nBEGIN /* now */ IMMEDIATE ;", Statement(Kind.BEGIN, "immediate")),
-        ("BEGIN EXCLUSIVE", Statement(Kind.BEGIN, "immediate")),
-        ("BEGIN TRANSACTION READONLY", Statement(Kind.BEGIN, "readonly")),
-        ("BEGIN READONLY", Statement(Kind.BEGIN, "readonly")),
-        ("COMMIT", Statement(Kind.COMMIT)),
-        ("END TRANSACTION", Statement(Kind.COMMIT)),
-        (";; ROLLBACK", Statement(Kind.ROLLBACK)),
-        ("ROLLBACK TRANSACTION TO SAVEPOINT Inner", Statement(Kind.ROLLBACK_TO, name="inner")),
-        ("ROLLBACK TO [Inner]", Statement(Kind.ROLLBACK_TO, name="inner")),
-        ("ROLLBACK TO savepoint", Statement(Kind.ROLLBACK_TO, name="savepoint")),
-        ('SAVEPOINT "a ""b"""', Statement(Kind.SAVEPOINT, name='a "b"')),
-        ("RELEASE SAVEPOINT x", Statement(Kind.RELEASE, name="x")),
-        ("RELEASE x", Statement(Kind.RELEASE, name="x")),
-        ("SELECT 'BEGIN'", Statement(Kind.OTHER)),
-        ("EXPLAIN COMMIT", Statement(Kind.OTHER)),
-        ("BEGIN NONSENSE", Statement(Kind.OTHER)),
-        ("COMMIT AND CHAIN", Statement(Kind.OTHER)),
-        ("'x'", Statement(Kind.OTHER)),
-        ("", Statement(Kind.EMPTY)),
-        (" ; -- nothing", Statement(Kind.EMPTY)),
+        ("BEGIN", ClassifiedStatement(Kind.BEGIN, "deferred")),
+        ("begin transaction;", ClassifiedStatement(Kind.BEGIN, "deferred")),
+        ("BEGIN DEFERRED TRANSACTION", ClassifiedStatement(Kind.BEGIN, "deferred")),
+        ("-- first\nBEGIN /* now */ IMMEDIATE ;", ClassifiedStatement(Kind.BEGIN, "immediate")),
+        ("BEGIN EXCLUSIVE", ClassifiedStatement(Kind.BEGIN, "immediate")),
+        ("BEGIN TRANSACTION READONLY", ClassifiedStatement(Kind.BEGIN, "readonly")),
+        ("BEGIN READONLY", ClassifiedStatement(Kind.BEGIN, "readonly")),
+        ("COMMIT", ClassifiedStatement(Kind.COMMIT)),
+        ("END TRANSACTION", ClassifiedStatement(Kind.COMMIT)),
+        (";; ROLLBACK", ClassifiedStatement(Kind.ROLLBACK)),
+        ("ROLLBACK TRANSACTION TO SAVEPOINT Inner", ClassifiedStatement(Kind.ROLLBACK_TO, name="inner")),
+        ("ROLLBACK TO [Inner]", ClassifiedStatement(Kind.ROLLBACK_TO, name="inner")),
+        ("ROLLBACK TO savepoint", ClassifiedStatement(Kind.ROLLBACK_TO, name="savepoint")),
+        ('SAVEPOINT "a ""b"""', ClassifiedStatement(Kind.SAVEPOINT, name='a "b"')),
+        ("RELEASE SAVEPOINT x", ClassifiedStatement(Kind.RELEASE, name="x")),
+        ("RELEASE x", ClassifiedStatement(Kind.RELEASE, name="x")),
+        ("SELECT 'BEGIN'", ClassifiedStatement(Kind.OTHER)),
+        ("EXPLAIN COMMIT", ClassifiedStatement(Kind.OTHER)),
+        ("BEGIN NONSENSE", ClassifiedStatement(Kind.OTHER)),
+        ("COMMIT AND CHAIN", ClassifiedStatement(Kind.OTHER)),
+        ("'x'", ClassifiedStatement(Kind.OTHER)),
+        ("", ClassifiedStatement(Kind.EMPTY)),
+        (" ; -- nothing", ClassifiedStatement(Kind.EMPTY)),
     ],
 )
-def test_kinds_of_statements(sql: str, expected: Statement) -> None:
+def test_kinds_of_statements(sql: str, expected: ClassifiedStatement) -> None:
     assert classify(sql) == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from buckram.core.sql.statements import Kind, Statement, classify
+from buckram.core.sql.statements import ClassifiedStatement, Kind, classify
 from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
 
 STATEMENTS = st.lists(
@@ -71,7 +71,7 @@ def test_states_are_those_of_sqlite(script: list[str]) -> None:
 
 def test_statements_after_a_lost_transaction_are_refused_until_rollback() -> None:
     caller = CallerTransaction()
-    caller.done(Statement(Kind.BEGIN, "deferred"), caller.plan(Statement(Kind.BEGIN, "deferred")))
+    caller.done(ClassifiedStatement(Kind.BEGIN, "deferred"), caller.plan(ClassifiedStatement(Kind.BEGIN, "deferred")))
     caller.lost("it took more than 5 s")
     assert not caller.autocommit
     for sql in ("UPDATE t SET x = 1", "COMMIT", "BEGIN"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.storage.ledger_state import STATE_SIZE, LedgerState, unpack_state
+from buckram.core.storage.ledger_state import STATE_SIZE, StoredLedgerState, unpack_state
 from buckram.core.storage.segment_format import (
     BLOCK_HEADER,
     DIR_RECORD,
@@ -82,7 +82,7 @@ def test_any_flipped_bit_of_header_or_payload_is_noticed() -> None:
 
 
 def test_frames_become_runs_and_states() -> None:
-    state = LedgerState(7, KEY, fenced=True, lac=5, explicit_lac=b"p" * 36)
+    state = StoredLedgerState(7, KEY, fenced=True, lac=5, explicit_lac=b"p" * 36)
     frames = [add_frame(7, 0, -1, b"a"), add_frame(7, 1, 0, b"bb"), state.frame(), add_frame(7, 2, 1), add_frame(8, 3)]
     payload = b"".join(frames)
     starts = [1000 + sum(map(len, frames[:n])) for n in range(6)]
@@ -138,7 +138,7 @@ def test_arbitrary_bytes_raise_nothing_but_corrupt(data: bytes) -> None:
 
 @given(
     st.builds(
-        LedgerState,
+        StoredLedgerState,
         st.integers(0, 2**63 - 1),
         st.binary(min_size=20, max_size=20),
         st.booleans(),
@@ -153,7 +153,7 @@ def test_arbitrary_bytes_raise_nothing_but_corrupt(data: bytes) -> None:
         st.booleans(),
     )
 )
-def test_states_come_back(state: LedgerState) -> None:
+def test_states_come_back(state: StoredLedgerState) -> None:
     """What is admitted is proven, also where an earlier release wrote it, which knew no such flag."""
     assert unpack_state(state.pack()) == replace(state, proven=state.proven or state.admitted)
     assert len(state.pack()) == STATE_SIZE

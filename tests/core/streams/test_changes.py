@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from buckram.core.streams.changes import (
+    HeadStep,
     LiveMoved,
-    Step,
     check_head,
     check_step,
     claimed,
@@ -51,7 +51,7 @@ def summary(records: int, *, append: int = 1000, txid: int = NO_TXID, snapshot: 
     return Summary(records, records, records * 10, append, append, append, append, txid, snapshot)
 
 
-def apply(head: Head, step: Step | None) -> Head:
+def apply(head: Head, step: HeadStep | None) -> Head:
     assert step is not None
     check_step("s", head, step.head)
     assert decode_head("k", encode_head(step.head)) == step.head

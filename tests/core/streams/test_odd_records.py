@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buckram.core.db.backups import Backup, Kept, decode_kept, encode_kept
+from buckram.core.db.backups import Backup, BackupRecord, decode_kept, encode_kept
 from buckram.core.streams.exports import Export, decode_export, encode_export
 from buckram.core.streams.head import (
     Fork,
@@ -26,8 +26,8 @@ from buckram.core.streams.head import (
     encode_page,
 )
 from buckram.core.streams.json_values import is_int64
-from buckram.core.streams.mirror_progress import Progress, parse_progress
-from buckram.core.streams.positions import Mark
+from buckram.core.streams.mirror_progress import MirrorProgress, parse_progress
+from buckram.core.streams.positions import PositionMark
 from buckram.errors import MalformedRecord
 from buckram.streams.read import cursors
 from buckram.streams.write.lease import Holder
@@ -37,15 +37,18 @@ HEAD = Head(
     "u", 1, writer=WriterInfo("w", "n", 1), policy={"roll_s": 5.0}, properties={"a": "b"}, tail=(ROW,), table=ROW,
     transactions={"a": Transaction(1, 2, 3, 4, "q", "p", ("o",), "t", 1, 1, "h")}, garbage=(7,),
     snapshots=(SnapshotRow(1, 2, 3, 4, "d", 5),), fork=Fork("a/b", "u", 1, True), mirror=Mirror("mirror", "c", "u", 1),
-    mark=Mark(1, 1, "d", 1, "r"),
+    mark=PositionMark(1, 1, "d", 1, "r"),
 )  # fmt: skip
 _BACKUP = Backup("uid", "place", "file", 1, 2, "digest", 3)
 RECORDS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "head": (lambda data: encode_head(decode_head("k", data)), encode_head(HEAD)),
     "page": (lambda data: encode_page(decode_page("k", data)), encode_page(Page(0, (ROW,)))),
     "export": (lambda data: encode_export(decode_export("k", data, 0)), encode_export(Export("/x", 1, (2,)))),
-    "backup": (lambda data: encode_kept(decode_kept("k", data)), encode_kept(Kept(_BACKUP, "why", 4))),
-    "progress": (lambda data: parse_progress("k", data), json.dumps(Progress(1, 2, 3, "why", 4)._asdict()).encode()),
+    "backup": (lambda data: encode_kept(decode_kept("k", data)), encode_kept(BackupRecord(_BACKUP, "why", 4))),
+    "progress": (
+        lambda data: parse_progress("k", data),
+        json.dumps(MirrorProgress(1, 2, 3, "why", 4)._asdict()).encode(),
+    ),
     "cursor": (lambda data: cursors._decode("k", data), b'{"offset": 1, "changed": 2}'),
     "lease": (lambda data: Holder.decode(data).encode(), Holder("n", "o", 1).encode()),
 }

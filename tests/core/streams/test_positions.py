@@ -10,14 +10,23 @@ from buckram.core.streams.batch import Record
 from buckram.core.streams.changes import marked
 from buckram.core.streams.head import Head, Mirror, decode_head, encode_head
 from buckram.core.streams.mirrors import MIRROR
-from buckram.core.streams.positions import Mark, Present, Seen, Verdict, compare, mark_of, record_digest, seen
+from buckram.core.streams.positions import (
+    PositionMark,
+    PositionVerdict,
+    PresentStream,
+    SeenRecord,
+    compare,
+    mark_of,
+    record_digest,
+    seen,
+)
 from buckram.errors import MirrorStream
 from buckram.types import History
 
 FIRST, RESTORED = History(1, "first"), History(2, "second")
 RECORD = Record(9, b"v", b"k", (("h", b"1"),), 5, 70, 3, "p", 4)
 MARK = mark_of(10, seen(RECORD), FIRST)
-NOW = Present(0, 20, False, 20, 90, RESTORED, seen(RECORD))
+NOW = PresentStream(0, 20, False, 20, 90, RESTORED, seen(RECORD))
 
 
 def test_a_digest_has_every_field_of_a_record() -> None:
@@ -42,43 +51,43 @@ def test_a_digest_has_every_field_of_a_record() -> None:
 @pytest.mark.parametrize(
     ("now", "verdict"),
     [
-        (NOW, Verdict.SAME),
-        (NOW._replace(before=Seen(70, "another")), Verdict.DIFFERS),
-        (NOW._replace(before=Seen(71, MARK.digest)), Verdict.DIFFERS),
-        (NOW._replace(end=9, sealed_end=9, before=None), Verdict.SHORTER),
-        (NOW._replace(end=9, sealed_end=9, before=None, history=FIRST), Verdict.SHORTER),
+        (NOW, PositionVerdict.SAME),
+        (NOW._replace(before=SeenRecord(70, "another")), PositionVerdict.DIFFERS),
+        (NOW._replace(before=SeenRecord(71, MARK.digest)), PositionVerdict.DIFFERS),
+        (NOW._replace(end=9, sealed_end=9, before=None), PositionVerdict.SHORTER),
+        (NOW._replace(end=9, sealed_end=9, before=None, history=FIRST), PositionVerdict.SHORTER),
         # A writer has more than is readable yet; after a restore it is nobody's.
-        (NOW._replace(end=9, sealed_end=5, live=True, before=None, history=FIRST), Verdict.SAME),
-        (NOW._replace(end=9, sealed_end=5, live=True, before=None), Verdict.SHORTER),
+        (NOW._replace(end=9, sealed_end=5, live=True, before=None, history=FIRST), PositionVerdict.SAME),
+        (NOW._replace(end=9, sealed_end=5, live=True, before=None), PositionVerdict.SHORTER),
         # The record was truncated: the time of the last one that was sealed, the snapshot there, or the history.
-        (NOW._replace(earliest=10, end=10, sealed_end=10, last_append=70, before=None), Verdict.SAME),
-        (NOW._replace(earliest=10, end=10, sealed_end=10, last_append=71, before=None), Verdict.DIFFERS),
-        (NOW._replace(earliest=10, before=None, proven=True), Verdict.SAME),
-        (NOW._replace(earliest=10, before=None), Verdict.UNKNOWN),
-        (NOW._replace(earliest=10, before=None, history=FIRST), Verdict.SAME),
-        (NOW._replace(earliest=10, before=None, history=History(7, "first")), Verdict.SAME),  # They were moved.
+        (NOW._replace(earliest=10, end=10, sealed_end=10, last_append=70, before=None), PositionVerdict.SAME),
+        (NOW._replace(earliest=10, end=10, sealed_end=10, last_append=71, before=None), PositionVerdict.DIFFERS),
+        (NOW._replace(earliest=10, before=None, proven=True), PositionVerdict.SAME),
+        (NOW._replace(earliest=10, before=None), PositionVerdict.UNKNOWN),
+        (NOW._replace(earliest=10, before=None, history=FIRST), PositionVerdict.SAME),
+        (NOW._replace(earliest=10, before=None, history=History(7, "first")), PositionVerdict.SAME),  # They were moved.
     ],
 )
-def test_a_position_is_compared_with_what_is_there(now: Present, verdict: Verdict) -> None:
+def test_a_position_is_compared_with_what_is_there(now: PresentStream, verdict: PositionVerdict) -> None:
     assert compare(MARK, now) is verdict
 
 
 def test_of_a_mirror_of_an_older_release_nothing_is_assumed() -> None:
-    mark = Mark(10, 70, "", -1, "")
-    assert compare(mark, NOW) is Verdict.SAME  # Its own retention took the record; the time is known.
-    assert compare(mark, NOW._replace(before=Seen(71, "x"))) is Verdict.DIFFERS
-    assert compare(mark, NOW._replace(earliest=10, before=None)) is Verdict.UNKNOWN
-    assert compare(mark, NOW._replace(earliest=10, before=None, history=History())) is Verdict.UNKNOWN
+    mark = PositionMark(10, 70, "", -1, "")
+    assert compare(mark, NOW) is PositionVerdict.SAME  # Its own retention took the record; the time is known.
+    assert compare(mark, NOW._replace(before=SeenRecord(71, "x"))) is PositionVerdict.DIFFERS
+    assert compare(mark, NOW._replace(earliest=10, before=None)) is PositionVerdict.UNKNOWN
+    assert compare(mark, NOW._replace(earliest=10, before=None, history=History())) is PositionVerdict.UNKNOWN
 
 
 def test_a_cluster_of_an_older_release_gets_its_first_history_without_a_restore() -> None:
     mark = mark_of(10, seen(RECORD), History())
-    assert compare(mark, NOW._replace(earliest=10, before=None, history=FIRST)) is Verdict.SAME
-    assert compare(mark, NOW._replace(earliest=10, before=None, history=RESTORED)) is Verdict.UNKNOWN
+    assert compare(mark, NOW._replace(earliest=10, before=None, history=FIRST)) is PositionVerdict.SAME
+    assert compare(mark, NOW._replace(earliest=10, before=None, history=RESTORED)) is PositionVerdict.UNKNOWN
 
 
 def test_where_nothing_was_copied_nothing_can_differ() -> None:
-    assert compare(mark_of(10, None, FIRST), NOW._replace(before=Seen(3, "x"))) is Verdict.SAME
+    assert compare(mark_of(10, None, FIRST), NOW._replace(before=SeenRecord(3, "x"))) is PositionVerdict.SAME
 
 
 def test_a_mirror_remembers_its_position_until_it_is_promoted() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from buckram.core.streams.changes import Step, check_head, check_step, rolled, truncated
+from buckram.core.streams.changes import HeadStep, check_head, check_step, rolled, truncated
 from buckram.core.streams.head import Head, Segment, SnapshotRow, Summary, decode_head, encode_head
-from buckram.core.streams.positions import Mark
+from buckram.core.streams.positions import PositionMark
 from buckram.core.streams.record_format import NO_TXID
 from buckram.core.streams.snapshots import is_published, leapt, published, spared
 from buckram.errors import InvariantViolation
@@ -55,9 +55,9 @@ def test_truncation_stops_at_what_a_snapshot_needs() -> None:
     assert truncated("n/m", after(10), 5, 100) is None
     head = after(10, 20, keep=3)
     assert spared(head) == 10
-    assert truncated("n/m", head, 15, 100) == Step(replace(head, earliest=10))
+    assert truncated("n/m", head, 15, 100) == HeadStep(replace(head, earliest=10))
     plain = replace(head, snapshots=None)
-    assert truncated("n/m", plain, 15, 100) == Step(replace(plain, earliest=15))
+    assert truncated("n/m", plain, 15, 100) == HeadStep(replace(plain, earliest=15))
     with pytest.raises(InvariantViolation, match="R8"):
         check_head("n/m", replace(head, earliest=11))
 
@@ -65,8 +65,8 @@ def test_truncation_stops_at_what_a_snapshot_needs() -> None:
 def test_a_mirror_goes_on_at_a_snapshot_beyond_its_end_with_a_gap_below() -> None:
     summary = Summary(5, 4, 50, 1, 2, 1, 2, NO_TXID, -1)
     head = replace(EMPTY, tail=(Segment(0, 1, 0, 0, summary),), end=5)
-    assert leapt("n/m", head, row(5), Mark(5, 2, "d", 1, "")) is None
-    mark = Mark(9, 77, "d", 1, "")
+    assert leapt("n/m", head, row(5), PositionMark(5, 2, "d", 1, "")) is None
+    mark = PositionMark(9, 77, "d", 1, "")
     gone_on = leapt("n/m", head, row(9), mark)
     assert gone_on is not None
     assert (gone_on.earliest, gone_on.end, gone_on.snapshots) == (9, 9, (row(9),))

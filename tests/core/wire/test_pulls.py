@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.client import ClientProtocol
-from buckram.core.wire.context import OP_PULL, BadPacket, Refused, ReplyContext
+from buckram.core.wire.context import OP_PULL, BadPacket, RefusedRequest, ReplyContext
 from buckram.core.wire.frames import frame
 from buckram.core.wire.located import Extent, Located
 from buckram.core.wire.messages import Pull, PullReply
@@ -29,10 +29,10 @@ PULL = Pull(7, 5, 4, KEY, DigestType.CRC32C, "bookie-ü:3181", Located("/data", 
 I64 = st.integers(0, 2**63 - 1)
 
 
-def decoded(packet: bytes) -> Pull | Refused:
+def decoded(packet: bytes) -> Pull | RefusedRequest:
     request, context = wire_v2.decode_request(packet)
     assert context[:3] == (2, 2, OP_PULL)
-    assert isinstance(request, Pull | Refused)
+    assert isinstance(request, Pull | RefusedRequest)
     return request
 
 
@@ -80,17 +80,17 @@ def test_replies_come_back(code: Code) -> None:
     ],
 )  # fmt: skip
 def test_places_that_are_not_those_of_the_entries_are_refused(wrong: Pull) -> None:
-    assert decoded(wire_v2.encode_request(wrong, 1)[4:]) == Refused(Code.BAD_REQUEST)
+    assert decoded(wire_v2.encode_request(wrong, 1)[4:]) == RefusedRequest(Code.BAD_REQUEST)
 
 
 def test_numbers_and_texts_that_are_none_are_refused() -> None:
     packet = wire_v2.encode_request(PULL, 1)[4:]
     kind = packet.index(KEY) - 2
-    assert decoded(packet[:kind] + struct.pack(">H", 77) + packet[kind + 2 :]) == Refused(Code.BAD_REQUEST)
-    assert decoded(packet.replace("ü".encode(), b"\xff\xff")) == Refused(Code.BAD_REQUEST)
+    assert decoded(packet[:kind] + struct.pack(">H", 77) + packet[kind + 2 :]) == RefusedRequest(Code.BAD_REQUEST)
+    assert decoded(packet.replace("ü".encode(), b"\xff\xff")) == RefusedRequest(Code.BAD_REQUEST)
     at = packet.index(b"{")
     for places in (b"", b"{}", b"[]", b"\xff", b"[" * 100_000, json.dumps({"directory": 1}).encode()):
-        assert decoded(packet[:at] + places) == Refused(Code.BAD_REQUEST)
+        assert decoded(packet[:at] + places) == RefusedRequest(Code.BAD_REQUEST)
     with pytest.raises(BadPacket, match="50"):
         wire_v2.decode_request(packet[:50])
     for wrong in (replace(PULL, master_key=b"short"), replace(PULL, source="x" * 70_000)):

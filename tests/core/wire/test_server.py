@@ -14,7 +14,15 @@ from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import AddRun, ack_frames, frame_add
-from buckram.core.wire.context import OP_ADD, OP_FORCE, OP_LIST_ENTRIES, OP_READ, OP_READ_LAC, OP_WRITE_LAC, Refused
+from buckram.core.wire.context import (
+    OP_ADD,
+    OP_FORCE,
+    OP_LIST_ENTRIES,
+    OP_READ,
+    OP_READ_LAC,
+    OP_WRITE_LAC,
+    RefusedRequest,
+)
 from buckram.core.wire.frames import frame
 from buckram.core.wire.messages import (
     Add,
@@ -288,7 +296,7 @@ def test_reads_that_come_together_are_what_each_of_them_is_alone(frames: list[by
         except wire_v2.BadPacket as error:
             expected.append(Close(str(error)))
             break
-        refused = isinstance(request, Refused)
+        refused = isinstance(request, RefusedRequest)
         expected.append(Ready(encode_error(context, request.code)) if refused else Incoming(request, context))
     server, stream, items = ServerProtocol(LIMIT), b"".join(frames), list[Item]()
     for step in itertools.cycle(steps):

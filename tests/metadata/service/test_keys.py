@@ -15,7 +15,7 @@ from buckram.core.security.principal import Principal
 from buckram.errors import AccessRefused, MetadataUnavailable, NoSuchKey, WrongCluster
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.service.keys import ServiceKeys
-from buckram.metadata.service.packets import KeyRequest, Kind
+from buckram.metadata.service.packets import KeyRequest, RequestKind
 from buckram.metadata.service.uri import ServiceUri
 from buckram.metadata.store import TreeStore
 from buckram.seams import MetadataStore
@@ -192,14 +192,14 @@ async def test_every_operation_is_authorised_before_it_reaches_the_store(tree: T
             *(
                 lambda request=request: keys.ask(request)
                 for request in (
-                    KeyRequest(Kind.ALLOCATE),
-                    KeyRequest(Kind.NEXT_ID),
-                    KeyRequest(Kind.RAISE_NEXT_ID, number=1),
-                    KeyRequest(Kind.LEDGERS, limit=1),
-                    KeyRequest(Kind.RECORDS, limit=1),
-                    KeyRequest(Kind.REMOVED, "/theirs"),
-                    KeyRequest(Kind.STRAYS),
-                    KeyRequest(Kind.LEDGER_CREATE, number=1),
+                    KeyRequest(RequestKind.ALLOCATE),
+                    KeyRequest(RequestKind.NEXT_ID),
+                    KeyRequest(RequestKind.RAISE_NEXT_ID, number=1),
+                    KeyRequest(RequestKind.LEDGERS, limit=1),
+                    KeyRequest(RequestKind.RECORDS, limit=1),
+                    KeyRequest(RequestKind.REMOVED, "/theirs"),
+                    KeyRequest(RequestKind.STRAYS),
+                    KeyRequest(RequestKind.LEDGER_CREATE, number=1),
                 )
             ),
         ]

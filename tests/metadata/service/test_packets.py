@@ -32,9 +32,9 @@ from buckram.metadata.service.packets import (
     Event,
     KeyReply,
     KeyRequest,
-    Kind,
     Names,
     Refusal,
+    RequestKind,
     Welcome,
     decode_reply,
     decode_request,
@@ -55,18 +55,29 @@ ops = st.one_of(
     st.builds(CheckVersion, texts, numbers),
 )
 requests = st.one_of(
-    st.builds(lambda key, number: KeyRequest(Kind.HELLO, key, number=number), texts, numbers),
-    st.builds(lambda key, watch: KeyRequest(Kind.GET, key, watch=watch), texts, st.booleans()),
+    st.builds(lambda key, number: KeyRequest(RequestKind.HELLO, key, number=number), texts, numbers),
+    st.builds(lambda key, watch: KeyRequest(RequestKind.GET, key, watch=watch), texts, st.booleans()),
     st.builds(
-        lambda key, after, limit, watch: KeyRequest(Kind.CHILDREN, key, after, limit, watch),
+        lambda key, after, limit, watch: KeyRequest(RequestKind.CHILDREN, key, after, limit, watch),
         texts, texts, st.integers(0, 2**32 - 1), st.booleans(),
     ),
-    st.builds(lambda found: KeyRequest(Kind.CHANGE, ops=tuple(found)), st.lists(ops, max_size=5)),
+    st.builds(lambda found: KeyRequest(RequestKind.CHANGE, ops=tuple(found)), st.lists(ops, max_size=5)),
     st.builds(
-        lambda number, value, watch: KeyRequest(Kind.LEDGER_CREATE, number=number, value=value, watch=watch),
+        lambda number, value, watch: KeyRequest(RequestKind.LEDGER_CREATE, number=number, value=value, watch=watch),
         numbers, st.binary(max_size=50), st.booleans(),
     ),
-    st.sampled_from([KeyRequest(kind) for kind in (Kind.SYNC, Kind.PING, Kind.CLOSE, Kind.ALLOCATE, Kind.STRAYS)]),
+    st.sampled_from(
+        [
+            KeyRequest(kind)
+            for kind in (
+                RequestKind.SYNC,
+                RequestKind.PING,
+                RequestKind.CLOSE,
+                RequestKind.ALLOCATE,
+                RequestKind.STRAYS,
+            )
+        ]
+    ),
 )  # fmt: skip
 values = st.builds(KeyValue, st.binary(max_size=50), numbers, st.booleans())
 replies = st.one_of(
@@ -106,7 +117,7 @@ def test_a_request_that_was_cut_or_has_more_is_refused(request: KeyRequest, data
 
 @given(st.binary(max_size=200))
 def test_random_fields_are_a_value_or_refused(fields: bytes) -> None:
-    head = encode_request(1, KeyRequest(Kind.SYNC))[PREFIX_BYTES:-1]
+    head = encode_request(1, KeyRequest(RequestKind.SYNC))[PREFIX_BYTES:-1]
     for decode in (decode_request, decode_reply):
         for packet in (head + fields, fields):
             try:
@@ -116,15 +127,15 @@ def test_random_fields_are_a_value_or_refused(fields: bytes) -> None:
 
 
 def test_counts_of_a_peer_allocate_nothing() -> None:
-    head = encode_request(1, KeyRequest(Kind.SYNC))[PREFIX_BYTES:-1]
+    head = encode_request(1, KeyRequest(RequestKind.SYNC))[PREFIX_BYTES:-1]
     with pytest.raises(BadPacket, match="limit is 10000"):
-        decode_request(head + bytes((Kind.CHANGE,)) + b"\xff\xff\xff\xff")
+        decode_request(head + bytes((RequestKind.CHANGE,)) + b"\xff\xff\xff\xff")
     with pytest.raises(BadPacket, match="within a field"):
         decode_reply(head + b"\0\5\0\xff\xff\xff\xff")
 
 
 def test_events_have_no_request() -> None:
-    event = Event(Kind.VALUE_CHANGED, "/a/b")
+    event = Event(RequestKind.VALUE_CHANGED, "/a/b")
     assert decode_reply(encode_event(event)[PREFIX_BYTES:]) == (0, event)
 
 

@@ -220,7 +220,7 @@ MUTANTS = (
     TestMutant(
         "db-earlier-leadership",
         "a call that came under an earlier leadership is executed",
-        edited(("buckram.state.db.writer:Writer._execute", "if waiting.leader is not leader:", "if False:")),
+        edited(("buckram.state.db.writer:WriteQueue._execute", "if waiting.leader is not leader:", "if False:")),
         (_TOKENS + "test_what_was_asked_of_an_earlier_leadership_is_not_executed",),
     ),
     TestMutant(
@@ -290,14 +290,14 @@ MUTANTS = (
     TestMutant(
         "db-turns-not-in-rotation",
         "a caller who asks again and again has all turns before the next one has any",
-        edited(("buckram.core.db.turns:Turns.take", "self._queues.move_to_end(caller)", "pass")),
+        edited(("buckram.core.db.turns:RoundRobin.take", "self._queues.move_to_end(caller)", "pass")),
         (_WRITING + "test_who_asks_again_and_again_does_not_hold_others",),
     ),
     TestMutant(
         "hrana-token-of-a-commit-lost",
         "the token that a stream was given is not that of its transaction's commit",
         edited(
-            ("buckram.sql.session:Session._inside", "transaction.commit(token=self._token)", "transaction.commit()")
+            ("buckram.sql.session:SqlSession._inside", "transaction.commit(token=self._token)", "transaction.commit()")
         ),
         (_REPEATS + "test_a_function_gives_the_token_where_a_driver_has_no_headers",),
     ),
@@ -412,7 +412,13 @@ MUTANTS = (
     TestMutant(
         "leaders-are-believed",
         "requests are sent on to whatever address the leader of a database announces",
-        edited(("buckram.serve.hrana.others:Others._is_shown", "return address in self._known", "return True")),
+        edited(
+            (
+                "buckram.serve.hrana.others:DatabaseServerRegistry._is_shown",
+                "return address in self._known",
+                "return True",
+            )
+        ),
         ("tests/serve/hrana/test_forwarding.py::test_nothing_is_sent_where_no_server_of_the_cluster_is",),
     ),
     TestMutant(

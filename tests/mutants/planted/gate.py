@@ -92,7 +92,13 @@ MUTANTS = (
     TestMutant(
         "gate-births-of-others",
         "a tenant creates a ledger without a birth of its own",
-        edited(("buckram.core.security.records:creation_refusal", "if not is_certain(birth_of(record)):", "if False:")),
+        edited(
+            (
+                "buckram.core.security.records:record_creation_refusal",
+                "if not is_certain(birth_of(record)):",
+                "if False:",
+            )
+        ),
         (f"{_LEDGERS}test_a_ledger_has_a_birth_of_its_own[sqlite-]",),
     ),
     TestMutant(

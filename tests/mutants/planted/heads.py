@@ -27,7 +27,7 @@ MUTANTS = (
         "whoever may append makes a fork of a stream that nobody completes, and a janitor deletes it",
         edited(
             (
-                "buckram.core.security.heads:change_refusal",
+                "buckram.core.security.heads:head_change_refusal",
                 "if after.incomplete and not before.incomplete:",
                 "if False:",
             )
@@ -38,14 +38,20 @@ MUTANTS = (
         "gate-deletion-taken-back",
         "a stream of which some is deleted can be used again",
         edited(
-            ("buckram.core.security.heads:change_refusal", "if before.deleting and not after.deleting:", "if False:")
+            (
+                "buckram.core.security.heads:head_change_refusal",
+                "if before.deleting and not after.deleting:",
+                "if False:",
+            )
         ),
         (f"{_HEADS}test_a_stream_that_is_being_deleted_stays_so[sqlite]",),
     ),
     TestMutant(
         "gate-uids-of-parts",
         "the data of a stream are below those of another one",
-        edited(("buckram.core.security.heads:creation_refusal", "if _UID.fullmatch(head.uid) is None:", "if False:")),
+        edited(
+            ("buckram.core.security.heads:head_creation_refusal", "if _UID.fullmatch(head.uid) is None:", "if False:")
+        ),
         (f"{_HEADS}test_a_uid_is_one_part_of_a_path[sqlite-a b]",),
     ),
     TestMutant(
@@ -134,14 +140,18 @@ MUTANTS = (
     TestMutant(
         "told-of-any-ledger",
         "a tenant notes ledgers of others, and takes all places of notes",
-        edited(("buckram.bookie.service.told:check_told", "await judge.check(key, KeyUse.SET,", "_ = (")),
+        edited(("buckram.bookie.service.told:check_healing_report", "await judge.check(key, KeyUse.SET,", "_ = (")),
         (f"{_TOLD}test_who_writes_a_ledger_says_who_lacks_entries_of_it[sqlite]",),
     ),
     TestMutant(
         "told-by-anybody",
         "a tenant takes back what another one told of a slow bookie",
         edited(
-            ("buckram.bookie.service.told:check_told", "elif not (await store.keys.get(op.key)).owned:", "elif False:")
+            (
+                "buckram.bookie.service.told:check_healing_report",
+                "elif not (await store.keys.get(op.key)).owned:",
+                "elif False:",
+            )
         ),
         (f"{_TOLD}test_what_a_client_says_of_slow_bookies_is_its_own_and_goes_with_it[sqlite]",),
     ),

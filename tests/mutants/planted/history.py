@@ -93,25 +93,27 @@ MUTANTS = (
     TestMutant(
         "history-brake-off",
         "any number of ledgers is deleted without confirmation",
-        edited(("buckram.bookie.brake:Brake.released", " and vanished[one] <= most", "")),
+        edited(("buckram.bookie.brake:DeletionLimits.released", " and vanished[one] <= most", "")),
         (_WITNESS + "test_very_many_at_once_wait_for_a_word_that_counts_once",),
     ),
     TestMutant(
         "history-word-counts-twice",
         "a confirmation to collect counts more than once",
-        edited(("buckram.bookie.brake:Brake.released", "word and word != self._witness.memory.collected", "word")),
+        edited(
+            ("buckram.bookie.brake:DeletionLimits.released", "word and word != self._witness.memory.collected", "word")
+        ),
         (_WITNESS + "test_very_many_at_once_wait_for_a_word_that_counts_once",),
     ),
     TestMutant(
         "history-unreviewed-collected",
         "garbage collection goes on after a restore that no operator reviewed",
-        edited(("buckram.bookie.brake:Brake.released", "if reviewed and ", "if ")),
+        edited(("buckram.bookie.brake:DeletionLimits.released", "if reviewed and ", "if ")),
         (_WITNESS + "test_after_a_restore_nothing_goes_until_somebody_looked",),
     ),
     TestMutant(
         "history-unknown-ids-collected",
         "ledgers with ids that the store never issued are deleted",
-        edited(("buckram.bookie.brake:Brake._given", "if one >= below:", "if False:")),
+        edited(("buckram.bookie.brake:DeletionLimits._given", "if one >= below:", "if False:")),
         (_WITNESS + "test_ids_that_the_store_never_gave_are_kept",),
     ),
     TestMutant(
@@ -138,7 +140,7 @@ MUTANTS = (
     TestMutant(
         "history-epoch-of-bookies-ignored",
         "a client goes on with a store of an older epoch than its bookies'",
-        edited(("buckram.client.shared.past:Past._judge", "if now.epoch < self.epoch:", "if False:")),
+        edited(("buckram.client.shared.past:StoreHistory._judge", "if now.epoch < self.epoch:", "if False:")),
         (_CLIENT + "test_a_client_refuses_metadata_older_than_bookies_have_seen[memory]",),
     ),
     TestMutant(

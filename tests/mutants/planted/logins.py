@@ -53,7 +53,7 @@ MUTANTS = (
         "withdrawn-stays-connected",
         "connections of a withdrawn certificate go on",
         edited(
-            ("buckram.bookie.service.guard:Guard._sweep", "one.certificate is not None", "False"),
+            ("buckram.bookie.service.guard:BookieSecurity._sweep", "one.certificate is not None", "False"),
         ),
         (f"{_LOGIN}::test_a_withdrawn_certificate_is_refused_and_ends_its_connections",),
         slow=True,
@@ -62,7 +62,7 @@ MUTANTS = (
         "withdrawn-comes-back",
         "a withdrawn certificate logs in again, until the next look at all connections",
         edited(
-            ("buckram.bookie.service.door:Door._secured", "if self.guard is not None and", "if False and"),
+            ("buckram.bookie.service.door:ConnectionGate._secured", "if self.guard is not None and", "if False and"),
         ),
         (f"{_LOGIN}::test_a_withdrawn_certificate_is_refused_and_ends_its_connections",),
     ),

@@ -44,7 +44,9 @@ MUTANTS = (
     TestMutant(
         "owned-told-to-nobody",
         "a server that comes upon another stream's ledger leaves no note of it",
-        edited(("buckram.streams.shared.owned:told", "if await leave_foreign_note(store, note):", "if False:")),
+        edited(
+            ("buckram.streams.shared.owned:report_foreign", "if await leave_foreign_note(store, note):", "if False:")
+        ),
         (_OWNED + "test_what_is_found_is_told_once_an_hour_and_taken_back_by_a_check",),
     ),
     TestMutant(

@@ -16,7 +16,7 @@ MUTANTS = (
         "readers ask a slow replica as often as the others",
         edited(
             (
-                "buckram.client.shared.recent:Recent.quick_first",
+                "buckram.client.shared.recent:RecentBookies.quick_first",
                 "return quick_first(members, now, (self.reads, self.batches))",
                 "return members",
             )

@@ -93,7 +93,7 @@ MUTANTS = (
     TestMutant(
         "shelf-keeps-failures",
         "what could not be opened once is never opened again while it is asked for",
-        edited(("buckram.runtime.net.shelf:Shelf._taken", "if place.failed:", "if False:")),
+        edited(("buckram.runtime.net.shelf:HandleCache._taken", "if place.failed:", "if False:")),
         ("tests/state/db/test_shelf.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
     ),
 )

@@ -263,7 +263,13 @@ MUTANTS = (
     TestMutant(
         "relay-once",
         "a request is not sent again when its gateway dies",
-        edited(("buckram.spark.relay_gateways:Gateways.ask", "except OSError as", "except ConnectionRefusedError as")),
+        edited(
+            (
+                "buckram.spark.relay_gateways:GatewayFailover.ask",
+                "except OSError as",
+                "except ConnectionRefusedError as",
+            )
+        ),
         ("tests/spark/test_relay.py::test_a_body_that_is_under_way_is_sent_to_the_gateway_that_is_left",),
     ),
     TestMutant(
@@ -319,7 +325,7 @@ MUTANTS = (
         "bytes that were read before the gateway died come twice",
         edited(
             (
-                "buckram.spark.relay_gateways:Gateways.rest",
+                "buckram.spark.relay_gateways:GatewayFailover.rest",
                 "piece[len(piece) - (at - done) :] if at - done < len(piece) else piece",
                 "piece",
             )
@@ -331,7 +337,7 @@ MUTANTS = (
         "the rest of a file is that of another one",
         edited(
             (
-                "buckram.spark.relay_gateways:Gateways.rest",
+                "buckram.spark.relay_gateways:GatewayFailover.rest",
                 '(head.get("content-length"), head.get("etag")) != (size, tag)',
                 "False",
             )
@@ -347,7 +353,7 @@ MUTANTS = (
     TestMutant(
         "relay-nobody",
         "a request goes on when nobody waits for its answer",
-        edited(("buckram.spark.relay_gateways:Gateways._ask_one", "if request.gone():", "if False:")),
+        edited(("buckram.spark.relay_gateways:GatewayFailover._ask_one", "if request.gone():", "if False:")),
         ("tests/spark/test_relay.py::test_what_is_asked_by_one_that_is_gone_is_not_sent_again",),
     ),
     TestMutant(
@@ -409,7 +415,7 @@ MUTANTS = (
         "a sink does not look at the header in which a server says its history",
         edited(
             (
-                "buckram.spark.db_writing:Server._ask",
+                "buckram.spark.db_writing:RemoteServer._ask",
                 'self._history = answer.headers.get(HISTORY_HEADER, "")',
                 "pass",
             )

@@ -12,13 +12,13 @@ MUTANTS = (
     TestMutant(
         "quota-holds-recovery",
         "recovery adds wait for the rate of their namespace, or are refused where it is full",
-        edited(("buckram.bookie.service.turnstile:Turnstile._look", "if is_urgent(run):", "if False:")),
+        edited(("buckram.bookie.service.turnstile:RateLimiter._look", "if is_urgent(run):", "if False:")),
         (_TURNSTILE + "test_clients_that_know_no_quotas_are_told_that_they_may_not",),
     ),
     TestMutant(
         "quota-unauthorized-to-ours",
         "our clients get UNAUTHORIZED for a full namespace",
-        edited(("buckram.bookie.service.turnstile:Turnstile._refuse", "said is not None and", "said is None and")),
+        edited(("buckram.bookie.service.turnstile:RateLimiter._refuse", "said is not None and", "said is None and")),
         (_TURNSTILE + "test_a_full_namespace_is_refused_by_name_and_amount_until_something_is_deleted",),
     ),
     TestMutant(
@@ -32,7 +32,7 @@ MUTANTS = (
         "a namespace that uses much goes on at full speed while a small one waits",
         edited(
             (
-                "buckram.bookie.service.giving_way:GivingWay._look",
+                "buckram.bookie.service.giving_way:TenantPacer._look",
                 "self._headroom.look(now, elapsed, seen, took_s)",
                 "pass",
             )
@@ -46,7 +46,7 @@ MUTANTS = (
         "a namespace that competes fills the disk's queue",
         edited(
             (
-                "buckram.bookie.service.turnstile:Turnstile._has_room",
+                "buckram.bookie.service.turnstile:RateLimiter._has_room",
                 "return tenant.in_flight < FLIGHT_BYTES or now >= self._mixed_until",
                 "return True",
             )
@@ -193,7 +193,7 @@ MUTANTS = (
     TestMutant(
         "sink-forgets",
         "events that a sink does not take are not tried again",
-        edited(("buckram.cli.audit_trail.sinks:Copies.write", "self._waiting.extendleft(reversed(lines))", "pass")),
+        edited(("buckram.cli.audit_trail.sinks:SinkQueue.write", "self._waiting.extendleft(reversed(lines))", "pass")),
         ("tests/cli/audit_trail/test_sinks.py::test_a_sink_that_fails_is_told_once_and_loses_nothing",),
     ),
     TestMutant(

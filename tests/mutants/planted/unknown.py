@@ -12,7 +12,13 @@ MUTANTS = (
     TestMutant(
         "idle-peers-stay",
         "idle connections keep their places when others come",
-        edited(("buckram.bookie.service.unknown:Unknown.make_room", "and not session.heard", "and False")),
+        edited(
+            (
+                "buckram.bookie.service.unknown:UnauthenticatedConnections.make_room",
+                "and not session.heard",
+                "and False",
+            )
+        ),
         (_BOOKIE + "test_idle_connections_keep_nobody_out",),
     ),
     TestMutant(
@@ -26,19 +32,33 @@ MUTANTS = (
     TestMutant(
         "silence-has-time",
         "a peer that says nothing has the time of a login",
-        edited(("buckram.bookie.service.unknown:Unknown._first_look", "if not session.heard:", "if False:")),
+        edited(
+            (
+                "buckram.bookie.service.unknown:UnauthenticatedConnections._first_look",
+                "if not session.heard:",
+                "if False:",
+            )
+        ),
         (_BOOKIE + "test_whoever_is_silent_goes_before_whoever_speaks_slowly",),
     ),
     TestMutant(
         "tls-has-time",
         "a peer that owes TLS has the time of a login to begin",
-        edited(("buckram.bookie.service.unknown:Unknown._first_look", "elif session.owes_tls:", "elif False:")),
+        edited(
+            (
+                "buckram.bookie.service.unknown:UnauthenticatedConnections._first_look",
+                "elif session.owes_tls:",
+                "elif False:",
+            )
+        ),
         (_BOOKIE + "test_tls_has_to_begin_soon",),
     ),
     TestMutant(
         "address-without-share",
         "two addresses whose peers never log in keep all others out",
-        edited(("buckram.bookie.service.unknown:Unknown.admit", "not self._make_fair(address)", "True")),
+        edited(
+            ("buckram.bookie.service.unknown:UnauthenticatedConnections.admit", "not self._make_fair(address)", "True")
+        ),
         (_BOOKIE + "test_addresses_that_fill_the_table_leave_a_share_to_others",),
     ),
     TestMutant(
@@ -158,7 +178,7 @@ MUTANTS = (
         "ledgers that one principal creates close the writers of others' ledgers",
         edited(
             (
-                "buckram.runtime.net.shelf:Shelf._close_surplus",
+                "buckram.runtime.net.shelf:HandleCache._close_surplus",
                 "max(idle, key=lambda holder: open_now[holder])",
                 "next(iter(idle))",
             )

@@ -216,7 +216,7 @@ MUTANTS = (
     TestMutant(
         "unseen-place",
         "a denial of a bookie has the place in the store",
-        edited(("buckram.bookie.service.judge:Judge.refused", "self._called(key)", "key")),
+        edited(("buckram.bookie.service.judge:KeyJudge.refused", "self._called(key)", "key")),
         (_DENIALS + "test_a_denial_names_namespace_and_permission",),
     ),
     TestMutant(

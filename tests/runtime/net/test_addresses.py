@@ -23,7 +23,7 @@ from buckram.addresses import (
 )
 from buckram.bookie.process import Bookie
 from buckram.cli.app import run
-from buckram.cli.serving import Reach
+from buckram.cli.serving import ServerAddress
 from buckram.config import BookieConfig, TlsConfig, load
 from buckram.errors import ConfigError
 from buckram.metadata.uri import parse
@@ -113,18 +113,18 @@ def test_what_listens_everywhere_is_not_announced(host: str, capsys: pytest.Capt
         assert run([*words, "--host", host, "--metadata", "memory:x"]) == 2
         assert f"--host {host} listens everywhere" in capsys.readouterr().err
     options = {"host": host, "port": 0, "tokens": False, "hosts": (), "pages": (), "tls_cert": None, "tls_key": None}
-    assert Reach.of({**options, "tls_ca": None, "advertise": "http://a:1"}).advertise == "http://a:1"
+    assert ServerAddress.of({**options, "tls_ca": None, "advertise": "http://a:1"}).advertise == "http://a:1"
 
 
 def test_other_servers_are_trusted_as_this_process_trusts_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"host": "127.0.0.1", "port": 0, "tokens": False, "hosts": (), "pages": (), "advertise": None}
     given = {**options, "tls_cert": "a.pem", "tls_key": "a.key"}
     monkeypatch.delenv("BUCKRAM_CA", raising=False)
-    assert Reach.of({**options, "tls_cert": None, "tls_key": None, "tls_ca": None}).ca == ""
+    assert ServerAddress.of({**options, "tls_cert": None, "tls_key": None, "tls_ca": None}).ca == ""
     monkeypatch.setenv("BUCKRAM_CA", "/ca.pem")
-    assert Reach.of({**options, "tls_cert": None, "tls_key": None, "tls_ca": None}).ca == "/ca.pem"
-    assert Reach.of({**given, "tls_ca": None}).tls == TlsConfig("required", "/ca.pem", "a.pem", "a.key")
-    assert Reach.of({**given, "tls_ca": "/other.pem"}).ca == "/other.pem"
+    assert ServerAddress.of({**options, "tls_cert": None, "tls_key": None, "tls_ca": None}).ca == "/ca.pem"
+    assert ServerAddress.of({**given, "tls_ca": None}).tls == TlsConfig("required", "/ca.pem", "a.pem", "a.key")
+    assert ServerAddress.of({**given, "tls_ca": "/other.pem"}).ca == "/other.pem"
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "[::]", "::ffff:0.0.0.0", "*"])
@@ -148,7 +148,7 @@ async def test_where_a_bookie_or_a_server_says_it_is() -> None:
     assert str(bookie._advertised(3181)) == "[fd00::7]:3181"
     options = {"advertise": "http://0.0.0.0:80", "tls_cert": None, "tls_key": None, "tls_ca": None}
     with pytest.raises(ConfigError, match=r"--advertise 'http://0\.0\.0\.0:80': 0\.0\.0\.0 means"):
-        Reach.of(dict(options))
+        ServerAddress.of(dict(options))
 
 
 def test_settings_and_metadata_uris() -> None:

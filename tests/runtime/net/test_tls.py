@@ -19,7 +19,7 @@ from tests.support.secure_kit import Files
 
 from buckram import connect
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.config import ClientConfig, NetConfig, TlsConfig
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import GetBookieInfo, StartTls
@@ -43,7 +43,7 @@ async def bookie(directory: Path, tls: TlsConfig, login_s: float = 10.0) -> Asyn
     metadata = await memory_metadata()
     os.makedirs(directory, exist_ok=True)
     disk = LocalDisk(str(directory), "inline")
-    door = Door(tls, login_s=login_s)
+    door = ConnectionGate(tls, login_s=login_s)
     made = Bookie(production_runtime(), disk, metadata, CONFIG, STORE, NetConfig(), door=door)
     await made.start()
     try:

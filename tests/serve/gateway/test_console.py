@@ -21,7 +21,7 @@ from tests.support.polling import eventually, until
 
 from buckram.cluster import Client
 from buckram.core.healing.attendance import Attendance, Unsettled, sessions_of
-from buckram.healing.board import Board
+from buckram.healing.board import HealingStatusStore
 from buckram.healing.overview import COPIES
 from buckram.metadata.election import Election
 from buckram.serve.gateway.server import Gateway
@@ -66,7 +66,7 @@ async def auditor(client: Client) -> Election:
     store = client.services.store
     vote = Election(store.keys, store.root, "the auditor of this test")
     await vote.stand()
-    board, attendance = Board(store), Attendance()
+    board, attendance = HealingStatusStore(store), Attendance()
     await board.say_checked(COPIES, {})
     attendance.seen(sessions_of(await store.bookies()))
     attendance.walked(Unsettled())

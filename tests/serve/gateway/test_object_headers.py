@@ -6,7 +6,7 @@ import pytest
 
 from buckram.serve.gateway.object_headers import (
     METADATA,
-    Condition,
+    Precondition,
     check_unchanged,
     condition_of,
     headers_of,
@@ -50,9 +50,9 @@ def test_a_range_beyond_the_end_is_refused_with_the_size(text: str) -> None:
 
 
 def test_conditions_of_changes() -> None:
-    assert condition_of({}) == Condition()
-    assert condition_of({"if-match": '"7"'}) == Condition(if_match=7)
-    assert condition_of({"if-none-match": " * "}) == Condition(if_absent=True)
+    assert condition_of({}) == Precondition()
+    assert condition_of({"if-match": '"7"'}) == Precondition(if_match=7)
+    assert condition_of({"if-none-match": " * "}) == Precondition(if_absent=True)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from tests.support.polling import until
 from buckram.cluster import Client
 from buckram.serve.admin import jobs
 from buckram.serve.admin.jobs import Job, Jobs
-from buckram.serve.admin.routing import Wrong
+from buckram.serve.admin.routing import RequestError
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.http.limits import LOGIN_BYTES
 from buckram.serve.http.spooled import Transfers
 from buckram.serve.webhdfs.problems import RemoteProblem
-from buckram.serve.webhdfs.transfers import Transfers as Files
+from buckram.serve.webhdfs.transfers import TransferLimit as Files
 
 RECORDS = "/v2/namespaces/shop/streams/orders/records"
 TAIL = "/v2/namespaces/shop/streams/orders/tail"
@@ -173,10 +173,10 @@ async def test_one_owner_leaves_a_job_to_others_and_forgets_his_own(monkeypatch:
     end.clear()
     for _ in range(7):
         made.start("long", work, MALLORY)
-    with pytest.raises(Wrong, match="7 of them of token:mallory"):
+    with pytest.raises(RequestError, match="7 of them of token:mallory"):
         made.start("long", work, MALLORY)
     made.start("alice's", work, ALICE)
-    with pytest.raises(Wrong, match="8 jobs run already"):
+    with pytest.raises(RequestError, match="8 jobs run already"):
         made.start("an administrator's", work)
     await made.close()
 

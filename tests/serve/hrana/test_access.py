@@ -26,10 +26,10 @@ from buckram.metadata.security import SecurityStore
 from buckram.runtime.net.tls_files import TlsFiles
 from buckram.serve.hrana.access import TokenAccess
 from buckram.serve.hrana.limits import HranaLimits
-from buckram.serve.hrana.others import Others
+from buckram.serve.hrana.others import DatabaseServerRegistry
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.origins import Origins
-from buckram.serve.http.shown import Shown
+from buckram.serve.http.shown import ServerRegistry
 
 
 @asynccontextmanager
@@ -242,7 +242,7 @@ async def test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller(client:
         TokenAccess(store, client.services.clocks) as access,
     ):
         address, security = f"http://127.0.0.1:{leader.sockets[0].getsockname()[1]}", SecurityStore(store)
-        one = Shown(store, DATABASE_SERVERS, address)
+        one = ServerRegistry(store, DATABASE_SERVERS, address)
         await one.start()
         given = {"access": access}
         async with (
@@ -298,7 +298,7 @@ async def test_with_tokens_requests_are_sent_on_through_tls_or_to_this_machine(c
 
     for address, sent in (("http://10.0.0.7:80", False), ("https://10.0.0.7", True), ("http://127.0.0.1:1", True)):
         for asks in (vouch, None):
-            others = Others(client.services.store, address, asks)
+            others = DatabaseServerRegistry(client.services.store, address, asks)
             await others.start()
             assert (await others.why_not(f"{address}/") == "") == (sent or asks is None)
             await others.close()

@@ -18,7 +18,7 @@ from buckram.metadata.layout import DATABASE_SERVERS
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.server import bind
-from buckram.serve.http.shown import Shown
+from buckram.serve.http.shown import ServerRegistry
 from buckram.testing import Cluster
 
 
@@ -32,7 +32,7 @@ class Pair:
 @asynccontextmanager
 async def shown(client: Client, address: str) -> AsyncIterator[None]:
     """As a server of databases at this address shows itself."""
-    one = Shown(client.services.store, DATABASE_SERVERS, address)
+    one = ServerRegistry(client.services.store, DATABASE_SERVERS, address)
     await one.start()
     try:
         yield

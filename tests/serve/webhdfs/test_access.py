@@ -16,7 +16,7 @@ from buckram.serve.gateway.server import Gateway
 from buckram.serve.http.limits import LOGIN_BYTES
 from buckram.serve.http.origins import Origins
 from buckram.serve.webhdfs import java_tokens
-from buckram.serve.webhdfs.access import Door
+from buckram.serve.webhdfs.access import RequestAuthenticator
 from buckram.serve.webhdfs.limits import TOKEN_PATH
 from buckram.serve.webhdfs.problems import RemoteProblem, problem_of
 
@@ -170,7 +170,7 @@ def test_noise_is_no_delegation_token(text: str) -> None:
         java_tokens.decode(text)
 
 
-def visitor(door: Door, address: str = "10.0.0.9", host: str = "") -> frozenset[str]:
+def visitor(door: RequestAuthenticator, address: str = "10.0.0.9", host: str = "") -> frozenset[str]:
     headers = [(b"host", host.encode())] if host else []
     request = Request({"type": "http", "client": (address, 1), "headers": headers})
     return door.enter(request, {}).allowed("shop")
@@ -179,10 +179,10 @@ def visitor(door: Door, address: str = "10.0.0.9", host: str = "") -> frozenset[
 def test_without_tokens_others_may_only_read() -> None:
     from buckram.serve.gateway.access import is_local
 
-    door = Door(None, Origins(), is_local=is_local)
+    door = RequestAuthenticator(None, Origins(), is_local=is_local)
     assert "append" in visitor(door, "127.0.0.1")
     assert visitor(door) == {"read"}
-    assert "append" in visitor(Door(None, Origins(), is_local=is_local, open_to_all=True))
+    assert "append" in visitor(RequestAuthenticator(None, Origins(), is_local=is_local, open_to_all=True))
 
 
 async def test_a_page_of_another_site_is_refused(gateway: Gateway) -> None:
@@ -191,7 +191,9 @@ async def test_a_page_of_another_site_is_refused(gateway: Gateway) -> None:
         await web.mkdirs("/shop/a")
     await web.close()
     with pytest.raises(RemoteProblem, match="nobody said that this server is called"):
-        visitor(Door(None, Origins(), is_local=lambda request: True), "127.0.0.1", host="evil.example.org")
+        visitor(
+            RequestAuthenticator(None, Origins(), is_local=lambda request: True), "127.0.0.1", host="evil.example.org"
+        )
 
 
 async def test_the_root_is_changed_by_nobody(gateway: Gateway) -> None:

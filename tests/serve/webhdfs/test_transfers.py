@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from buckram.serve.webhdfs.problems import RemoteProblem
-from buckram.serve.webhdfs.transfers import Transfers
+from buckram.serve.webhdfs.transfers import TransferLimit
 
 
 def test_transfers_are_counted_once() -> None:
-    transfers = Transfers(1)
+    transfers = TransferLimit(1)
     end = transfers.begin("")
     with pytest.raises(RemoteProblem, match="1 files are read or written"):
         transfers.begin("")

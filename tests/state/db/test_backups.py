@@ -18,7 +18,7 @@ import pytest
 
 from buckram.cluster import Client, connect
 from buckram.config import EncryptionConfig
-from buckram.core.db.backups import Backup, BackupFile, Kept, encode_kept, file_name, files_of
+from buckram.core.db.backups import Backup, BackupFile, BackupRecord, encode_kept, file_name, files_of
 from buckram.core.streams.history import UNFINISHED
 from buckram.errors import InvalidArgument
 from buckram.namespace import Namespace
@@ -26,7 +26,7 @@ from buckram.state.db import backups
 from buckram.state.db.backups import Backups, read_kept
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
-from buckram.streams.shared.places import Place
+from buckram.streams.shared.places import FileLocation
 from buckram.testing import Cluster
 
 EVERY_S = 3600.0
@@ -68,7 +68,7 @@ class Shop:
     async def uid(self) -> str:
         return (await self.ns.info("main")).uid
 
-    async def kept(self) -> Kept:
+    async def kept(self) -> BackupRecord:
         return await read_kept(self.ns.store, await self.uid())
 
     async def newest(self) -> Backup:
@@ -94,7 +94,7 @@ class Shop:
             older = older._replace(file=file_name(uid, older.offset, older.time, older.sha256))
             key = self.ns.store.layout.backup(uid)
             version = (await self.ns.store.keys.get(key)).version
-            await self.ns.store.keys.set(key, encode_kept(Kept(older, kept.trouble, kept.since)), version)
+            await self.ns.store.keys.set(key, encode_kept(BackupRecord(older, kept.trouble, kept.since)), version)
 
 
 def _earlier(uid: str, one: BackupFile, by: int) -> str:
@@ -219,7 +219,7 @@ async def test_a_place_may_be_any_that_fsspec_knows(shop: Shop, tmp_path: Path) 
     for rows in (1, 2):
         assert (await shop.again()).problems == []
         newest = await shop.newest()
-        place = Place(f"memory://{tmp_path}/bucket/shop/main")
+        place = FileLocation(f"memory://{tmp_path}/bucket/shop/main")
         assert place.names() == [newest.file]
         copy = tmp_path / "copy.db"
         copy.write_bytes(place.read(newest.file, -1))
@@ -272,7 +272,7 @@ def crash_in(patched: pytest.MonkeyPatch, step: str) -> None:
         patched.setattr(shutil, "copyfileobj", half)
         patched.setattr(os, "unlink", partial(_unlink_others, os.unlink))
         return
-    owner: Any = {"made": backups, "put": Place, "recorded": Backups}[step]
+    owner: Any = {"made": backups, "put": FileLocation, "recorded": Backups}[step]
     name = {"made": "_check_integrity", "put": "put", "recorded": "_record"}[step]
     real = getattr(owner, name)
 
@@ -428,14 +428,14 @@ async def test_a_file_that_comes_back_with_other_bytes(shop: Shop, monkeypatch: 
     await shop.made()
     await shop.let_pass()
     (old,) = shop.files()
-    put = Place.put
+    put = FileLocation.put
 
-    def damaging(place: Place, file: str, source: str) -> None:
+    def damaging(place: FileLocation, file: str, source: str) -> None:
         put(place, file, source)
         damage(shop.directory / file)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Place, "put", damaging)
+        patched.setattr(FileLocation, "put", damaging)
         report = await shop.again()
     assert (report.backups, len(report.problems)) == (0, 1)
     assert "with other bytes than were written" in report.problems[0]

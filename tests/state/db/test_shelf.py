@@ -13,7 +13,7 @@ from tests.support.polling import until
 
 from buckram.errors import HandleClosed, NoSuchDatabase
 from buckram.namespace import Namespace
-from buckram.runtime.net.shelf import Shelf as PlainShelf
+from buckram.runtime.net.shelf import HandleCache as PlainShelf
 from buckram.state.db.database import Database
 from buckram.state.db.shelf import Shelf
 

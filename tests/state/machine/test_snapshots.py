@@ -18,7 +18,7 @@ from buckram.namespace import Namespace
 from buckram.state.machine.following import load, tail
 from buckram.state.machine.machine import ClassState
 from buckram.state.machine.settings import MachineSettings
-from buckram.state.machine.snapshots import Place
+from buckram.state.machine.snapshots import LogHandle
 from buckram.state.machine.snapshotting import Snapshotter
 from buckram.streams.shared.ledgers import SNAPSHOT, list_intents
 from buckram.types import LedgerId
@@ -100,7 +100,7 @@ async def test_a_follower_behind_the_log_begins_again_from_a_snapshot(client: Cl
             await leader.snapshot()
         state = ClassState(Inventory)
         fold = Fold("shop/inventory", state)
-        place = Place(client, ns.store, NAME, (await head_of(ns)).uid)
+        place = LogHandle(client, ns.store, NAME, (await head_of(ns)).uid)
         with pytest.raises(OffsetTruncated):
             await tail(place, fold, lambda: None)
         assert (await load(place, fold)).damaged == []

@@ -8,7 +8,7 @@ import pytest
 
 from buckram.core.streams.names import StreamId, StreamName, owner_mark
 from buckram.errors import NoSuchLedger
-from buckram.state.objects.reading import Readers
+from buckram.state.objects.reading import ObjectReaders
 from buckram.testing import cluster
 
 INDEX = StreamName("shop", "buckram.objects")
@@ -18,7 +18,7 @@ async def test_a_reader_that_could_not_be_opened_is_opened_anew(monkeypatch: pyt
     async with cluster(bookies=1) as running, running.client() as client:
         async with client.create(ensemble=(1, 1, 1), custom_metadata=owner_mark(INDEX, "u1", "object")) as writer:
             await writer.append(b"found")
-        readers = Readers(client, StreamId(INDEX, "u1"))
+        readers = ObjectReaders(client, StreamId(INDEX, "u1"))
         with pytest.raises(NoSuchLedger):
             await readers.get(writer.ledger_id + 1)
         with monkeypatch.context() as patch:

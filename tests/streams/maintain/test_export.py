@@ -34,7 +34,7 @@ from buckram.streams.maintain.segment_copy import SegmentCopy
 from buckram.streams.shared import exports
 from buckram.streams.shared.exports import change_export, read_export
 from buckram.streams.shared.ledgers import RETIRED, list_intents
-from buckram.streams.shared.places import TABLE, Place
+from buckram.streams.shared.places import TABLE, FileLocation
 
 
 async def export(client: Client, ns: Namespace, there: Path, **options: Any) -> ExportReport:
@@ -263,12 +263,12 @@ def _crash_at(step: str, patched: pytest.MonkeyPatch) -> None:
         crash_after(module, "make_history_id")
     elif step == "half a file":
 
-        def half(place: Place, file: str, data: bytes, copy: int) -> None:
+        def half(place: FileLocation, file: str, data: bytes, copy: int) -> None:
             (Path(place.location) / f".{file}.unfinished").parent.mkdir(parents=True, exist_ok=True)
             (Path(place.location) / f".{file}.unfinished").write_bytes(data[:10])
             raise Crash
 
-        patched.setattr(Place, "write", half)
+        patched.setattr(FileLocation, "write", half)
     elif step == "part":
         crash_after(SegmentCopy, "_made")
     elif step == "manifest":

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from buckram.cluster import Client
-from buckram.core.streams.imports import Columns, Position, position_of
+from buckram.core.streams.imports import Columns, ImportPosition, position_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument, MalformedSource, OpenSegment, StreamError
 from buckram.namespace import Namespace
@@ -25,7 +25,7 @@ from buckram.streams.maintain import imports
 from buckram.streams.maintain.imports import ImportReport, import_files, plan_import
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.ledgers import list_intents
-from buckram.streams.shared.sources import Source
+from buckram.streams.shared.sources import ImportSource
 from buckram.streams.write.bulk import Bulk
 
 NAME = StreamName("shop", "s")
@@ -45,7 +45,7 @@ def lines_in(folder: Path, name: str, first: int, count: int = ROWS) -> None:
 async def run(
     client: Client, ns: Namespace, folder: Path, *, size: int = 200, kind: str = "jsonl", **more: Any
 ) -> ImportReport:
-    source, pace, columns = Source(str(folder)), more.pop("pace", None), more.pop("columns", Columns())
+    source, pace, columns = ImportSource(str(folder)), more.pop("pace", None), more.pop("columns", Columns())
     work = await plan_import(ns.store, NAME, source, kind, columns, range_bytes=size, **more)
     return await import_files(client, ns.store, work, source, pace=pace)
 
@@ -151,7 +151,7 @@ async def test_a_run_with_an_older_list_of_files_cannot_publish(
 ) -> None:
     lines_in(tmp_path, "a.jsonl", 0)
     lines_in(tmp_path, "c.jsonl", 2 * ROWS)
-    source = Source(str(tmp_path))
+    source = ImportSource(str(tmp_path))
     older = await plan_import(stream.store, NAME, source, "jsonl", Columns(), range_bytes=10**6)
     lines_in(tmp_path, "b.jsonl", ROWS)
     await plan_import(stream.store, NAME, source, "jsonl", Columns(), range_bytes=10**6)
@@ -219,6 +219,6 @@ async def test_the_rate_is_kept(client: Client, stream: Namespace, tmp_path: Pat
 
 
 def test_versions_are_positions() -> None:
-    for position in (Position(0, 0), Position(3, 7), Position(29_999, 2**31)):
+    for position in (ImportPosition(0, 0), ImportPosition(3, 7), ImportPosition(29_999, 2**31)):
         assert position_of(position.version) == position
-    assert Position(1, 0).version > Position(0, 2**31).version
+    assert ImportPosition(1, 0).version > ImportPosition(0, 2**31).version

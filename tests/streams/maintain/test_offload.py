@@ -41,7 +41,7 @@ from buckram.streams.maintain.offload import (
 )
 from buckram.streams.read.history import HistoryReader, SegmentFiles
 from buckram.streams.shared.ledgers import Intent, drop_ledger, list_intents, make_history_id
-from buckram.streams.shared.places import TABLE, Place
+from buckram.streams.shared.places import TABLE, FileLocation
 
 NAME = StreamName("shop", "s")
 
@@ -334,9 +334,9 @@ async def test_the_next_segment_is_read_while_one_is_written(
     client: Client, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await plain(ns, 3)
-    real, begun, waited = Place.write, Counted(2), list[bool]()
+    real, begun, waited = FileLocation.write, Counted(2), list[bool]()
 
-    def slow(place: Place, file: str, data: bytes, copy: int) -> None:
+    def slow(place: FileLocation, file: str, data: bytes, copy: int) -> None:
         if file.startswith("_") and not waited:
             waited.append(begun.wait())
         real(place, file, data, copy)
@@ -345,7 +345,7 @@ async def test_the_next_segment_is_read_while_one_is_written(
         begun.count()
         return await make_history_id(*given, **more)
 
-    monkeypatch.setattr(Place, "write", slow)
+    monkeypatch.setattr(FileLocation, "write", slow)
     monkeypatch.setattr(offload, "make_history_id", begin)
     assert (await offload_stream(client, ns.store, NAME, to=str(tmp_path))).segments == 3
     assert waited == [True]
@@ -472,7 +472,7 @@ async def test_a_crash_after_each_step(
     if step in ("intent", "half a file"):
         intent = await make_history_id(client, ns.store, work.uid, work.directory, epoch=work.epoch)
         if step == "half a file":
-            Place(work.directory).write(f"{0:020d}-{intent.ledger:019d}-{0:06d}.parquet", b"half", intent.ledger)
+            FileLocation(work.directory).write(f"{0:020d}-{intent.ledger:019d}-{0:06d}.parquet", b"half", intent.ledger)
             (path,) = files_below(tmp_path, ".parquet")
             path.rename(path.with_name(f".{path.name}.unfinished"))
     elif step in ("part", "parts"):

@@ -20,7 +20,7 @@ from buckram.errors import CorruptEntry
 from buckram.streams.shared import iceberg
 from buckram.streams.shared.history_rows import HISTORY_SCHEMA
 from buckram.streams.shared.iceberg import HistoryTable, TableMoved
-from buckram.streams.shared.places import TABLE, Place
+from buckram.streams.shared.places import TABLE, FileLocation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -100,7 +100,7 @@ def test_what_no_version_needs_is_deleted(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_table_anywhere(tmp_path: Path) -> None:
     directory = f"memory://{tmp_path}/uid"
     file = part(tmp_path, 7, 0)
-    Place(directory).write(file, (tmp_path / file).read_bytes(), 7)
+    FileLocation(directory).write(file, (tmp_path / file).read_bytes(), 7)
     HistoryTable(directory).commit([file], [])
     table = HistoryTable(directory)
     assert list(table.files) == [7]
@@ -108,7 +108,7 @@ def test_a_table_anywhere(tmp_path: Path) -> None:
     table.commit([], [7])
     with pytest.raises(TableMoved):
         stale.commit([], [7])
-    Place(table.location).clear()
+    FileLocation(table.location).clear()
     assert not HistoryTable(directory).exists
 
 

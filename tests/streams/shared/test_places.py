@@ -9,7 +9,7 @@ import pytest
 
 from buckram.core.streams.history import manifest_file, part_file
 from buckram.errors import NoSuchEntry, ReadFailed, WriteFailed
-from buckram.streams.shared.places import Place
+from buckram.streams.shared.places import FileLocation
 
 FILE = part_file(0, 7, 0)
 
@@ -28,7 +28,7 @@ def test_a_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "replace", note_replace)
-    place = Place(f"{tmp_path}/shop/s/uid")
+    place = FileLocation(f"{tmp_path}/shop/s/uid")
     place.write(FILE, b"bytes", 7)
     assert did == ["sync s", "sync shop", f"sync .{FILE}.unfinished", f"name {FILE}", "sync uid"]
     assert place.read(FILE, 7) == b"bytes"
@@ -38,7 +38,7 @@ def test_a_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: p
 def test_files_are_listed_and_removed_by_their_segment(tmp_path: Path, scheme: str) -> None:
     if scheme == "memory://":
         pytest.importorskip("fsspec")
-    place = Place(f"{scheme}{tmp_path}/shop/s/uid")
+    place = FileLocation(f"{scheme}{tmp_path}/shop/s/uid")
     assert place.files() == []
     mine = [FILE, part_file(0, 7, 1), manifest_file(0, 7)]
     for name in (*mine, part_file(5, 8, 0), "README.txt"):
@@ -58,7 +58,7 @@ def test_files_are_listed_and_removed_by_their_segment(tmp_path: Path, scheme: s
 def test_a_large_file_is_copied_under_its_name(tmp_path: Path, scheme: str) -> None:
     if scheme == "memory://":
         pytest.importorskip("fsspec")
-    source, place = tmp_path / "source", Place(f"{scheme}{tmp_path}/there", "backups")
+    source, place = tmp_path / "source", FileLocation(f"{scheme}{tmp_path}/there", "backups")
     source.write_bytes(os.urandom(3_000_000))
     for _ in range(2):  # One of the same name is replaced.
         place.put("copy.db", str(source))
@@ -67,7 +67,7 @@ def test_a_large_file_is_copied_under_its_name(tmp_path: Path, scheme: str) -> N
 
 
 def test_a_copy_that_fails_leaves_nothing_and_says_of_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, place = tmp_path / "source", Place(f"{tmp_path}/there", "backups")
+    source, place = tmp_path / "source", FileLocation(f"{tmp_path}/there", "backups")
     source.write_bytes(b"x" * 5000)
 
     def full(number: int) -> None:
@@ -81,26 +81,26 @@ def test_a_copy_that_fails_leaves_nothing_and_says_of_what(tmp_path: Path, monke
 
 
 def test_a_local_directory_that_is_not_there_is_away(tmp_path: Path) -> None:
-    Place(str(tmp_path)).check_there()
-    Place("memory://bucket/none").check_there()
+    FileLocation(str(tmp_path)).check_there()
+    FileLocation("memory://bucket/none").check_there()
     with pytest.raises(ReadFailed, match=f"backups at {tmp_path}/none is away: there is no such directory"):
-        Place(f"{tmp_path}/none", "backups").check_there()
+        FileLocation(f"{tmp_path}/none", "backups").check_there()
 
 
 def test_a_location_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(WriteFailed, match=f"{tmp_path}/file"):
-        Place(f"{tmp_path}/file/shop").write(FILE, b"x", 7)
+        FileLocation(f"{tmp_path}/file/shop").write(FILE, b"x", 7)
 
 
 def test_an_unknown_kind_of_location_is_an_error_that_names_it() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(ReadFailed, match="nosuchkind://x"):
-        Place("nosuchkind://x").read(FILE, 7)
+        FileLocation("nosuchkind://x").read(FILE, 7)
 
 
 def test_of_two_who_create_a_file_at_once_one_has_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, link, unfinished = Place(f"{tmp_path}/table/metadata"), os.link, list[str]()
+    place, link, unfinished = FileLocation(f"{tmp_path}/table/metadata"), os.link, list[str]()
 
     def second_comes_first(source: str, target: str) -> None:
         unfinished.append(source)
@@ -116,7 +116,7 @@ def test_of_two_who_create_a_file_at_once_one_has_made_it(tmp_path: Path, monkey
 
 
 def test_an_attempt_that_was_swept_away_was_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, link = Place(f"{tmp_path}/table/metadata"), os.link
+    place, link = FileLocation(f"{tmp_path}/table/metadata"), os.link
 
     def swept(source: str, target: str) -> None:
         os.unlink(source)

@@ -18,14 +18,14 @@ from buckram.core.streams.imports import Columns
 from buckram.errors import InvalidArgument, MalformedSource
 from buckram.streams.shared import sources
 from buckram.streams.shared.source_rows import ranges_of, steps_of
-from buckram.streams.shared.sources import Source
+from buckram.streams.shared.sources import ImportSource
 
 RANGES = (50, 999, 10**9)
 
 
 def read(path: Path, kind: str, columns: Columns | None = None, size: int = 10**9) -> list[dict[str, Any]]:
     """Return the rows of all ranges of one file."""
-    source = Source(str(path))
+    source = ImportSource(str(path))
     (file,), _ = source.files(kind)
     found: list[dict[str, Any]] = []
     for number in range(ranges_of(source, file, kind, size)):
@@ -145,9 +145,9 @@ def test_the_files_of_a_directory(tmp_path: Path) -> None:
     for name in ("b.csv", "a/c.csv", "_a/d.csv", ".x.csv", "readme.txt", "_success"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("value\n")
-    files, others = Source(str(tmp_path)).files("csv")
+    files, others = ImportSource(str(tmp_path)).files("csv")
     assert ([file.name for file in files], others) == (["a/c.csv", "b.csv"], 1)
     with pytest.raises(InvalidArgument, match=r"\.parquet"):
-        Source(str(tmp_path)).files("parquet")
+        ImportSource(str(tmp_path)).files("parquet")
     with pytest.raises(InvalidArgument, match="nosuchkind"):
-        Source("nosuchkind://x")
+        ImportSource("nosuchkind://x")

@@ -49,7 +49,7 @@ _BITS = {number: 0 if effect is None else bits(NEEDS[effect]) for number, effect
 _FENCING = bits(NEEDS[FENCING])
 
 
-class Judge(Protocol):
+class GrantedRights(Protocol):
     """Knows grants (`bookie/service/guard.py`)."""
 
     @property
@@ -81,7 +81,7 @@ class EntryAccess:
     def __init__(
         self,
         owners: Owners,
-        judge: Judge | None,
+        judge: GrantedRights | None,
         add: AddHandler,
         handle: Callable[[Session, Item], None],
         birth_here: Callable[[LedgerId], bytes],
@@ -99,7 +99,7 @@ class EntryAccess:
 
     def guard(self, session: Session) -> None:
         """Route every later request of the connection through a gate that checks rights."""
-        gate = Gate(self, session)
+        gate = ConnectionAccess(self, session)
         session.add_run, session.handle_item = gate.add, gate.item
 
     async def close(self) -> None:
@@ -196,7 +196,7 @@ class EntryAccess:
             self._handle(session, item)
 
 
-class Gate:
+class ConnectionAccess:
     """One connection: what it may do with which ledger, and what waits."""
 
     def __init__(self, access: EntryAccess, session: Session) -> None:

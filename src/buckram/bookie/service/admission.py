@@ -97,7 +97,7 @@ class Finding(NamedTuple):
         return not name or not self.birth or name == self.birth
 
 
-class Waiting:
+class AdmissionWaiter:
     """A request that waits for the verdict: the birth that it named (None for none), its key, and its callback.
 
     `grows`: it is a normal add.
@@ -135,7 +135,7 @@ class Admission:
         self._anybody = config.admission == "any"
         self._polls, self._trust = polls, trust
         self._scope = TaskScope("admission")
-        self.waiting: dict[LedgerId, list[Waiting]] = {}
+        self.waiting: dict[LedgerId, list[AdmissionWaiter]] = {}
         """The waiting requests by ledger. While a ledger is in it, its adds that are in doubt join the queue."""
         self._vouched: dict[LedgerId, None] = {}
         self._queued: list[tuple[LedgerId, float]] = []
@@ -148,7 +148,7 @@ class Admission:
 
         Requests other than normal adds (`grows`) wait for PROOF_S at most, and get LATER then.
         """
-        one = Waiting(name, key, done, grows)
+        one = AdmissionWaiter(name, key, done, grows)
         loop = asyncio.get_running_loop()
         if not grows:
             one.timer = loop.call_later(min(PROOF_S, self._timeout_s), self._late, ledger_id, one)
@@ -162,7 +162,7 @@ class Admission:
             self._running += 1
             self._scope.spawn(self._work(), "admission")
 
-    def _late(self, ledger_id: LedgerId, one: Waiting) -> None:
+    def _late(self, ledger_id: LedgerId, one: AdmissionWaiter) -> None:
         waiting = self.waiting.get(ledger_id)
         if waiting is not None and one in waiting:
             waiting.remove(one)
@@ -211,7 +211,7 @@ class Admission:
             else:
                 one.done(verdict, found.last)
 
-    def _write_down(self, ledger_id: LedgerId, found: Finding, meant: list[Waiting]) -> Verdict:
+    def _write_down(self, ledger_id: LedgerId, found: Finding, meant: list[AdmissionWaiter]) -> Verdict:
         store, verdict = self._store, found.verdict
         if not found.decided:
             return verdict
@@ -325,7 +325,7 @@ class Admission:
             raise MetadataUnavailable("the metadata store went back")
 
 
-def _stop_timers(waiting: list[Waiting]) -> None:
+def _stop_timers(waiting: list[AdmissionWaiter]) -> None:
     for one in waiting:
         if one.timer is not None:
             one.timer.cancel()

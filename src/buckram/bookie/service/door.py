@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import cast
 
 from buckram.bookie.service.access import EntryAccess
-from buckram.bookie.service.guard import Guard
+from buckram.bookie.service.guard import BookieSecurity
 from buckram.bookie.service.login import SaslLogin, TokenLogin, certificate_principal
 from buckram.bookie.service.session import Session
-from buckram.bookie.service.unknown import FIRST_S, LOGIN_S, Unknown
+from buckram.bookie.service.unknown import FIRST_S, LOGIN_S, UnauthenticatedConnections
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.security.oidc import issuer_of
 from buckram.core.security.principal import Principal
@@ -38,10 +38,10 @@ LOGINS = ("token", "certificate", "sasl")
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Hallway:
+class PendingConnection:
     """One connection between the listener and its session: where a login finds the session that it is for."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: ConnectionGate) -> None:
         self._door = door
         self.session: Session | None = None
 
@@ -50,7 +50,7 @@ class Hallway:
         self._door.passed(self.session, principal, token)
 
 
-class Door:
+class ConnectionGate:
     """Made before the bookie listens. ConfigError for settings that do not do. `guard` is set before it serves."""
 
     def __init__(
@@ -70,8 +70,8 @@ class Door:
         self._needs_tls = tls.mode == "required"
         self._passwords = _passwords(auth.sasl_users) if "sasl" in self.logins else {}
         self._unix_admin = bool(auth.unix_admin)
-        self.unknown = Unknown(first_s=first_s, login_s=login_s)
-        self.guard: Guard | None = None
+        self.unknown = UnauthenticatedConnections(first_s=first_s, login_s=login_s)
+        self.guard: BookieSecurity | None = None
         self.entries: EntryAccess | None = None
         """Judges requests about entries; None: every known peer may do everything."""
 
@@ -93,9 +93,9 @@ class Door:
         """Return the file of the bookie's certificate, and when it expires (seconds since 1970; 0 if unknown)."""
         return ("", 0) if self._files is None else (self._files.certificate, self._files.ends_s())
 
-    def protocol(self, max_frame_bytes: int) -> tuple[ServerProtocol, Hallway]:
+    def protocol(self, max_frame_bytes: int) -> tuple[ServerProtocol, PendingConnection]:
         """Return the wire protocol of a new connection and its hallway, where it logs in."""
-        hallway = Hallway(self)
+        hallway = PendingConnection(self)
         providers: list[AuthProvider] = []
         if "token" in self.logins and self.guard is not None:
             providers.append(TokenLogin(self.guard, hallway.known))
@@ -109,7 +109,7 @@ class Door:
         )
         return protocol, hallway
 
-    def before(self, session: Session, hallway: Hallway) -> asyncio.Protocol:
+    def before(self, session: Session, hallway: PendingConnection) -> asyncio.Protocol:
         """Return the protocol between the transport and the session: TLS if the bookie has it, else the session
         itself."""
         hallway.session = session

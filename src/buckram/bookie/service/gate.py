@@ -21,14 +21,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from buckram.bookie.service.judge import Judge
-from buckram.bookie.service.told import check_told
+from buckram.bookie.service.judge import KeyJudge
+from buckram.bookie.service.told import check_healing_report
 from buckram.core.security.access import KeyRules, KeyUse
 from buckram.core.security.bounds import Bound, bound_of, name_refusal
-from buckram.core.security.heads import begins_deletion, change_refusal, creation_refusal
-from buckram.core.security.namespaces import Places, head_in, record_in, uid_in
+from buckram.core.security.heads import begins_deletion, head_change_refusal, head_creation_refusal
+from buckram.core.security.namespaces import ClusterKeys, head_in, record_in, uid_in
 from buckram.core.security.naming import Claims, naming_key, newly_named, touched
-from buckram.core.security.records import change_refusal as record_refusal
+from buckram.core.security.records import record_change_refusal as record_refusal
 from buckram.core.streams.names import owner_of
 from buckram.errors import (
     AccessRefused,
@@ -69,7 +69,7 @@ class ChangeGate:
     """`has_unused`: whether an id was given to this connection, which never tried to make a ledger with it."""
 
     def __init__(
-        self, judge: Judge, rules: KeyRules, store: Callable[[], TreeStore], has_unused: Callable[[LedgerId], bool]
+        self, judge: KeyJudge, rules: KeyRules, store: Callable[[], TreeStore], has_unused: Callable[[LedgerId], bool]
     ) -> None:
         self._judge, self._rules, self._store, self._has_unused = judge, rules, store, has_unused
         self._places = judge.places
@@ -103,7 +103,7 @@ class ChangeGate:
             if _begins_deletion(self._places, op, before):
                 await self._judge.check(op.key, KeyUse.DELETE, None, trial)
             if isinstance(op, Create | SetValue) and op.key.startswith(self._places.told):
-                await check_told(self._judge, self._store(), op)
+                await check_healing_report(self._judge, self._store(), op)
             if isinstance(op, Create):
                 trial.learn(op.key, op.value)
         await self._check_data(deleted, trial)
@@ -203,14 +203,16 @@ class ChangeGate:
                 raise NoSuchKey(op.key)
             known = bool(uid_in(op.key, present.value))
             if uid:
-                why = change_refusal(head_in(op.key, present.value), head_in(op.key, op.value)) if known else _OTHERS
+                why = (
+                    head_change_refusal(head_in(op.key, present.value), head_in(op.key, op.value)) if known else _OTHERS
+                )
             if why and present.version != op.version:  # An honest client has not seen what it is now.
                 raise VersionConflict(op.key, op.version)
         elif uid:
             # If the head is there and stays, the error is that the stream exists.
             taken = before.get(f"{self._places.data}/{uid}") is not None
             good = not taken if present is None else op.key not in deleted
-            why = creation_refusal(head_in(op.key, op.value)) if good else _OTHERS
+            why = head_creation_refusal(head_in(op.key, op.value)) if good else _OTHERS
         if why:
             raise self._judge.refused(op.key, USES[type(op)], why)
 
@@ -387,7 +389,7 @@ class ChangeGate:
         return count
 
 
-def _begins_deletion(places: Places, op: KeyOp, before: Found) -> bool:
+def _begins_deletion(places: ClusterKeys, op: KeyOp, before: Found) -> bool:
     """Return whether an operation sets a stream's head so that the deletion of the stream begins."""
     present = before.get(op.key) if isinstance(op, SetValue) and places.head_of(op.key) else None
     if present is None or not isinstance(op, SetValue):

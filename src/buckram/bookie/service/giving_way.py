@@ -16,7 +16,7 @@ LINE_S = 2.0
 """Longest wait in a paced line, seconds: pacing never makes a line slower than that, because clients give adds up."""
 
 
-class GivingWay:
+class TenantPacer:
     """Paces the larger tenants while tenants compete. `contended` returns whether they do."""
 
     def __init__(self, tenants: Mapping[str, Tenant], contended: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ from buckram.bookie.service.session import Session
 from buckram.core.cluster.believed_time import TellsTime
 from buckram.core.cluster.bookie_report import ExpiredToken
 from buckram.core.security.access import KeyRules
-from buckram.core.security.namespaces import Known, NamespaceRules, Places, allowed_on_entries
+from buckram.core.security.namespaces import ClusterKeys, Known, NamespaceRules, allowed_on_entries
 from buckram.core.security.oidc import Issuer
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenExpired
@@ -36,7 +36,7 @@ class _Connected:
     certificate: int | None
 
 
-class Guard:
+class BookieSecurity:
     """`authorises`: whether grants count; without that every known peer may do everything."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Guard:
     ) -> None:
         self.authorises = authorises
         self._security = FollowedSecurity(store, time, tokens=tokens, issuer=issuer)
-        self._places = Places(store.root, store.own, lambda key: _is_ledger(store, key))
+        self._places = ClusterKeys(store.root, store.own, lambda key: _is_ledger(store, key))
         self._known = Known()
         self._connected: dict[Session, _Connected] = {}
         self._expired: dict[str, int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyRules, KeyUse
-from buckram.core.security.namespaces import UNSEEN, Places
+from buckram.core.security.namespaces import UNSEEN, ClusterKeys
 from buckram.errors import AccessRefused
 from buckram.metadata.keys import MAX_PAGE
 from buckram.metadata.layout import SECURITY
@@ -21,7 +21,7 @@ _BETWEEN_SCANS_S = 1.0
 """Least time between two scans of all heads for the stream of an unknown key, seconds."""
 
 
-class Judge:
+class KeyJudge:
     """`rules` is None for a principal that may do everything. `store` gives the one that the connection uses now."""
 
     def __init__(self, session: Session, rules: KeyRules | None, store: Callable[[], TreeStore]) -> None:
@@ -29,7 +29,9 @@ class Judge:
         self._session, self._store = session, store
         self._scanned = float("-inf")
         self._secrets = f"{store().own}/{SECURITY}"
-        self.places = Places(store().root, store().own, lambda key: self._store().layout.ledger_of(key) is not None)
+        self.places = ClusterKeys(
+            store().root, store().own, lambda key: self._store().layout.ledger_of(key) is not None
+        )
 
     async def check(self, key: str, use: KeyUse, value: bytes | None = None, trial: KeyRules | None = None) -> None:
         """Raise AccessRefused unless the principal may do that, by `trial` in place of the connection's rules."""

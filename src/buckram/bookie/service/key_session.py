@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from buckram.bookie.service.gate import USES, ChangeGate
-from buckram.bookie.service.judge import Judge
+from buckram.bookie.service.judge import KeyJudge
 from buckram.bookie.service.ledger_requests import LedgerQuota, LedgerRequests
-from buckram.bookie.service.noting import REFUSAL_ERRORS, Noting
+from buckram.bookie.service.noting import REFUSAL_ERRORS, AuditedChanges
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, KeyUse
 from buckram.core.security.namespaces import head_in
@@ -27,7 +27,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.keys import PromptKeys
-from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, encode_event, names_that_fit
+from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, RequestKind, encode_event, names_that_fit
 from buckram.metadata.store import TreeStore
 from buckram.seams import KeyStore, Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
@@ -55,8 +55,8 @@ class Shared(Protocol):
     @property
     def creations(self) -> Creations | None: ...
     @property
-    def noting(self) -> Noting | None: ...
-    def watch(self, place: tuple[Kind, str], session: KeySession) -> Notify: ...
+    def noting(self) -> AuditedChanges | None: ...
+    def watch(self, place: tuple[RequestKind, str], session: KeySession) -> Notify: ...
     def forget(self, session: KeySession) -> None: ...
 
 
@@ -73,14 +73,14 @@ class KeySession:
         timeout_s: float,
     ) -> None:
         self.heard, self.in_work, self.timeout_s = 0.0, 0, timeout_s
-        self.places: dict[tuple[Kind, str], Notify] = {}
+        self.places: dict[tuple[RequestKind, str], Notify] = {}
         """Watches that the client waits for."""
         self._session, self._shared, self._open_store = session, shared, open_store
         self._rules, self._room = access.rules(session.principal), room
         self._own: TreeStore | None = None
         self._heads = f"{shared.store.own}/streams/heads/"
         rules, noting = self._rules, shared.noting
-        self._judge = Judge(session, rules, self._present)
+        self._judge = KeyJudge(session, rules, self._present)
         self._ledgers = LedgerRequests(
             session, self._judge, self._present, shared.creations, noting, room, self._fitting
         )
@@ -143,26 +143,26 @@ class KeySession:
 
     async def _carried_out(self, request: KeyRequest) -> KeyReply:
         match request.kind:
-            case Kind.GET:
+            case RequestKind.GET:
                 return await self._get(request)
-            case Kind.CHILDREN:
+            case RequestKind.CHILDREN:
                 await self._judge.check(request.key, KeyUse.LIST)
-                watch = self._watch((Kind.CHILDREN_CHANGED, request.key)) if request.watch else None
+                watch = self._watch((RequestKind.CHILDREN_CHANGED, request.key)) if request.watch else None
                 return names_that_fit(await self._children(request, watch), self._room)
-            case Kind.VALUES:
+            case RequestKind.VALUES:
                 await self._judge.check(request.key, KeyUse.LIST)
                 return self._fitting(await self._values(request))
-            case Kind.CHANGE:
+            case RequestKind.CHANGE:
                 return await self._change(request.ops)
-            case Kind.SYNC:
+            case RequestKind.SYNC:
                 await self._keys.sync()
                 return None
-            case Kind.CLOSE:
+            case RequestKind.CLOSE:
                 await self.close()
                 return None
-            case Kind.INSTANCE_ID:
+            case RequestKind.INSTANCE_ID:
                 return await self._store.instance_id()
-            case Kind.HELLO:
+            case RequestKind.HELLO:
                 raise MetadataError("this connection has a metadata session already")
             case _:
                 return await self._ledgers.carry_out(request)
@@ -174,7 +174,7 @@ class KeySession:
         why = "" if rules is None or rules.is_ledger(key) else rules.refusal(key, KeyUse.READ)
         if (why is not None and why != "") or (why is None and key.startswith(f"{self._store.own}/")):
             await self._judge.check(key, KeyUse.READ)
-        place = (Kind.VALUE_CHANGED, key)
+        place = (RequestKind.VALUE_CHANGED, key)
         watch = self._watch(place) if request.watch else None
         found = await self._keys.get(key, watch)
         if rules is not None:
@@ -326,7 +326,7 @@ class KeySession:
 
     # Watches and the end
 
-    def _watch(self, place: tuple[Kind, str]) -> Notify:
+    def _watch(self, place: tuple[RequestKind, str]) -> Notify:
         if place not in self.places and len(self.places) >= MAX_WATCHES:
             raise MetadataUnavailable(f"{place[1]}: this connection watches {MAX_WATCHES} keys, the limit")
         own = self._own is not None
@@ -336,7 +336,7 @@ class KeySession:
         self.places[place] = notify
         return notify
 
-    def changed(self, place: tuple[Kind, str]) -> None:
+    def changed(self, place: tuple[RequestKind, str]) -> None:
         """Tell the client of a change; a watch fires once."""
         if self.places.pop(place, None) is not None:
             self._session.send(encode_event(Event(*place)))
@@ -359,7 +359,7 @@ class KeySession:
 
     def _own_lost(self) -> None:
         self.places.clear()
-        self._session.send(encode_event(Event(Kind.SESSION_LOST, "")))
+        self._session.send(encode_event(Event(RequestKind.SESSION_LOST, "")))
 
     async def close(self) -> None:
         """End the session: its keys are deleted, and no watch fires any more. Idempotent."""
@@ -380,7 +380,7 @@ def _prompt(store: TreeStore) -> PromptKeys | None:
 class _OwnWatch:
     """The notification of a watch in the session's own store; one object for each place."""
 
-    def __init__(self, session: KeySession, place: tuple[Kind, str]) -> None:
+    def __init__(self, session: KeySession, place: tuple[RequestKind, str]) -> None:
         self._session, self._place = session, place
 
     def __call__(self) -> None:

@@ -14,7 +14,7 @@ from buckram.bookie.service.key_session import KeySession
 from buckram.bookie.service.session import REQUEST_COST, Session
 from buckram.errors import BuckramError, MetadataUnavailable
 from buckram.metadata.keys import PromptKeys
-from buckram.metadata.service.packets import KeyRequest, Kind, encode_reply
+from buckram.metadata.service.packets import KeyRequest, RequestKind, encode_reply
 from buckram.types import Create, KeyOp, SetValue
 
 OnFailed = Callable[[Session, int, BaseException], None]
@@ -43,9 +43,9 @@ class KeyTurn:
 
     def add(self, session: Session, keys: KeySession, request_id: int, request: KeyRequest) -> bool:
         """Return whether the request is carried out here, at the end of this turn."""
-        if request.kind is Kind.GET:
+        if request.kind is RequestKind.GET:
             prompt, where = keys.prompt_for(request), self._reads
-        elif request.kind is Kind.CHANGE:
+        elif request.kind is RequestKind.CHANGE:
             prompt, where = keys.prompt_for_change(request.ops), self._changes
         else:
             return False

@@ -10,30 +10,30 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
-from buckram.bookie.service.judge import Judge
-from buckram.bookie.service.noting import Noting
+from buckram.bookie.service.judge import KeyJudge
+from buckram.bookie.service.noting import AuditedChanges
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyUse
 from buckram.core.security.namespaces import namespace_of_ledger, record_in
-from buckram.core.security.records import creation_refusal
+from buckram.core.security.records import record_creation_refusal
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, LedgerIdRefused, LedgerIdUsed, MetadataError, NoSuchKey
 from buckram.metadata.keys import MAX_PAGE
 from buckram.metadata.ledger_tree import Fresh
-from buckram.metadata.service.packets import KeyReply, KeyRequest, Kind, names_that_fit
+from buckram.metadata.service.packets import KeyReply, KeyRequest, RequestKind, names_that_fit
 from buckram.metadata.store import TreeStore
 from buckram.types import KeyValue, LedgerId
 
 OF_IDS = {
-    Kind.ALLOCATE: KeyUse.CREATE,
-    Kind.NEXT_ID: KeyUse.READ,
-    Kind.RAISE_NEXT_ID: KeyUse.SET,
-    Kind.LEDGERS: KeyUse.LIST,
-    Kind.RECORDS: KeyUse.LIST,
-    Kind.STRAYS: KeyUse.LIST,
+    RequestKind.ALLOCATE: KeyUse.CREATE,
+    RequestKind.NEXT_ID: KeyUse.READ,
+    RequestKind.RAISE_NEXT_ID: KeyUse.SET,
+    RequestKind.LEDGERS: KeyUse.LIST,
+    RequestKind.RECORDS: KeyUse.LIST,
+    RequestKind.STRAYS: KeyUse.LIST,
 }
 """Use of the root of all ledgers that each request about ids or lists of ledgers counts as."""
-OF_NOBODY = (Kind.LEDGER_KEY, Kind.MANAGER_NAME)
+OF_NOBODY = (RequestKind.LEDGER_KEY, RequestKind.MANAGER_NAME)
 """Requests that every principal may make: how ledgers are kept, not which there are."""
 _MAX_GIVEN = 100_000
 """Maximum number of unused ids of a connection that are remembered; beyond it the oldest ones are forgotten."""
@@ -53,10 +53,10 @@ class LedgerRequests:
     def __init__(
         self,
         session: Session,
-        judge: Judge,
+        judge: KeyJudge,
         store: Callable[[], TreeStore],
         quota: LedgerQuota | None,
-        noting: Noting | None,
+        noting: AuditedChanges | None,
         room: int,
         fitting: Callable[[list[tuple[str, KeyValue]]], list[tuple[str, KeyValue]]],
     ) -> None:
@@ -79,30 +79,30 @@ class LedgerRequests:
         if request.kind in OF_IDS:
             await check(store.root, OF_IDS[request.kind])
         match request.kind:
-            case Kind.LEDGER_KEY:
+            case RequestKind.LEDGER_KEY:
                 return await tree.key(request.number)
-            case Kind.LEDGER_CREATE:
+            case RequestKind.LEDGER_CREATE:
                 return await self._create(store, request)
-            case Kind.ALLOCATE:
+            case RequestKind.ALLOCATE:
                 return await self._allocate(store)
-            case Kind.NEXT_ID:
+            case RequestKind.NEXT_ID:
                 return await tree.next_id()
-            case Kind.RAISE_NEXT_ID:
+            case RequestKind.RAISE_NEXT_ID:
                 await tree.raise_next_id(request.number)
                 return None
-            case Kind.LEDGERS:
+            case RequestKind.LEDGERS:
                 return names_that_fit([str(one) for one in await tree.page(request.number, limit)], self._room)
-            case Kind.RECORDS:
+            case RequestKind.RECORDS:
                 return self._fitting([(str(one), found) for one, found in await tree.records(request.number, limit)])
-            case Kind.REMOVED:
+            case RequestKind.REMOVED:
                 await check(request.key, KeyUse.DELETE)
                 if store.layout.ledger_of(request.key) is None:
                     raise self._judge.refused(request.key, KeyUse.DELETE, "it is no ledger's record, which went")
                 await tree.removed(request.key)
                 return None
-            case Kind.MANAGER_NAME:
+            case RequestKind.MANAGER_NAME:
                 return await tree.manager_name()
-            case Kind.STRAYS:
+            case RequestKind.STRAYS:
                 return names_that_fit(await tree.strays(), self._room)
             case other:
                 raise MetadataError(f"no request of a client: {other.name}")
@@ -119,7 +119,7 @@ class LedgerRequests:
         await self._judge.check(key, KeyUse.CREATE, value)
         limited = self._judge.rules is not None
         if limited:
-            if why := creation_refusal(value):
+            if why := record_creation_refusal(value):
                 raise self._judge.refused(key, KeyUse.CREATE, why)
             await self._check_namespace(store, key, value)
             if number not in self._given:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from buckram.bookie.service.key_session import Creations, KeySession
 from buckram.bookie.service.key_turn import KeyTurn, cost_of
-from buckram.bookie.service.noting import Notes, Noting
+from buckram.bookie.service.noting import AuditedChanges, AuditSink
 from buckram.bookie.service.session import Session
 from buckram.core.security.access import KeyAccess, OpenAccess
 from buckram.core.wire.context import BadPacket
@@ -27,7 +27,14 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.service.failures import encode_error
-from buckram.metadata.service.packets import KeyRequest, Kind, Welcome, decode_request, encode_refusal, encode_reply
+from buckram.metadata.service.packets import (
+    KeyRequest,
+    RequestKind,
+    Welcome,
+    decode_request,
+    encode_refusal,
+    encode_reply,
+)
 from buckram.metadata.store import TreeStore
 from buckram.runtime.net.tasks import TaskScope
 from buckram.seams import Notify
@@ -45,16 +52,16 @@ OpenStore = Callable[[], Awaitable[TreeStore]]
 class SharedStore:
     """The store that all connections use, and one watch for each key that any of them watches."""
 
-    def __init__(self, store: TreeStore, creations: Creations | None = None, events: Notes | None = None) -> None:
+    def __init__(self, store: TreeStore, creations: Creations | None = None, events: AuditSink | None = None) -> None:
         self.store, self.creations = store, creations
-        self.noting = None if events is None else Noting(events, store)
-        self._armed: dict[tuple[Kind, str], tuple[Notify, dict[KeySession, None]]] = {}
+        self.noting = None if events is None else AuditedChanges(events, store)
+        self._armed: dict[tuple[RequestKind, str], tuple[Notify, dict[KeySession, None]]] = {}
 
     @property
     def full(self) -> bool:
         return len(self._armed) >= MAX_PLACES
 
-    def watch(self, place: tuple[Kind, str], session: KeySession) -> Notify:
+    def watch(self, place: tuple[RequestKind, str], session: KeySession) -> Notify:
         """Watch a place for a session; return the callback to hand to the store, always the same for a place."""
         armed = self._armed.get(place)
         if armed is None:
@@ -62,7 +69,7 @@ class SharedStore:
         armed[1][session] = None
         return armed[0]
 
-    def _fire(self, place: tuple[Kind, str]) -> None:
+    def _fire(self, place: tuple[RequestKind, str]) -> None:
         armed = self._armed.pop(place, None)
         for session in armed[1] if armed is not None else ():
             session.changed(place)
@@ -88,7 +95,7 @@ class MetadataService:
         self._shared: SharedStore | None = None
         self.creations: Creations | None = None
         """Holds what clients create to quotas; set before anybody connects."""
-        self.events: Notes | None = None
+        self.events: AuditSink | None = None
         """Takes events for the audit trail; the same."""
         self._opening = asyncio.Lock()
         self._turn = KeyTurn(self._room, self._take, self._failed)
@@ -105,10 +112,10 @@ class MetadataService:
         keys = self._sessions.get(session)
         if keys is not None:
             keys.heard = asyncio.get_running_loop().time()
-        if request.kind is Kind.PING:
+        if request.kind is RequestKind.PING:
             session.send(encode_reply(request_id, None))
             return
-        if keys is None and request.kind is not Kind.HELLO:
+        if keys is None and request.kind is not RequestKind.HELLO:
             session.refuse("a metadata request before HELLO")
             return
         if keys is not None and keys.in_work < MAX_IN_WORK and self._turn.add(session, keys, request_id, request):

@@ -25,7 +25,7 @@ from buckram.errors import (
     QuotaExceeded,
     ValueTooLarge,
 )
-from buckram.metadata.service.packets import KeyRequest, Kind
+from buckram.metadata.service.packets import KeyRequest, RequestKind
 from buckram.metadata.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, LedgerState, SetValue
 
@@ -33,19 +33,19 @@ REFUSAL_ERRORS = (AccessRefused, InvalidArgument, MalformedRecord, QuotaExceeded
 """Errors that refuse a request for what it is, and not for the state of things."""
 _ACTIONS: dict[type, str] = {Create: "create", SetValue: "policy", Delete: "delete", CheckVersion: "read"}
 _ACTIONS_OF_REQUESTS = {
-    Kind.LEDGER_CREATE: "create",
-    Kind.ALLOCATE: "create",
-    Kind.RAISE_NEXT_ID: "policy",
-    Kind.REMOVED: "delete",
-    Kind.CHILDREN: "list",
-    Kind.VALUES: "list",
-    Kind.LEDGERS: "list",
-    Kind.RECORDS: "list",
-    Kind.STRAYS: "list",
+    RequestKind.LEDGER_CREATE: "create",
+    RequestKind.ALLOCATE: "create",
+    RequestKind.RAISE_NEXT_ID: "policy",
+    RequestKind.REMOVED: "delete",
+    RequestKind.CHILDREN: "list",
+    RequestKind.VALUES: "list",
+    RequestKind.LEDGERS: "list",
+    RequestKind.RECORDS: "list",
+    RequestKind.STRAYS: "list",
 }
 
 
-class Notes(Protocol):
+class AuditSink(Protocol):
     """Takes events (`bookie/audit_log.py`)."""
 
     def note(
@@ -66,7 +66,7 @@ class NotedEntries:
     """Notes refused requests about entries, by whichever part of the bookie refused them. `namespace_of`: of a ledger,
     as far as it is known, else ""."""
 
-    def __init__(self, log: Notes, namespace_of: Callable[[LedgerId], str]) -> None:
+    def __init__(self, log: AuditSink, namespace_of: Callable[[LedgerId], str]) -> None:
         self._log, self._namespace_of = log, namespace_of
 
     def fenced(self, session: Session, ledger_id: LedgerId) -> None:
@@ -77,15 +77,15 @@ class NotedEntries:
         self._log.note(session, action, f"ledger {ledger_id}", self._namespace_of(ledger_id), REFUSED, why)
 
 
-def note_unknown(log: Notes, session: Session, why: str) -> None:
+def note_unknown(log: AuditSink, session: Session, why: str) -> None:
     """Note that a peer who has not logged in was refused something."""
     log.note(session, "login", "bookie", result=REFUSED, detail=why)
 
 
-class Noting:
+class AuditedChanges:
     """`store` is the one that is changed."""
 
-    def __init__(self, log: Notes, store: TreeStore) -> None:
+    def __init__(self, log: AuditSink, store: TreeStore) -> None:
         self._log, self._store = log, store
         self._heads = f"{store.own}/streams/heads/"
         self._records = f"{store.own}/streams/namespaces/"

@@ -14,18 +14,18 @@ from buckram.bookie.service.access import EntryAccess
 from buckram.bookie.service.adds import AddPath
 from buckram.bookie.service.admission import Admission
 from buckram.bookie.service.dispatch import Dispatcher, ServedBookie
-from buckram.bookie.service.door import Door
+from buckram.bookie.service.door import ConnectionGate
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.metadata import MetadataService
-from buckram.bookie.service.noting import NotedEntries, Notes, note_unknown
+from buckram.bookie.service.noting import AuditSink, NotedEntries, note_unknown
 from buckram.bookie.service.owners import Owners
 from buckram.bookie.service.pulls import OpenSource, PullPath
 from buckram.bookie.service.pulse import Pulse
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import Session, request_of
 from buckram.bookie.service.tracing import TracedAdds
-from buckram.bookie.service.turnstile import Turnstile
+from buckram.bookie.service.turnstile import RateLimiter
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import UNSEEN, Trust
@@ -148,7 +148,7 @@ class BookieServer:
         config: BookieConfig,
         net: NetConfig,
         shares: Shares | None = None,
-        door: Door | None = None,
+        door: ConnectionGate | None = None,
         on_gap: Callable[[], None] = lambda: None,
     ) -> None:
         self.pulse = Pulse(on_gap)
@@ -171,9 +171,9 @@ class BookieServer:
         self._listener: Listener | None = None
         self._service: Service | None = None
         self._entries: EntryAccess | None = None
-        self.turnstile: Turnstile | None = None
+        self.turnstile: RateLimiter | None = None
         """Holds requests of namespaces back; there from `judge` on."""
-        self.events: Notes | None = None
+        self.events: AuditSink | None = None
         """Takes events for the audit trail; None: there is none."""
         self._idle: asyncio.Event = asyncio.Event()
         stats = runtime.stats
@@ -206,7 +206,7 @@ class BookieServer:
         `serve`."""
         guard = self._door.guard if self._door is not None and self._door.authorises else None
         owners = Owners(service.metadata)
-        turnstile = self.turnstile = Turnstile(owners, service.store, service.adds.add, self.item_received)
+        turnstile = self.turnstile = RateLimiter(owners, service.store, service.adds.add, self.item_received)
         entries = self._entries = EntryAccess(owners, guard, turnstile.add, turnstile.item, service.birth_here)
         service.reads.served.on_served = self.turnstile.served
         if self.events is not None:

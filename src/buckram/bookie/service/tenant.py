@@ -24,7 +24,7 @@ _PACE, _PACE_BURST_S, _PACE_PIECE_BYTES = "pace", 0.005, 64 * 1024
 _UNLIMITED = 2**63
 
 
-class Held(NamedTuple):
+class HeldRequest(NamedTuple):
     """A request that waits. `copies`: on how many bookies its ledger has each entry. `name`: the birth that its
     connection had named when it came."""
 
@@ -41,7 +41,7 @@ class Line:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.waiting: dict[Session, deque[Held]] = {}
+        self.waiting: dict[Session, deque[HeldRequest]] = {}
         self._paused: dict[Session, None] = {}
         self.held_bytes = 0
         self.entries = self.logical_bytes = 0.0
@@ -49,17 +49,17 @@ class Line:
         self.byte_rate = self.entry_rate = math.inf
         """Bytes and entries a second that leave the line; infinite without a limit."""
 
-    def put(self, held: Held) -> None:
+    def put(self, held: HeldRequest) -> None:
         self.waiting.setdefault(held.session, deque()).append(held)
         self._count(held, 1)
         if self.held_bytes > LONG_BYTES:
             self._paused[held.session] = None
             held.session.pause_reads()
 
-    def next(self) -> Held:
+    def next(self) -> HeldRequest:
         return next(iter(self.waiting.values()))[0]
 
-    def take(self, most_entries: int) -> Held:
+    def take(self, most_entries: int) -> HeldRequest:
         """Take the first request of the connection whose turn it is, or the first `most_entries` of a run, and move
         that connection to the end."""
         session, waiting = next(iter(self.waiting.items()))
@@ -77,12 +77,12 @@ class Line:
             self._resume()
         return held
 
-    def _count(self, held: Held, sign: int) -> None:
+    def _count(self, held: HeldRequest, sign: int) -> None:
         self.held_bytes += sign * held.size
         self.entries += sign * held.entries / held.copies
         self.logical_bytes += sign * held.size / held.copies
 
-    def wait_s(self, held: Held) -> float:
+    def wait_s(self, held: HeldRequest) -> float:
         """Return how long another request would wait in this line, seconds."""
         by_bytes = (self.logical_bytes + held.size / held.copies) / self.byte_rate
         return max(by_bytes, (self.entries + held.entries / held.copies) / self.entry_rate)

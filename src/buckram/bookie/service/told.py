@@ -8,7 +8,7 @@ Not here: how large and how many they are (`core/security/bounds.py`), who reads
 
 from __future__ import annotations
 
-from buckram.bookie.service.judge import Judge
+from buckram.bookie.service.judge import KeyJudge
 from buckram.core.healing.behind import parse_note
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.core.security.access import KeyUse
@@ -19,7 +19,7 @@ from buckram.metadata.store import TreeStore
 from buckram.types import Create, SetValue
 
 
-async def check_told(judge: Judge, store: TreeStore, op: Create | SetValue) -> None:
+async def check_healing_report(judge: KeyJudge, store: TreeStore, op: Create | SetValue) -> None:
     """Raise AccessRefused for a note about what is none of the principal's business, NoSuchKey where its ledger is
     gone."""
     use = KeyUse.CREATE if isinstance(op, Create) else KeyUse.SET
@@ -43,7 +43,7 @@ async def check_told(judge: Judge, store: TreeStore, op: Create | SetValue) -> N
         raise judge.refused(op.key, use, "another session told it")
 
 
-async def _check_bookie(judge: Judge, store: TreeStore, op: Create | SetValue, use: KeyUse, bookie: str) -> None:
+async def _check_bookie(judge: KeyJudge, store: TreeStore, op: Create | SetValue, use: KeyUse, bookie: str) -> None:
     """Check that a report names a known bookie, which limits the reports about a ledger, or of a client, to the number
     of bookies."""
     if valid_bookie_id(bookie):
@@ -55,4 +55,4 @@ async def _check_bookie(judge: Judge, store: TreeStore, op: Create | SetValue, u
     raise judge.refused(op.key, use, f"no bookie {bookie[:60]!r} is known")
 
 
-__all__ = ["check_told"]
+__all__ = ["check_healing_report"]

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from functools import partial
 
 from buckram.bookie.service.access import action_of, is_urgent, ledger_of
-from buckram.bookie.service.giving_way import GivingWay
+from buckram.bookie.service.giving_way import TenantPacer
 from buckram.bookie.service.noting import OnRefused
 from buckram.bookie.service.owners import Owner, Owners
 from buckram.bookie.service.session import REQUEST_COST, AddHandler, Session
-from buckram.bookie.service.tenant import ADDS, FLIGHT_BYTES, READS, Held, Line, Tenant
+from buckram.bookie.service.tenant import ADDS, FLIGHT_BYTES, READS, HeldRequest, Line, Tenant
 from buckram.bookie.storage.store import Store
 from buckram.core.tenants.turns import Turns
 from buckram.core.wire.adds import AddRun
@@ -41,7 +41,7 @@ _UNLIMITED = 2**63
 Unanswered = Callable[[Session, Item], None]
 
 
-class Turnstile:
+class RateLimiter:
     """`add` and `handle` are what requests go to when it is their turn. `active`: whether anything is looked at."""
 
     def __init__(self, owners: Owners, store: Store, add: AddHandler, handle: Unanswered) -> None:
@@ -56,7 +56,7 @@ class Turnstile:
         """Bytes that passed in this turn of the loop, by tenant."""
         self._turns: dict[str, Turns[Tenant]] = {ADDS: Turns(), READS: Turns()}
         self._timers: dict[tuple[Tenant, str], asyncio.TimerHandle] = {}
-        self._giving_way = GivingWay(self.tenants, lambda: self.contended)
+        self._giving_way = TenantPacer(self.tenants, lambda: self.contended)
         self._soon = False
         self.on_refused: OnRefused | None = None
         """Callback for each request for which a quota is used up."""
@@ -112,7 +112,7 @@ class Turnstile:
                 tenant.give_credit(now, owner.copies)
         else:
             name = session.named.get(run.ledger_id)
-            held = Held(session, run.detached(), run.end - run.start, run.count, owner.copies, name)
+            held = HeldRequest(session, run.detached(), run.end - run.start, run.count, owner.copies, name)
             if session.introduction is None and tenant.adds.wait_s(held) > APACHE_WAIT_S:
                 session.answer_run(run, Code.TOO_MANY_REQUESTS)
             else:
@@ -138,7 +138,7 @@ class Turnstile:
         elif not tenant.reads.waiting and tenant.may_read(now):
             self._handle(session, item)
         else:
-            self._hold(tenant, tenant.reads, Held(session, item, REQUEST_COST))
+            self._hold(tenant, tenant.reads, HeldRequest(session, item, REQUEST_COST))
 
     def _seen(self, tenant: Tenant, now: float) -> None:
         """Note whose request came: namespaces compete for a while after a request of another one than that before
@@ -194,7 +194,7 @@ class Turnstile:
 
     # -- lines
 
-    def _hold(self, tenant: Tenant, line: Line, held: Held) -> None:
+    def _hold(self, tenant: Tenant, line: Line, held: HeldRequest) -> None:
         held.session.requests_held += held.size
         line.put(held)
         self._wait(tenant, line)

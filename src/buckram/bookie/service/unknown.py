@@ -30,7 +30,7 @@ class _Entry:
     timer: asyncio.TimerHandle
 
 
-class Unknown:
+class UnauthenticatedConnections:
     """Connections that wait for their login. Peers that are known are not counted here."""
 
     def __init__(self, *, first_s: float = FIRST_S, login_s: float = LOGIN_S) -> None:

@@ -14,7 +14,7 @@ from buckram.bookie.storage.index import FooterBuilder, LedgerIndex, Place
 from buckram.bookie.storage.segments import DirEntry, Segment
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock import LOG_PREFIX
-from buckram.core.storage.ledger_state import LedgerState
+from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import (
     BLOCK_HEADER,
     EVEN,
@@ -115,7 +115,7 @@ class Output:
     async def _copy_ledger(self, ledger: LedgerId, sources: list[tuple[Segment, DirEntry]]) -> None:
         epoch = max(entry.epoch for _, entry in sources)
         record = self._state.table.find(ledger)
-        state = LedgerState(ledger, bytes(20)) if record is None else record.snapshot()
+        state = StoredLedgerState(ledger, bytes(20)) if record is None else record.snapshot()
         state.epoch = epoch
         # A frame for rebuilding the footer from the blocks; reads of ledger states ignore it.
         await self._put(state.frame())

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from heapq import merge
 
-from buckram.core.storage.ledger_state import STATE_SIZE, LedgerState
+from buckram.core.storage.ledger_state import STATE_SIZE, StoredLedgerState
 from buckram.core.storage.segment_format import (
     DIR_RECORD,
     EVEN,
@@ -46,17 +46,17 @@ class LedgerIndex:
 
     __slots__ = ("bytes", "epoch", "frozen", "last", "overlay", "record", "runs", "segment")
 
-    def __init__(self, segment: int, record: LedgerState) -> None:
+    def __init__(self, segment: int, record: StoredLedgerState) -> None:
         self.segment, self.record, self.epoch = segment, record, record.epoch
         self.last: EntryId = NO_ENTRY
         self.runs = bytearray()
         self.overlay: dict[EntryId, tuple[int, int, int]] | None = None
         self.bytes = 0
         # The record as it was when a later segment took it over; None while the live record is valid.
-        self.frozen: LedgerState | None = None
+        self.frozen: StoredLedgerState | None = None
 
     @property
-    def state(self) -> LedgerState:
+    def state(self) -> StoredLedgerState:
         return self.record if self.frozen is None else self.frozen
 
     def insert(self, first: EntryId, count: int, offset: int, length: int, *, even: bool) -> int:
@@ -232,7 +232,7 @@ class FooterBuilder:
         self._data_bytes += data_bytes
         self._seen(ledger)
 
-    def add_state(self, state: LedgerState) -> None:
+    def add_state(self, state: StoredLedgerState) -> None:
         self._states += state.pack()
         self.ids.append(state.ledger_id)
         self._seen(state.ledger_id)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from buckram.bookie.storage.errors import unless_harmless
 from buckram.bookie.storage.index import LedgerIndex
 from buckram.bookie.storage.segments import Footer, FooterRepair, Segment, SegmentList
-from buckram.core.storage.ledger_state import STATE_SIZE, LedgerState
+from buckram.core.storage.ledger_state import STATE_SIZE, StoredLedgerState
 from buckram.core.storage.segment_format import KEY_RECORD, PAGE, PAGE_DATA, CorruptBytes, Trailer, pack_page
 from buckram.types import LedgerId
 
@@ -27,7 +27,7 @@ RECORD_COST = 500
 
 
 @dataclass(slots=True, eq=False)
-class LedgerRecord(LedgerState):
+class LedgerRecord(StoredLedgerState):
     """The live state of a ledger. Valid until the next await: ask the store again afterwards.
 
     `limbo`: the store may have lost part of this ledger, so absence proves nothing.
@@ -36,8 +36,8 @@ class LedgerRecord(LedgerState):
     limbo: bool = False
     active_index: LedgerIndex | None = None
 
-    def snapshot(self) -> LedgerState:
-        return LedgerState(
+    def snapshot(self) -> StoredLedgerState:
+        return StoredLedgerState(
             self.ledger_id,
             self.master_key,
             self.fenced,
@@ -53,7 +53,7 @@ class LedgerRecord(LedgerState):
         )
 
 
-def record_of(state: LedgerState) -> LedgerRecord:
+def record_of(state: StoredLedgerState) -> LedgerRecord:
     return LedgerRecord(
         state.ledger_id,
         state.master_key,
@@ -77,7 +77,7 @@ class Losses:
     count: int = 0
     limbo: bool = False
 
-    def marks(self, state: LedgerState) -> bool:
+    def marks(self, state: StoredLedgerState) -> bool:
         """Return whether the ledger is in limbo: it is not known to be younger than the newest loss."""
         return self.limbo and state.born < self.count
 
@@ -122,7 +122,7 @@ class LedgerTable:
         if len(self._cached) > self._limit:
             self._cached.popitem(last=False)
 
-    def load(self, ledger: LedgerId) -> LedgerState | None:
+    def load(self, ledger: LedgerId) -> StoredLedgerState | None:
         """Return the ledger's newest state in segments and table; changes in the active segment are only in `pinned`.
 
         Raises StoreError if they cannot be read just now.
@@ -222,10 +222,10 @@ class LedgerTable:
                 previous = ledger
                 yield ledger, rest
 
-    def states(self, after: LedgerId) -> Iterator[LedgerState]:
+    def states(self, after: LedgerId) -> Iterator[StoredLedgerState]:
         """Return the newest state of each ledger above `after`, ascending. Raises CorruptBytes or OSError."""
         mine = sorted(ledger for ledger in self.pinned if ledger > after)
-        sources: list[Iterator[tuple[LedgerId, int, LedgerState]]] = []
+        sources: list[Iterator[tuple[LedgerId, int, StoredLedgerState]]] = []
         sources.append((ledger, 0, self.pinned[ledger]) for ledger in mine)
         for rank, segment in enumerate(self._uncovered(), 1):
             sources.append(_ranked(rank, _states_of(segment, after)))
@@ -238,12 +238,12 @@ class LedgerTable:
                 yield state
 
 
-def _ranked(rank: int, states: Iterator[LedgerState]) -> Iterator[tuple[LedgerId, int, LedgerState]]:
+def _ranked(rank: int, states: Iterator[StoredLedgerState]) -> Iterator[tuple[LedgerId, int, StoredLedgerState]]:
     for state in states:
         yield state.ledger_id, rank, state
 
 
-def _states_of(segment: Segment, after: LedgerId) -> Iterator[LedgerState]:
+def _states_of(segment: Segment, after: LedgerId) -> Iterator[StoredLedgerState]:
     if segment.index is not None:
         ledgers = segment.index.ledgers
         return (ledgers[ledger].state for ledger in sorted(ledgers) if ledger > after)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from buckram.bookie.storage.index import LedgerIndex, SegmentIndex
 from buckram.bookie.storage.ledger_table import record_of
-from buckram.core.storage.ledger_state import LedgerState
+from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import (
     BLOCK_HEADER,
     MAGIC,
@@ -139,7 +139,7 @@ def scan_segment(file: File, segment: int, salt: int, ask: int = 0) -> Scanned:
             result.damaged = True
             continue
         for item in items:
-            if isinstance(item, LedgerState):
+            if isinstance(item, StoredLedgerState):
                 _apply_state(result.index, segment, item)
             else:
                 _apply_run(result, segment, item)
@@ -149,7 +149,7 @@ def scan_segment(file: File, segment: int, salt: int, ask: int = 0) -> Scanned:
     return result
 
 
-def _apply_state(index: SegmentIndex, segment: int, state: LedgerState) -> None:
+def _apply_state(index: SegmentIndex, segment: int, state: StoredLedgerState) -> None:
     ledger_index = index.ledgers.get(state.ledger_id)
     if ledger_index is None:
         index.ledgers[state.ledger_id] = LedgerIndex(segment, record_of(state))
@@ -165,7 +165,7 @@ def _apply_run(result: Scanned, segment: int, run: Run) -> None:
     ledger_index = result.index.ledgers.get(ledger)
     if ledger_index is None:
         # The ledger's state was in a damaged block, but the frame itself has the key.
-        ledger_index = result.index.ledgers[ledger] = LedgerIndex(segment, record_of(LedgerState(ledger, key)))
+        ledger_index = result.index.ledgers[ledger] = LedgerIndex(segment, record_of(StoredLedgerState(ledger, key)))
     result.index.overlays += ledger_index.insert(first, count, offset, length, even=even)
     ledger_index.bytes += length
     result.runs += 1

@@ -17,7 +17,7 @@ from buckram.bookie.storage.ledger_table import LedgerRecord, Losses
 from buckram.bookie.storage.log_scan import Scanned, scan_segment
 from buckram.bookie.storage.open_files import OpenFiles
 from buckram.bookie.storage.page_cache import PageCache
-from buckram.bookie.storage.position import Claim, Position, behind
+from buckram.bookie.storage.position import Position, WitnessedPosition, behind
 from buckram.bookie.storage.reserve import Reserve
 from buckram.bookie.storage.segments import Footer, Segment
 from buckram.bookie.storage.store_state import MAX_SEGMENT, MIN_SEGMENT, StoreState, fresh_segment
@@ -75,7 +75,7 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
 class Opening:
     """One start of a store. `claim`: what the witness key in the metadata store says about the directory."""
 
-    def __init__(self, state: StoreState, claim: Claim | None = None) -> None:
+    def __init__(self, state: StoreState, claim: WitnessedPosition | None = None) -> None:
         self._state, self._claim = state, claim
         self._lost: list[str] = []
         self._torn: list[Segment] = []

@@ -15,7 +15,7 @@ class Position(NamedTuple):
     offset: int
 
 
-class Claim(NamedTuple):
+class WitnessedPosition(NamedTuple):
     """A witness's record of a directory: its incarnation, how often it was opened, and up to where its log was
     durable."""
 
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
     position: Position
 
 
-NO_CLAIM = Claim("", 0, Position(0, 0))
+NO_CLAIM = WitnessedPosition("", 0, Position(0, 0))
 """The claim about a store that is not open: no incarnation has this name."""
 
 

@@ -17,7 +17,7 @@ from buckram.seams import Disk
 
 log = logging.getLogger("buckram.store")
 T = TypeVar("T")
-NAME = "reserve"
+RESERVE_FILE = "reserve"
 BYTES, PIECES = 8 << 20, 64
 _UNIT = 4096
 
@@ -35,8 +35,8 @@ class Reserve:
         self.bytes = min(BYTES, segment_bytes // 2 // _UNIT * _UNIT)
         self._piece = max(_UNIT, self.bytes // PIECES // _UNIT * _UNIT)
         self._size, self._said = 0, False
-        if NAME in disk.names():
-            with opened(disk, NAME) as file:
+        if RESERVE_FILE in disk.names():
+            with opened(disk, RESERVE_FILE) as file:
                 self._size = file.size()
 
     @property
@@ -88,9 +88,9 @@ class Reserve:
     def _cut(self, size: int) -> None:
         if not self._said:
             self._said = True
-            log.warning("the disk is full: the file %r gives its room to what the store must write down", NAME)
+            log.warning("the disk is full: the file %r gives its room to what the store must write down", RESERVE_FILE)
         try:
-            with opened(self._disk, NAME) as file:
+            with opened(self._disk, RESERVE_FILE) as file:
                 self._disk.shrink(file, size)
         except FileNotFoundError:
             size = 0  # an operator removed the file to make room
@@ -100,12 +100,12 @@ class Reserve:
         if self._size >= self.bytes:
             return
         try:
-            there = NAME in self._disk.names()
+            there = RESERVE_FILE in self._disk.names()
             before = self._size if there else 0
             size = min(self.bytes, before + self._disk.space().free_bytes - beside) // _UNIT * _UNIT
             if size <= before:
                 return
-            with opened(self._disk, NAME, create=not there) as file:
+            with opened(self._disk, RESERVE_FILE, create=not there) as file:
                 self._disk.extend(file, size)
             if not there:
                 self._disk.sync_names()

@@ -17,7 +17,7 @@ from buckram.bookie.storage.bad_entries import BadEntries
 from buckram.bookie.storage.index import Place, SegmentIndex, last_at_or_below, narrowed
 from buckram.bookie.storage.open_files import OpenFiles
 from buckram.bookie.storage.page_cache import PageCache
-from buckram.core.storage.ledger_state import LedgerState, packed_states, state_marks, unpack_state
+from buckram.core.storage.ledger_state import StoredLedgerState, packed_states, state_marks, unpack_state
 from buckram.core.storage.segment_format import (
     DIR_RECORD,
     KEY_RECORD,
@@ -107,7 +107,7 @@ class Footer:
         at = _search(page, DIR_RECORD.size, ledger)
         return None if at is None else DirEntry(page, at)
 
-    def find_state(self, ledger: LedgerId) -> LedgerState | None:
+    def find_state(self, ledger: LedgerId) -> StoredLedgerState | None:
         """Return the ledger's state as of the sealing."""
         trailer = self.trailer
         if not trailer.lowest <= ledger <= trailer.highest:
@@ -200,7 +200,7 @@ class Footer:
             for at in range(len(page) // DIR_RECORD.size):
                 yield DirEntry(page, at)
 
-    def states(self, after: LedgerId = -1) -> Iterator[LedgerState]:
+    def states(self, after: LedgerId = -1) -> Iterator[StoredLedgerState]:
         """Return the states of ledgers above `after`, ascending; does not use the cache."""
         begin = max(0, bisect_right(self._first_keys()[1], after) - 1)
         first = self.trailer.first_state_page
@@ -364,7 +364,7 @@ class Segment:
         found = None if self.footer is None else self.footer.find(ledger)
         return found.bytes if found is not None and found.epoch == epoch else 0
 
-    def state(self, ledger: LedgerId) -> LedgerState | None:
+    def state(self, ledger: LedgerId) -> StoredLedgerState | None:
         if self.index is not None:
             ledger_index = self.index.ledgers.get(ledger)
             return None if ledger_index is None else ledger_index.state

@@ -23,7 +23,7 @@ from buckram.bookie.storage.listeners import FailureListener, StateListener, Sto
 from buckram.bookie.storage.lookup import Lookup
 from buckram.bookie.storage.maintenance import Maintenance
 from buckram.bookie.storage.opening import Opening, open_state
-from buckram.bookie.storage.position import Claim, Position
+from buckram.bookie.storage.position import Position, WitnessedPosition
 from buckram.bookie.storage.store_ledgers import LedgerStates
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.tail_ring import TailRing
@@ -80,7 +80,7 @@ class Store(LedgerStates):
 
     @classmethod
     def open(
-        cls, disk: Disk, config: StoreConfig, stats: Stats, rng: random.Random, witness: Claim | None = None
+        cls, disk: Disk, config: StoreConfig, stats: Stats, rng: random.Random, witness: WitnessedPosition | None = None
     ) -> Store:
         """Lock the directory and read what is there; an empty one becomes a new store with a new incarnation.
 

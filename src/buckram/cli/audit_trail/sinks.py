@@ -35,7 +35,7 @@ _NOTICE = 10 * 8 + 5
 """Facility authpriv, severity notice."""
 
 
-class Sink(Protocol):
+class AuditSink(Protocol):
     """Takes events, each a line of JSON without its end, all or in order as far as it gets. Blocks. OSError."""
 
     name: str
@@ -77,7 +77,7 @@ class SyslogSink:
                 daemon.send(b"<%d>buckram-audit: %s" % (_NOTICE, line))
 
 
-def open_sink(setting: str) -> Sink | None:
+def open_sink(setting: str) -> AuditSink | None:
     """Return the sink that [bookie] audit_sink names; None for "". Raises ConfigError."""
     kind, colon, path = setting.partition(":")
     if not setting:
@@ -92,10 +92,10 @@ def open_sink(setting: str) -> Sink | None:
     )
 
 
-class Copies:
+class SinkQueue:
     """Bounded queue of audit events that wait to be copied to a sink."""
 
-    def __init__(self, sink: Sink, stats: Stats) -> None:
+    def __init__(self, sink: AuditSink, stats: Stats) -> None:
         self._sink = sink
         self._waiting: deque[bytes] = deque()
         self._some, self._ending = asyncio.Event(), asyncio.Event()
@@ -182,9 +182,9 @@ class Copies:
 
 
 @asynccontextmanager
-async def copying(events: AuditLog, sink: Sink) -> AsyncIterator[None]:
+async def copying(events: AuditLog, sink: AuditSink) -> AsyncIterator[None]:
     """Copy events to a sink during the block. At its end the remaining events are copied, within _STOP_S seconds."""
-    copies = Copies(sink, events.stats)
+    copies = SinkQueue(sink, events.stats)
     events.copy_to(copies.add)
     task = asyncio.ensure_future(copies.run())
     try:
@@ -197,4 +197,4 @@ async def copying(events: AuditLog, sink: Sink) -> AsyncIterator[None]:
             log.warning("%d events of the audit trail were not copied to %s", len(copies), sink.name)
 
 
-__all__ = ["Copies", "FileSink", "Sink", "SyslogSink", "copying", "open_sink"]
+__all__ = ["SinkQueue", "FileSink", "AuditSink", "SyslogSink", "copying", "open_sink"]

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 
 from buckram.bookie.audit_log import AuditLog
 from buckram.bookie.process import Bookie
-from buckram.cli.audit_trail.sinks import Sink, copying
+from buckram.cli.audit_trail.sinks import AuditSink, copying
 from buckram.cluster import Client, connect
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.backoff import ROLL, Delays
@@ -114,7 +114,7 @@ async def writing(
     tls: TlsConfig,
     auth: AuthConfig,
     *,
-    sink: Sink | None = None,
+    sink: AuditSink | None = None,
 ) -> AsyncIterator[None]:
     """Write the events of a bookie that runs, meanwhile; `store` is its own, and `uri` opens it. `sink` gets a copy."""
 

@@ -15,7 +15,7 @@ FAR_DAYS = 36_500.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PlannedChange:
     """Planned change: added bookies, and the number of copies of data written from then on.
 
     `racks`: bookies to add by rack, which may be a new one; `bookie_bytes`: the size of each; `copies`: how many copies
@@ -60,7 +60,7 @@ class Outlook:
     assumed: tuple[str, ...]
 
 
-def outlook(samples: Sequence[Sample], reserved_bytes: int, change: Change | None = None) -> Outlook:
+def outlook(samples: Sequence[Sample], reserved_bytes: int, change: PlannedChange | None = None) -> Outlook:
     """Forecast when racks are full. `reserved_bytes`: free space of one bookie below which it is read-only. Raises
     InvalidArgument for an empty history."""
     points = by_rack(samples)
@@ -121,7 +121,7 @@ class _Now:
         return max(0, self.total - reserved * self.bookies)
 
 
-def _apply(now: dict[str, _Now], change: Change) -> None:
+def _apply(now: dict[str, _Now], change: PlannedChange) -> None:
     for rack, count in change.racks.items():
         if count < 0 or (count and change.bookie_bytes <= 0):
             raise InvalidArgument(f"{count} bookies of {change.bookie_bytes} bytes in {rack}: both must be above 0")
@@ -164,7 +164,7 @@ def _fill(now: Mapping[str, _Now], reserved: int, rate_of: Callable[[_Now], floa
     return found
 
 
-def _assumed(change: Change | None, reserved_bytes: int) -> tuple[str, ...]:
+def _assumed(change: PlannedChange | None, reserved_bytes: int) -> tuple[str, ...]:
     said = [
         "what is written, kept and deleted goes on as in the history",
         f"a bookie is full when {reserved_bytes} bytes are free ([store] reserved_bytes)",

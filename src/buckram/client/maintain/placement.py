@@ -13,7 +13,7 @@ from buckram.client.shared.services import Services
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.placement.choose import slow_ones
-from buckram.core.placement.explain import Reason, explain
+from buckram.core.placement.explain import PlacementReason, explain
 from buckram.core.placement.judge import Breach, breaches
 from buckram.core.placement.policy import PlacementPolicy, policy_of
 from buckram.errors import MalformedRecord
@@ -36,7 +36,7 @@ class Explained:
 
     policy: PlacementPolicy
     first_entry: EntryId
-    reasons: tuple[Reason, ...]
+    reasons: tuple[PlacementReason, ...]
     short: tuple[Breach, ...]
 
 

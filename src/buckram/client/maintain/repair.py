@@ -18,7 +18,7 @@ from buckram.client.maintain.accusing import Accuser
 from buckram.client.maintain.entry_lists import entry_list, lists_all
 from buckram.client.maintain.repair_report import (
     NoFreeBookie,
-    Progress,
+    RepairProgress,
     RepairReport,
     Replacement,
     lost_entries_problem,
@@ -72,7 +72,7 @@ async def repair_ledger(
     *,
     password: bytes = b"",
     digest: DigestType | None = None,
-    progress: Progress | None = None,
+    progress: RepairProgress | None = None,
     move: bool = False,
     pace: Pace | None = None,
 ) -> RepairReport:
@@ -128,7 +128,7 @@ class _Repair:
         digest: Digest,
         key: bytes,
         scope: TaskScope,
-        progress: Progress | None,
+        progress: RepairProgress | None,
         *,
         move: bool = False,
     ) -> None:

@@ -14,7 +14,7 @@ from buckram.types import BookieId, EntryId, LedgerId
 _NAMED = 5
 
 
-class Progress(Protocol):
+class RepairProgress(Protocol):
     def __call__(self, done: int, total: int, /) -> None:
         """Take note that `done` replicas of entries were checked so far, of `total`."""
         ...

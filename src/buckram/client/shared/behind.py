@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from buckram.client.shared.log import log
 from buckram.errors import MetadataError
-from buckram.metadata.behind import WITHIN_S, Behind, forget_behind, note_behind
+from buckram.metadata.behind import WITHIN_S, IncompleteCopy, forget_behind, note_behind
 from buckram.seams import MetadataStore, Stats
 from buckram.types import BookieId, LedgerId
 
@@ -21,9 +21,9 @@ class BehindNotes:
 
     def __init__(self, store: MetadataStore, ledger_id: LedgerId, stats: Stats) -> None:
         self._store, self._ledger_id, self._stats = store, ledger_id, stats
-        self._noted: dict[BookieId, Behind] = {}
+        self._noted: dict[BookieId, IncompleteCopy] = {}
 
-    def noted(self, bookies: Collection[BookieId]) -> dict[BookieId, Behind]:
+    def noted(self, bookies: Collection[BookieId]) -> dict[BookieId, IncompleteCopy]:
         """Return the present notes about these bookies."""
         return {bookie: self._noted[bookie] for bookie in bookies if bookie in self._noted}
 
@@ -47,7 +47,7 @@ class BehindNotes:
         log.warning("ledger %d is noted as lacking copies: %s did not confirm all entries", self._ledger_id, names)
         return True
 
-    async def clear(self, noted: Mapping[BookieId, Behind]) -> None:
+    async def clear(self, noted: Mapping[BookieId, IncompleteCopy]) -> None:
         """Take back notes, because everything was copied since; later notes stay. If only administrators may remove
         them from the store, autorecovery does so after a look."""
         for bookie, one in noted.items():

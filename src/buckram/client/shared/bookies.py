@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from buckram.client.shared.bookie_change import BookieChange, OnChange, Unsubscribe, log_change
 from buckram.client.shared.log import log
-from buckram.client.shared.recent import Recent
+from buckram.client.shared.recent import RecentBookies
 from buckram.config import ClientConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.ledgers.quorum import Quorum
@@ -56,7 +56,7 @@ class BookieWatcher:
     def __init__(self, runtime: Runtime, store: MetadataStore, config: ClientConfig) -> None:
         self._rng = runtime.rng
         self._store = store
-        self.recent = Recent(config.quarantine_s)
+        self.recent = RecentBookies(config.quarantine_s)
         self.policy = parse_policy("[client] placement", config.placement)
         """Placement policy of ledgers that name none."""
         self._here = parse_location("[client] location", config.location)

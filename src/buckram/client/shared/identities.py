@@ -12,7 +12,7 @@ import asyncio
 from typing import Protocol
 
 from buckram.client.shared.bookies import BookieWatcher
-from buckram.client.shared.past import Past
+from buckram.client.shared.past import StoreHistory
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.streams.transactions import history_mark
 from buckram.core.wire.introduction import Expected, Identity, expected_of
@@ -33,7 +33,7 @@ class IdentityListener(Protocol):
 class Identities:
     """`start()` and `close()`. `cluster` is known from `start` on, before any connection is made."""
 
-    def __init__(self, store: MetadataStore, bookies: BookieWatcher, past: Past) -> None:
+    def __init__(self, store: MetadataStore, bookies: BookieWatcher, past: StoreHistory) -> None:
         self._store, self._bookies, self.past = store, bookies, past
         self.cluster = ""
         self.clocks: IdentityListener | None = None

@@ -49,8 +49,8 @@ class _Open:
 _open: dict[Hashable, _Open] = {}
 
 
-def opened(key: Hashable, writer: Closable, seal: SealWithoutWriter, *, what: str, later: str) -> None:
-    """Register a writer to be closed at the end of the interpreter unless `gone` comes first.
+def register_unclosed(key: Hashable, writer: Closable, seal: SealWithoutWriter, *, what: str, later: str) -> None:
+    """Register a writer to be closed at the end of the interpreter unless `deregister_unclosed` comes first.
 
     `seal` closes it without the writer, on another loop. For the warning: `what` it writes, and who ends it `later` if
     that fails.
@@ -58,7 +58,7 @@ def opened(key: Hashable, writer: Closable, seal: SealWithoutWriter, *, what: st
     _open[key] = _Open(os.getpid(), what, later, asyncio.get_running_loop(), weakref.ref(writer), seal)
 
 
-def gone(key: Hashable) -> None:
+def deregister_unclosed(key: Hashable) -> None:
     """Forget a writer that was closed, abandoned or lost."""
     _open.pop(key, None)
 
@@ -94,4 +94,4 @@ async def _within(left: _Open, wait_s: float) -> None:
 
 atexit.register(close_all)
 
-__all__ = ["close_all", "gone", "opened"]
+__all__ = ["close_all", "deregister_unclosed", "register_unclosed"]

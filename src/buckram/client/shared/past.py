@@ -25,7 +25,7 @@ _REMEDY = (
 )
 
 
-class Past:
+class StoreHistory:
     """`start` once. `check` raises StoreWentBack for a store that must not be used."""
 
     def __init__(self, store: MetadataStore) -> None:
@@ -110,7 +110,7 @@ class Past:
             ) from error
 
 
-def guarded(store: MetadataStore, past: Past) -> MetadataStore:
+def guarded(store: MetadataStore, past: StoreHistory) -> MetadataStore:
     """Return the store so guarded that it is used only while it is not refused."""
     return cast(MetadataStore, _Guarded(store, past))
 
@@ -122,7 +122,7 @@ def unguarded(store: MetadataStore) -> MetadataStore:
 
 
 class _Guarded:
-    def __init__(self, inner: Any, past: Past) -> None:
+    def __init__(self, inner: Any, past: StoreHistory) -> None:
         self.inner, self._past = inner, past
         self._made: dict[str, tuple[Any, Any]] = {}
         """Wrappers by attribute name, each with the attribute it wraps, so that they are not made anew for each
@@ -143,7 +143,7 @@ class _Guarded:
         return made
 
 
-def _checked(operation: Callable[..., Awaitable[Any]], past: Past) -> Callable[..., Awaitable[Any]]:
+def _checked(operation: Callable[..., Awaitable[Any]], past: StoreHistory) -> Callable[..., Awaitable[Any]]:
     @wraps(operation)
     async def checked(*args: Any, **options: Any) -> Any:
         await past.check()

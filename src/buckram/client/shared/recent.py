@@ -11,7 +11,7 @@ from buckram.core.placement.latency import Latencies, quick_first
 from buckram.types import BookieId
 
 
-class Recent:
+class RecentBookies:
     """The recent behaviour of all bookies. `reads`, `batches` and `adds` hold how long such requests took."""
 
     def __init__(self, quarantine_s: float) -> None:
@@ -78,4 +78,4 @@ class Recent:
         return 0
 
 
-__all__ = ["Recent"]
+__all__ = ["RecentBookies"]

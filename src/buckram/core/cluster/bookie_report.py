@@ -39,7 +39,7 @@ class Keeps(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptGarbage:
     """Bytes that nobody needs and that a bookie keeps. `why` is a sentence; `bytes` is None if not counted."""
 
     kind: str
@@ -59,7 +59,7 @@ class Collected:
     """Ledgers that were deleted from the bookie."""
     bytes_reclaimable: int
     bytes_reclaimed: int
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptGarbage, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -75,7 +75,7 @@ def parse_collected(where: str, record: object) -> Collected:
     try:
         assert isinstance(record, dict)
         kept = tuple(
-            Kept(
+            KeptGarbage(
                 str(one["kind"]),
                 str(one["why"]),
                 None if one["bytes"] is None else int(one["bytes"]),

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-FIGURE: Final = "file_system"
+FILE_SYSTEM_FIGURE: Final = "file_system"
 """The figure of a bookie's answer (`GetBookieInfo`) that has the number of its file system."""
 
 
-def number_of(identity: str) -> int:
+def file_system_number(identity: str) -> int:
     """Return a number for the file system of a `Disk.identity()`, which no other machine or file system has; 0:
     unknown.
     """
@@ -21,7 +21,7 @@ def number_of(identity: str) -> int:
     return int.from_bytes(blake2b(f"{boot} {device}".encode(), digest_size=8).digest(), "big") >> 1
 
 
-def space(bookies: Iterable[tuple[str, int, int | None, int | None]]) -> tuple[int, int]:
+def file_system_space(bookies: Iterable[tuple[str, int, int | None, int | None]]) -> tuple[int, int]:
     """Return free and total bytes of bookies, each given by id, number of its file system, free and total bytes."""
     free: dict[str | int, int] = {}
     total: dict[str | int, int] = {}
@@ -33,4 +33,4 @@ def space(bookies: Iterable[tuple[str, int, int | None, int | None]]) -> tuple[i
     return sum(free.values()), sum(total.values())
 
 
-__all__ = ["FIGURE", "number_of", "space"]
+__all__ = ["FILE_SYSTEM_FIGURE", "file_system_number", "file_system_space"]

@@ -21,7 +21,7 @@ HIGHEST_EPOCH = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class WitnessStatement:
     """The content of a witness key: how far a bookie's log was durable, and the metadata history at that time.
 
     `generation` counts the incarnations that took the id over; 0 in keys of earlier releases. `since`: when this one
@@ -44,7 +44,7 @@ class Confirmed:
     """A key's value and version, as a store gave them."""
 
     version: int
-    value: Statement
+    value: WitnessStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _compare_moved(confirmed: Confirmed | None, found: Confirmed | None) -> str:
     return "the metadata that were moved here are older than what this bookie has seen: its witness key says less"
 
 
-def _reach(value: Statement) -> tuple[int, int, int]:
+def _reach(value: WitnessStatement) -> tuple[int, int, int]:
     return value.starts, value.seq, value.offset
 
 
@@ -215,16 +215,16 @@ def parse_word(key: str, record: bytes) -> str:
     return _text(key, _object(key, record), "nonce")
 
 
-def encode_statement(value: Statement) -> bytes:
+def encode_statement(value: WitnessStatement) -> bytes:
     return json.dumps(asdict(value)).encode()
 
 
-def parse_statement(key: str, record: bytes) -> Statement:
+def parse_statement(key: str, record: bytes) -> WitnessStatement:
     return _statement(key, _object(key, record))
 
 
-def _statement(what: str, fields: dict[str, Any]) -> Statement:
-    return Statement(
+def _statement(what: str, fields: dict[str, Any]) -> WitnessStatement:
+    return WitnessStatement(
         _text(what, fields, "incarnation"),
         _number(what, fields, "starts"),
         _number(what, fields, "seq"),

@@ -14,7 +14,7 @@ import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from buckram.core.cluster.history import Judgement, Statement
+from buckram.core.cluster.history import Judgement, WitnessStatement
 from buckram.types import BookieId
 
 
@@ -32,7 +32,7 @@ class Standing(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class IncarnationVerdict:
     """`suspicion`: how the store shows that it went back; "" if it does not."""
 
     standing: Standing
@@ -46,13 +46,13 @@ class Verdict:
 
 def decide(
     mine: str,
-    known: Statement | None,
-    found: Statement | None,
+    known: WitnessStatement | None,
+    found: WitnessStatement | None,
     past: Judgement,
     *,
     has_cookie: bool,
     restored: bool,
-) -> Verdict:
+) -> IncarnationVerdict:
     """Decide what the incarnation `mine` is.
 
     `known`: what the store confirmed to it last; `found`: what the witness key of its id says; `past`: whether the
@@ -63,25 +63,25 @@ def decide(
         theirs, ours = _rank(found), _rank(known)
         unnumbered = not found.generation and not past.why and not past.adopt  # a bookie of an earlier release wrote it
         if theirs > ours or unnumbered or (theirs == ours and not past.why):
-            return Verdict(Standing.REPLACED)
+            return IncarnationVerdict(Standing.REPLACED)
         if not past.why and not past.adopt:
             past = Judgement(
                 f"its witness key names incarnation {found.incarnation} (generation {found.generation}), whose id this "
                 f"one took over as generation {ours[1]}"
             )
     if has_cookie:
-        return Verdict(Standing.MEMBER, past.why)
+        return IncarnationVerdict(Standing.MEMBER, past.why)
     if restored:
-        return Verdict(Standing.RETURNING, past.why)
-    return Verdict(Standing.MEMBER, past.why) if past.why else Verdict(Standing.REMOVED)
+        return IncarnationVerdict(Standing.RETURNING, past.why)
+    return IncarnationVerdict(Standing.MEMBER, past.why) if past.why else IncarnationVerdict(Standing.REMOVED)
 
 
-def _rank(statement: Statement | None) -> tuple[int, int]:
+def _rank(statement: WitnessStatement | None) -> tuple[int, int]:
     """Return the order of a claim: an accepted epoch outranks a generation of an earlier epoch."""
     return (0, 0) if statement is None else (statement.epoch, statement.generation)
 
 
-def next_generation(mine: str, known: Statement | None, found: Statement | None) -> int:
+def next_generation(mine: str, known: WitnessStatement | None, found: WitnessStatement | None) -> int:
     """Return the generation with which the incarnation `mine` writes the key. In keys of earlier releases it is 0."""
     own = 0 if known is None else known.generation
     if found is None:
@@ -91,7 +91,7 @@ def next_generation(mine: str, known: Statement | None, found: Statement | None)
     return max(own, found.generation) + 1
 
 
-def why_replaced(bookie: BookieId, mine: str, found: Statement) -> str:
+def why_replaced(bookie: BookieId, mine: str, found: WitnessStatement) -> str:
     """Say in words that a later incarnation has the id, and how the machine comes back."""
     since = f" at {datetime.fromtimestamp(found.since, UTC):%Y-%m-%d %H:%M:%S} UTC" if found.since else ""
     return (

@@ -61,7 +61,7 @@ class Backup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class BackupRecord:
     """Record of a database's backups, so that their age is known without reading the place."""
 
     newest: Backup | None = None
@@ -71,12 +71,12 @@ class Kept:
     """When the first attempt was, microseconds UTC."""
 
 
-def encode_kept(kept: Kept) -> bytes:
+def encode_kept(kept: BackupRecord) -> bytes:
     newest = None if kept.newest is None else kept.newest._asdict()
     return json.dumps({"format": FORMAT, "newest": newest, "trouble": kept.trouble, "since": kept.since}).encode()
 
 
-def decode_kept(key: str, data: bytes) -> Kept:
+def decode_kept(key: str, data: bytes) -> BackupRecord:
     """Parse the record of a database's backups. Raises MalformedRecord, which names the key."""
     try:
         raw = json.loads(data)
@@ -86,7 +86,7 @@ def decode_kept(key: str, data: bytes) -> Kept:
         numbers = [raw["since"], *((newest.offset, newest.bytes, newest.time) if newest is not None else ())]
         if not all(map(is_int64, numbers)):
             raise TypeError("a number is none")
-        return Kept(newest, str(raw["trouble"]), raw["since"])
+        return BackupRecord(newest, str(raw["trouble"]), raw["since"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not what is known of a database's backups ({error!r}); delete it") from None
 
@@ -180,7 +180,7 @@ def is_old(time: int, every_s: float, now: int | None, certain: int | None) -> b
     return certain is not None and time - certain >= every_s * _US
 
 
-def is_due(kept: Kept, policy: Policy, now: int | None, certain: int | None) -> bool:
+def is_due(kept: BackupRecord, policy: Policy, now: int | None, certain: int | None) -> bool:
     """Return whether the policy wants a backup now. Backups at a place other than the policy's do not count."""
     newest = kept.newest
     if newest is None or newest.place != policy.backup_to:
@@ -192,7 +192,7 @@ __all__ = [
     "SETTING",
     "Backup",
     "BackupFile",
-    "Kept",
+    "BackupRecord",
     "decode_kept",
     "directory_of",
     "encode_kept",

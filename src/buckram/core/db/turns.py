@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Turns(Generic[T]):
+class RoundRobin(Generic[T]):
     """Queue with a round-robin among callers: after a turn a caller comes after all others that wait."""
 
     def __init__(self) -> None:
@@ -67,4 +67,4 @@ class Turns(Generic[T]):
         return items
 
 
-__all__ = ["Turns"]
+__all__ = ["RoundRobin"]

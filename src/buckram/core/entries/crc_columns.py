@@ -18,7 +18,7 @@ from functools import lru_cache
 import google_crc32c
 
 HEAD_BYTES = 32
-_crc32c_of = google_crc32c.value
+_crc_of = google_crc32c.value
 
 
 def digests_match(
@@ -44,7 +44,7 @@ def digests_match(
             common[place] = 0
             total ^= _number(map(column.translate, _planes(HEAD_BYTES - 1 - place + size)))
     zeros = bytes(size)
-    constant = _crc32c_of(bytes(common) + zeros) ^ _crc32c_of(zeros)
+    constant = _crc_of(bytes(common) + zeros) ^ _crc_of(zeros)
     return total == _number([bytes((byte,)) * count for byte in constant.to_bytes(4, "big")])
 
 
@@ -56,10 +56,10 @@ def _number(planes: Iterable[bytes | bytearray]) -> int:
 def _planes(behind: int) -> tuple[bytes, bytes, bytes, bytes]:
     """Return what a byte with `behind` bytes after it adds: four tables of 256, one for each byte of the CRC."""
     zeros = bytes(behind)
-    nothing = _crc32c_of(b"\0" + zeros)
+    nothing = _crc_of(b"\0" + zeros)
     table = [0]
     for bit in range(8):
-        adds = _crc32c_of(bytes((1 << bit,)) + zeros) ^ nothing
+        adds = _crc_of(bytes((1 << bit,)) + zeros) ^ nothing
         table += [adds ^ number for number in table]
     packed = b"".join([number.to_bytes(4, "big") for number in table])
     return packed[0::4], packed[1::4], packed[2::4], packed[3::4]

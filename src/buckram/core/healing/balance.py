@@ -24,7 +24,7 @@ ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class BookieSpace:
     """The disk of a bookie. `taker`: True if it may get new entries."""
 
     free_bytes: int
@@ -59,7 +59,7 @@ class Balance:
     """Planner of moves: `add` every ledger, then call `moves`. Each move makes the fuller one of its two bookies less
     full, so that planning ends."""
 
-    def __init__(self, spaces: Mapping[BookieId, Space], topology: Topology, within: float) -> None:
+    def __init__(self, spaces: Mapping[BookieId, BookieSpace], topology: Topology, within: float) -> None:
         """`within`: distance from the mean, as a share of it, up to which bookies are even enough."""
         self._spaces, self._topology, self._within = dict(spaces), topology, within
         sized = all(space.total_bytes > 0 for space in spaces.values())

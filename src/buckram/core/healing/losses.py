@@ -19,7 +19,7 @@ every single bookie."""
 
 
 @dataclass(frozen=True, slots=True)
-class Brake:
+class HealingBrake:
     """Reason to copy nothing: so many bookies went at once that a fault of a network or of power is likelier than one
     of disks."""
 
@@ -48,7 +48,7 @@ class Losses:
         self._rested: frozenset[BookieId] = frozenset()
         """Bookies that were in a maintenance at the last call of `seen`."""
         self._allowed: frozenset[BookieId] = frozenset()
-        self._adopted: Brake | None = None
+        self._adopted: HealingBrake | None = None
 
     @property
     def lost(self) -> Mapping[BookieId, float]:
@@ -103,12 +103,12 @@ class Losses:
         """Release the brake for these bookies only, as an operator had another candidate do."""
         self._allowed = frozenset(bookies) & frozenset(self._lost_at)
 
-    def adopt(self, brake: Brake | None) -> None:
+    def adopt(self, brake: HealingBrake | None) -> None:
         """Adopt the brake that an earlier auditor published. This process cannot know the fault domains of bookies that
         were gone before its first look, so the brake stays while all of them are away, unless `proceed` was called."""
         self._adopted = brake
 
-    def brake(self) -> Brake | None:
+    def brake(self) -> HealingBrake | None:
         """Return the reason to copy nothing now; None: copying may go on. The brake is released when enough of its
         bookies are back, or by `proceed`."""
         counted = sorted(
@@ -121,13 +121,13 @@ class Losses:
             together = [bookie for at, bookie in counted[index:] if at - start <= self._delay_s]
             if len(together) > total * BRAKE_SHARE and len(together) > 1:
                 names = tuple(sorted(together))
-                return Brake(names, f"{len(names)} of {total} bookies went within {self._delay_s:g} s")
+                return HealingBrake(names, f"{len(names)} of {total} bookies went within {self._delay_s:g} s")
             domains = self._domains_of(together)
             whole = [domain for domain, gone in domains.items() if self._is_whole(domain, gone)]
             if whole:
                 widest = max(whole, key=lambda domain: len(domains[domain]))
                 gone = tuple(sorted(domains[widest]))
-                return Brake(gone, f"all {len(gone)} bookies of {widest} went within {self._delay_s:g} s")
+                return HealingBrake(gone, f"all {len(gone)} bookies of {widest} went within {self._delay_s:g} s")
         adopted, away = self._adopted, [bookie for _, bookie in counted]
         if adopted is None or not all(bookie in away for bookie in adopted.bookies):
             self._adopted = None

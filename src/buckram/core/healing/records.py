@@ -21,7 +21,7 @@ EVERY_MEMBER = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class UnderreplicationMark:
     """A ledger that lacks copies. `replicas`: the bookies that were missing when it was marked, perhaps none."""
 
     ledger: LedgerId
@@ -116,12 +116,12 @@ def encode_mark(replicas: tuple[BookieId, ...], ctime_ms: int) -> bytes:
     return "".join(lines).encode()
 
 
-def parse_mark(key: str, ledger: LedgerId, value: bytes, version: int) -> Mark:
+def parse_mark(key: str, ledger: LedgerId, value: bytes, version: int) -> UnderreplicationMark:
     """Parse a mark. Raises MalformedRecord for anything else."""
     try:
         message = parse(value)
         ctime = message.integer("ctime")
-        return Mark(ledger, tuple(message.strings("replica")), -1 if ctime is None else ctime, version)
+        return UnderreplicationMark(ledger, tuple(message.strings("replica")), -1 if ctime is None else ctime, version)
     except TextError as error:
         raise MalformedRecord(
             f"mark of ledger {ledger}, {key}: {error}; delete the record, an audit marks anew"

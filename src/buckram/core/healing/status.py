@@ -48,7 +48,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingLedger:
     """A marked ledger that could not be made whole, as the last worker found it."""
 
     ledger: LedgerId
@@ -77,7 +77,7 @@ class Waiting:
         return json.dumps(record).encode()
 
 
-def parse_waiting(key: str, ledger: LedgerId, value: bytes) -> Waiting:
+def parse_waiting(key: str, ledger: LedgerId, value: bytes) -> WaitingLedger:
     """Parse the record; an unknown kind of reason becomes OTHER. Raises MalformedRecord for anything else."""
     try:
         record = json.loads(value)
@@ -85,7 +85,7 @@ def parse_waiting(key: str, ledger: LedgerId, value: bytes) -> Waiting:
             Reason(_why(raw["why"]), str(raw["text"]), tuple((int(a), int(b)) for a, b in raw["entries"]))
             for raw in record["reasons"]
         )
-        return Waiting(ledger, reasons, int(record["survivors"]), str(record["worker"]), int(record["at_ms"]))
+        return WaitingLedger(ledger, reasons, int(record["survivors"]), str(record["worker"]), int(record["at_ms"]))
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedRecord(f"{key}: not a reason why a ledger waits ({error!r}); delete it") from None
 

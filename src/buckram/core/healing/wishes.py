@@ -20,7 +20,7 @@ RENEW_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class OperatorRequest:
     """All wishes for one bookie. The default asks for nothing, and is kept as no record at all."""
 
     readonly: bool = False
@@ -51,10 +51,10 @@ class Wish:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 
-NOTHING = Wish()
+NOTHING = OperatorRequest()
 
 
-def parse_wish(key: str, value: bytes) -> Wish:
+def parse_wish(key: str, value: bytes) -> OperatorRequest:
     """Parse a wish; fields of later releases are left out. Raises MalformedRecord for anything else."""
     try:
         found = json.loads(value)
@@ -62,12 +62,12 @@ def parse_wish(key: str, value: bytes) -> Wish:
         raise MalformedRecord(f"{key}: not JSON; delete it") from None
     if not isinstance(found, dict):
         raise MalformedRecord(f"{key}: not an object of JSON; delete it")
-    known = {field.name: found[field.name] for field in fields(Wish) if field.name in found}
+    known = {field.name: found[field.name] for field in fields(OperatorRequest) if field.name in found}
     for name, given in known.items():
         wanted = type(getattr(NOTHING, name))
         if type(given) is not wanted and not (wanted is float and type(given) is int):
             raise MalformedRecord(f"{key}: {name} is {given!r}, not a {wanted.__name__}; delete it")
-    return Wish(**known)
+    return OperatorRequest(**known)
 
 
 class Countdown:
@@ -81,7 +81,7 @@ class Countdown:
     def __init__(self) -> None:
         self._ends_at: dict[BookieId, tuple[str, float]] = {}
 
-    def seen(self, wishes: Mapping[BookieId, Wish], now: float) -> None:
+    def seen(self, wishes: Mapping[BookieId, OperatorRequest], now: float) -> None:
         """Take the records as they are now."""
         ends: dict[BookieId, tuple[str, float]] = {}
         for bookie, wish in wishes.items():
@@ -100,7 +100,7 @@ class Countdown:
         _, at = self._ends_at.get(bookie, ("", now))
         return max(0.0, at - now)
 
-    def changed(self, bookie: BookieId, wish: Wish, now: float) -> Wish | None:
+    def changed(self, bookie: BookieId, wish: OperatorRequest, now: float) -> OperatorRequest | None:
         """Return the record to write for a bookie: without the maintenance when it is over, otherwise, every RENEW_S,
         with its remaining seconds; None: nothing has to be written now."""
         word, at = self._ends_at.get(bookie, ("", 0.0))
@@ -110,7 +110,7 @@ class Countdown:
             return replace(wish, rest="", rest_s=0.0)
         return replace(wish, rest_s=at - now) if wish.rest_s - (at - now) >= RENEW_S else None
 
-    def next_at(self, wishes: Mapping[BookieId, Wish], now: float) -> float | None:
+    def next_at(self, wishes: Mapping[BookieId, OperatorRequest], now: float) -> float | None:
         """Return the time at which `changed` has something to write; None: never, if nothing changes."""
         moments = [
             min(at, at - wish.rest_s + RENEW_S)

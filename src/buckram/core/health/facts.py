@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from buckram.core.cluster.bookie_report import BookieReport
-from buckram.core.healing.losses import Brake
+from buckram.core.healing.losses import HealingBrake
 from buckram.types import BookieId, LedgerId
 
 
@@ -87,7 +87,7 @@ class HealingFacts:
 
     enabled: bool = True
     auditor: str = ""
-    brake: Brake | None = None
+    brake: HealingBrake | None = None
     queue: tuple[LackingLedger, ...] = ()
     misplaced: int = 0
     """Number of ledgers that break their placement policy, by the last check of it."""

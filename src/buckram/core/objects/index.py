@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Any
 
 from buckram.core.objects.mirroring import Outline
-from buckram.core.objects.names import Names
+from buckram.core.objects.names import ObjectNames
 from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of, row_of
 from buckram.core.objects.snapshot_format import lines_of, read_lines
-from buckram.core.objects.space import Space
+from buckram.core.objects.space import LedgerSpace
 from buckram.core.objects.tree import (
     Blocked,
     Directory,
@@ -41,12 +41,12 @@ MAX_OBJECTS = 10_000_000
 """Maximum objects of a namespace: each takes some 600 bytes in the memory of every process that opens it."""
 
 
-class ObjectIndex(Names):
+class ObjectIndex(ObjectNames):
     """All objects of a namespace. `now_us` is the time of the log."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.space = Space()
+        self.space = LedgerSpace()
         self.uploads: dict[int, Upload] = {}
         self.objects = 0
         """Number of objects, with those in the trash."""
@@ -475,7 +475,7 @@ class ObjectIndex(Names):
         self._version, self.now_us, self.objects, total, space, uploads, *more = head
         self.doubtful = {version: (late, at) for version, late, at in (more[0] if more else ())}
         self._sum = int(total, 16)
-        self.space = Space.load(space)
+        self.space = LedgerSpace.load(space)
         self.uploads = {number: Upload.load(*fields) for number, *fields in uploads}
         for tree in (self.root, *self.trash):
             for _, directory in directories(tree):

@@ -34,7 +34,7 @@ class Outline(NamedTuple):
     """By path: whether it was made to be kept, and its children by name."""
 
 
-class Difference(NamedTuple):
+class IndexDifference(NamedTuple):
     """Difference of a mirror from its source."""
 
     puts: Sequence[Named]
@@ -70,7 +70,7 @@ class Difference(NamedTuple):
         return {(row.digest, row.size): row.extents for _, row in (*self.gone, *self.replaced)}
 
 
-class Step(NamedTuple):
+class MirrorStep(NamedTuple):
     """Changes that a mirror makes at once."""
 
     puts: Sequence[Named]
@@ -114,7 +114,7 @@ def _objects(outline: Outline) -> Iterator[Named]:
                 yield name, row
 
 
-def difference(source: Outline, mirror: Outline, now_us: int) -> Difference:
+def difference(source: Outline, mirror: Outline, now_us: int) -> IndexDifference:
     """Compare two indexes; objects of the source that have expired by `now_us` are ignored."""
     puts: list[Named] = []
     replaced: list[Named] = []
@@ -141,10 +141,10 @@ def difference(source: Outline, mirror: Outline, now_us: int) -> Difference:
                 if not isinstance(other, ObjectRow) or other.expired(now_us):
                     gone.append((begin + name, row))
     puts.sort(key=lambda item: item[1].version)
-    return Difference(puts, replaced, sorted(gone), kept, unkept[::-1])
+    return IndexDifference(puts, replaced, sorted(gone), kept, unkept[::-1])
 
 
-def steps(found: Difference) -> Iterator[Step]:
+def steps(found: IndexDifference) -> Iterator[MirrorStep]:
     """Yield the steps that make the mirror the same: objects in the order of their versions, then removals.
 
     A rename, where few things have changed, is one step.
@@ -153,15 +153,15 @@ def steps(found: Difference) -> Iterator[Step]:
     names = [name for name, _ in found.gone]
     ends = (names, found.kept, found.unkept)
     for group in groups[:-1]:
-        yield Step(group)
+        yield MirrorStep(group)
     last = groups[-1]
     if len(last) + sum(map(len, ends)) <= MOST_CHANGES:
-        yield Step(last, *ends)
+        yield MirrorStep(last, *ends)
         return
     if last:
-        yield Step(last)
+        yield MirrorStep(last)
     for begin in range(0, max(map(len, ends)), MOST_CHANGES):
-        yield Step((), *(some[begin : begin + MOST_CHANGES] for some in ends))
+        yield MirrorStep((), *(some[begin : begin + MOST_CHANGES] for some in ends))
 
 
 def _groups(puts: Sequence[Named]) -> Iterator[list[Named]]:
@@ -182,10 +182,10 @@ def _groups(puts: Sequence[Named]) -> Iterator[list[Named]]:
 __all__ = [
     "MOST_BYTES",
     "MOST_CHANGES",
-    "Difference",
+    "IndexDifference",
     "Named",
     "Outline",
-    "Step",
+    "MirrorStep",
     "difference",
     "parted_at",
     "same",

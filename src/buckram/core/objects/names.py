@@ -8,7 +8,7 @@ from buckram.core.objects.rows import ObjectRow
 from buckram.core.objects.tree import Directory, find, walk
 
 
-class Names:
+class ObjectNames:
     """The names of a namespace, as of `now_us`, microseconds UTC."""
 
     def __init__(self) -> None:
@@ -66,4 +66,4 @@ class Names:
         return found, ""
 
 
-__all__ = ["Names"]
+__all__ = ["ObjectNames"]

@@ -28,7 +28,7 @@ class LedgerUse:
         self.time_us, self.writer = time_us, writer
 
 
-class Space:
+class LedgerSpace:
     """Ledgers of objects by id."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Space:
         ]
 
     @classmethod
-    def load(cls, rows: Sequence[Sequence[Any]]) -> Space:
+    def load(cls, rows: Sequence[Sequence[Any]]) -> LedgerSpace:
         space = cls()
         for ledger, *fields in rows:
             row = space._ledgers[ledger] = LedgerUse(*fields)
@@ -127,4 +127,4 @@ class Space:
         return space
 
 
-__all__ = ["DEAD", "OPEN", "SEALED", "LedgerUse", "Space"]
+__all__ = ["DEAD", "OPEN", "SEALED", "LedgerUse", "LedgerSpace"]

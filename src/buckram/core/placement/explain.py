@@ -15,7 +15,7 @@ from buckram.types import BookieId
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class PlacementReason:
     """One bookie, where it is, and why it was taken or not."""
 
     bookie: BookieId
@@ -33,7 +33,7 @@ def explain(
     unusable: Mapping[BookieId, str],
     avoided: Mapping[BookieId, str] = MappingProxyType({}),
     others: Collection[BookieId],
-) -> list[Reason]:
+) -> list[PlacementReason]:
     """Return a reason for each member, in order, and for each of `others` that is no member.
 
     `unusable`: bookies that cannot be taken now, and why; `avoided`: bookies that are taken only if there is no other
@@ -41,14 +41,15 @@ def explain(
     """
     broken = breaches(members, quorum, policy, topology)
     reasons = [
-        Reason(b, str(topology.location(b)), True, _why_taken(b, broken, policy, topology, unusable)) for b in members
+        PlacementReason(b, str(topology.location(b)), True, _why_taken(b, broken, policy, topology, unusable))
+        for b in members
     ]
     for bookie in others:
         if bookie not in members:
             why = unusable.get(bookie) or _why_not(bookie, members, quorum, policy, topology, len(broken))
             if bookie in avoided and bookie not in unusable:
                 why += f"; it is avoided where there is a choice: {avoided[bookie]}"
-            reasons.append(Reason(bookie, str(topology.location(bookie)), False, why))
+            reasons.append(PlacementReason(bookie, str(topology.location(bookie)), False, why))
     return reasons
 
 
@@ -99,4 +100,4 @@ def _why_never(bookie: BookieId, quorum: Quorum, policy: PlacementPolicy, topolo
     return f"`{policy}` does not allow it"
 
 
-__all__ = ["Reason", "explain"]
+__all__ = ["PlacementReason", "explain"]

@@ -10,9 +10,9 @@ from statistics import median
 
 from buckram.types import BookieId
 
-FLOOR_S = 0.1
+SLOW_FLOOR_S = 0.1
 """Seconds: a bookie whose adds take less is not slow, whatever the others take."""
-FACTOR = 8.0
+SLOW_FACTOR = 8.0
 """Multiple of the others' median from which a bookie is slow; it has recovered below half of that multiple."""
 
 
@@ -33,8 +33,8 @@ class Slowness:
             del self._since[bookie], self.why[bookie]
         for bookie, seconds in took.items():
             others = [other for name, other in took.items() if name != bookie]
-            factor = FACTOR / 2 if bookie in self._since else FACTOR
-            if others and seconds >= max(FLOOR_S, factor * median(others)):
+            factor = SLOW_FACTOR / 2 if bookie in self._since else SLOW_FACTOR
+            if others and seconds >= max(SLOW_FLOOR_S, factor * median(others)):
                 self._since.setdefault(bookie, now)
                 self.why[bookie] = f"an add takes {seconds:.2g} s there, and {median(others):.2g} s at the others"
             elif bookie in self._since:
@@ -45,4 +45,4 @@ class Slowness:
         return [bookie for bookie, since in self._since.items() if now - since >= seconds]
 
 
-__all__ = ["FACTOR", "FLOOR_S", "Slowness"]
+__all__ = ["SLOW_FACTOR", "SLOW_FLOOR_S", "Slowness"]

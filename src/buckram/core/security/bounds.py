@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from buckram.core.healing.behind import parse_note
-from buckram.core.security.namespaces import Places
+from buckram.core.security.namespaces import ClusterKeys
 from buckram.core.security.naming import MAX_PAGES
 from buckram.core.streams.names import MAX_NAME_BYTES, check_name
 from buckram.errors import InvalidArgument
@@ -66,7 +66,7 @@ OF_STREAM: dict[str, Bound] = {
 }
 
 
-def bound_of(places: Places, key: str) -> Bound | None:
+def bound_of(places: ClusterKeys, key: str) -> Bound | None:
     """Return the limits of a key; None for a key without a row in the table, and for records of ledgers, which a quota
     limits."""
     if places.is_share(key):
@@ -88,7 +88,7 @@ def bound_of(places: Places, key: str) -> Bound | None:
     return FOLDER if not rest or f"{rest}/" in OF_STREAM else OF_STREAM.get(rest)
 
 
-def name_refusal(places: Places, key: str, bound: Bound | None) -> str:
+def name_refusal(places: ClusterKeys, key: str, bound: Bound | None) -> str:
     """Return why no key may be created under this name, given its `bound`; "" if it may."""
     name = key.rpartition("/")[2]
     if bound is None:
@@ -110,7 +110,7 @@ def name_refusal(places: Places, key: str, bound: Bound | None) -> str:
     return ""
 
 
-def _parents(places: Places) -> tuple[str, ...]:
+def _parents(places: ClusterKeys) -> tuple[str, ...]:
     """Return the only parents of keys that are named by namespaces, and of notes and reports of clients."""
     return (*places.listed, *(folder.removesuffix("/") for folder in places.told))
 

@@ -78,7 +78,7 @@ FENCING = Effect.SET
 """Effect of a read with fencing, which ends the ledger for its writer."""
 
 
-class Kept(Enum):
+class KeyContents(Enum):
     """Kinds of keys of the metadata store that principals with grants may use, by their contents."""
 
     LEDGER = "a ledger's record"
@@ -94,16 +94,16 @@ class Kept(Enum):
 
 _SEEN = {KeyUse.READ: Effect.LIST, KeyUse.LIST: Effect.LIST}
 _CHANGES = (KeyUse.CREATE, KeyUse.SET, KeyUse.DELETE)
-OF_KEYS: Mapping[Kept, Mapping[KeyUse, Effect]] = {
-    Kept.LEDGER: {**_SEEN, KeyUse.CREATE: Effect.ADD, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.REMOVE},
-    Kept.SHARE: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.SET)},
-    Kept.NAMESPACE: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.ADMINISTER)},
-    Kept.QUOTA: {KeyUse.READ: Effect.LIST},
-    Kept.STREAMS: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.MAKE)},
-    Kept.HEAD: {**_SEEN, KeyUse.CREATE: Effect.MAKE, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.REMOVE},
-    Kept.DATA: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.SET)},
-    Kept.DATA_ROOT: {**_SEEN, KeyUse.CREATE: Effect.MAKE, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.SET},
-    Kept.CURSOR: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.FOLLOW)},
+OF_KEYS: Mapping[KeyContents, Mapping[KeyUse, Effect]] = {
+    KeyContents.LEDGER: {**_SEEN, KeyUse.CREATE: Effect.ADD, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.REMOVE},
+    KeyContents.SHARE: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.SET)},
+    KeyContents.NAMESPACE: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.ADMINISTER)},
+    KeyContents.QUOTA: {KeyUse.READ: Effect.LIST},
+    KeyContents.STREAMS: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.MAKE)},
+    KeyContents.HEAD: {**_SEEN, KeyUse.CREATE: Effect.MAKE, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.REMOVE},
+    KeyContents.DATA: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.SET)},
+    KeyContents.DATA_ROOT: {**_SEEN, KeyUse.CREATE: Effect.MAKE, KeyUse.SET: Effect.SET, KeyUse.DELETE: Effect.SET},
+    KeyContents.CURSOR: {**_SEEN, **dict.fromkeys(_CHANGES, Effect.FOLLOW)},
 }
 """Effect of each use of each kind of key. A use without a row, and a key of no such kind, is for administrators."""
 
@@ -119,4 +119,4 @@ def lacking(effect: Effect, granted: Collection[str]) -> list[str]:
     return sorted(NEEDS[effect] - set(granted))
 
 
-__all__ = ["FENCING", "NEEDS", "OF_KEYS", "OF_OPERATIONS", "Effect", "Kept", "lacking", "on_log_of_objects"]
+__all__ = ["FENCING", "NEEDS", "OF_KEYS", "OF_OPERATIONS", "Effect", "KeyContents", "lacking", "on_log_of_objects"]

@@ -20,14 +20,14 @@ _UID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Form of a uid, which is one part of the paths of keys and files. Uids of this software have 16 hexadecimal digits."""
 
 
-def creation_refusal(head: Head) -> str:
+def head_creation_refusal(head: Head) -> str:
     """Return why no principal but an administrator may create a stream with this head; "" if that is allowed."""
     if _UID.fullmatch(head.uid) is None:
         return f"its uid {head.uid[:70]!r} is not of 1 to 64 letters, digits, dashes and underscores"
     return _policy_refusal(head)
 
 
-def change_refusal(before: Head, after: Head) -> str:
+def head_change_refusal(before: Head, after: Head) -> str:
     """Return why the head may not be changed so; "" if it may."""
     if after.uid != before.uid:
         return "it keeps its own, and uses no uid of another stream"
@@ -51,4 +51,4 @@ def _policy_refusal(head: Head) -> str:
     return ""
 
 
-__all__ = ["begins_deletion", "change_refusal", "creation_refusal"]
+__all__ = ["begins_deletion", "head_change_refusal", "head_creation_refusal"]

@@ -14,7 +14,7 @@ from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.objects.rows import LOG
 from buckram.core.security.access import KeyUse
 from buckram.core.security.acl import Acl
-from buckram.core.security.effects import NEEDS, OF_KEYS, Effect, Kept, lacking, on_log_of_objects
+from buckram.core.security.effects import NEEDS, OF_KEYS, Effect, KeyContents, lacking, on_log_of_objects
 from buckram.core.security.principal import Principal
 from buckram.core.streams.head import Head, decode_head
 from buckram.core.streams.names import DEFAULT_NAMESPACE, owner_of
@@ -57,7 +57,7 @@ def granted_name_of_ledger(custom_metadata: Mapping[str, bytes]) -> str:
     return namespace_of_ledger(custom_metadata) if owner is None else owner[0]
 
 
-class Places:
+class ClusterKeys:
     """Keys of a cluster in the metadata store. `root`: Apache's part of the tree, `own`: ours; `is_ledger`: whether a
     key is a ledger's record."""
 
@@ -134,7 +134,7 @@ class Known:
 class NamespaceRules:
     """KeyRules by grants. `acl` returns the present grants."""
 
-    def __init__(self, places: Places, acl: Callable[[], Acl], principal: Principal, known: Known) -> None:
+    def __init__(self, places: ClusterKeys, acl: Callable[[], Acl], principal: Principal, known: Known) -> None:
         self.places, self._acl, self._principal, self.known = places, acl, principal, known
 
     def trial(self) -> NamespaceRules:
@@ -170,7 +170,7 @@ class NamespaceRules:
             if _is_below(key, records):
                 return self._of_record(key.removeprefix(records).lstrip("/"), use)
         if key.startswith(f"{places.quotas}/"):
-            return self._needs_within(key.removeprefix(f"{places.quotas}/"), Kept.QUOTA, use)
+            return self._needs_within(key.removeprefix(f"{places.quotas}/"), KeyContents.QUOTA, use)
         if _is_below(key, places.heads):
             return self._of_head(key, use)
         uid = places.uid(key)
@@ -188,11 +188,11 @@ class NamespaceRules:
     def _of_ledger(self, key: str, use: KeyUse, value: bytes | None) -> str | None:
         said = None if value is None else _ledger_name(value)
         if use is KeyUse.CREATE:
-            return _ADMINISTRATORS if said is None else self._needs(said, Kept.LEDGER, use)
+            return _ADMINISTRATORS if said is None else self._needs(said, KeyContents.LEDGER, use)
         known = self.known.of_ledger(key) if use is not KeyUse.READ or value is None else said
         if known is None:
             return None if value is None or use is KeyUse.SET else _ADMINISTRATORS
-        why = self._needs_of_owner(known, Kept.LEDGER, use)
+        why = self._needs_of_owner(known, KeyContents.LEDGER, use)
         return why or (f"a ledger of {_what(known)} stays one" if use is KeyUse.SET and said != known else "")
 
     def _of_share(self, key: str, use: KeyUse) -> str | None:
@@ -203,17 +203,17 @@ class NamespaceRules:
         if holder is None or (owner is None and use is KeyUse.CREATE):
             return None
         if owner is None or use is not KeyUse.CREATE:
-            return self._needs_of_owner(holder, Kept.SHARE, use)
-        why = self._needs_of_owner(owner, Kept.LEDGER, KeyUse.READ)
+            return self._needs_of_owner(holder, KeyContents.SHARE, use)
+        why = self._needs_of_owner(owner, KeyContents.LEDGER, KeyUse.READ)
         if not why and owner.partition("/")[0] != holder.partition("/")[0]:
             return f"a ledger of {_what(owner)} is for streams of its namespace only"
-        return why or (self._needs_of_owner(holder, Kept.SHARE, use) if holder != owner else "")
+        return why or (self._needs_of_owner(holder, KeyContents.SHARE, use) if holder != owner else "")
 
     def _of_record(self, namespace: str, use: KeyUse) -> str:
         if not namespace:
             return "" if use is KeyUse.LIST else _ADMINISTRATORS
         needs = self._needs_within if use in _READ else self._needs
-        return needs(namespace, Kept.NAMESPACE, use)
+        return needs(namespace, KeyContents.NAMESPACE, use)
 
     def _of_head(self, key: str, use: KeyUse) -> str:
         namespace, _, stream = key.removeprefix(self.places.heads).lstrip("/").partition("/")
@@ -221,19 +221,19 @@ class NamespaceRules:
             return "" if use is KeyUse.LIST else _ADMINISTRATORS
         if not stream:
             needs = self._needs_within if use in _READ else self._needs
-            return needs(namespace, Kept.STREAMS, use)
-        return self._needs(f"{namespace}/{stream}", Kept.HEAD, use)
+            return needs(namespace, KeyContents.STREAMS, use)
+        return self._needs(f"{namespace}/{stream}", KeyContents.HEAD, use)
 
-    def _needs(self, name: str, kept: Kept, use: KeyUse) -> str:
+    def _needs(self, name: str, kept: KeyContents, use: KeyUse) -> str:
         return _refused(self._acl().allowed(self._principal, name), name, kept, use)
 
-    def _needs_of_owner(self, name: str, kept: Kept, use: KeyUse) -> str:
+    def _needs_of_owner(self, name: str, kept: KeyContents, use: KeyUse) -> str:
         """Judge the use of a key by the owner of its ledger or uid. A principal without any permission on the owner
         does not learn its name."""
         allowed = self._acl().allowed(self._principal, name)
         return _refused(allowed, name, kept, use) if allowed else UNSEEN
 
-    def _needs_within(self, namespace: str, kept: Kept, use: KeyUse) -> str:
+    def _needs_within(self, namespace: str, kept: KeyContents, use: KeyUse) -> str:
         """Judge the use of a key of a namespace for which permissions on a single stream in it are enough."""
         return _refused(self._acl().within(self._principal, namespace), namespace, kept, use)
 
@@ -259,7 +259,7 @@ def uid_in(key: str, value: bytes) -> str:
         return ""
 
 
-def _refused(allowed: Collection[str], name: str, kept: Kept, use: KeyUse) -> str:
+def _refused(allowed: Collection[str], name: str, kept: KeyContents, use: KeyUse) -> str:
     effect = OF_KEYS[kept].get(use)
     if effect is None:
         return _ADMINISTRATORS
@@ -280,12 +280,12 @@ def _ledger_name(value: bytes) -> str | None:
         return None
 
 
-def _data_kind(key: str, places: Places, uid: str) -> Kept:
+def _data_kind(key: str, places: ClusterKeys, uid: str) -> KeyContents:
     """Return the kind of a key below a stream's uid, or of the uid's own key, which is made with the stream. Cursors
     are kept by readers; all other keys belong to the writer."""
     if key == f"{places.data}/{uid}":
-        return Kept.DATA_ROOT
-    return Kept.CURSOR if key.startswith(f"{places.data}/{uid}/cursors") else Kept.DATA
+        return KeyContents.DATA_ROOT
+    return KeyContents.CURSOR if key.startswith(f"{places.data}/{uid}/cursors") else KeyContents.DATA
 
 
 def _is_below(key: str, folder: str) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from buckram.core.security.namespaces import Places, head_in
+from buckram.core.security.namespaces import ClusterKeys, head_in
 from buckram.core.streams.exports import decode_export
 from buckram.core.streams.head import LEDGER, PAGE_SEGMENTS, Head, Segment, decode_page
 from buckram.core.streams.json_values import is_int64
@@ -28,7 +28,7 @@ MAX_PAGES = 50_000
 """Maximum number of pages of one stream, 12.8 million segments: a deletion looks for each page that the head names."""
 
 
-class Kind(Enum):
+class LedgerKeyKind(Enum):
     """Kinds of keys that name ledgers."""
 
     HEAD = "head"
@@ -42,21 +42,26 @@ class Kind(Enum):
     it holds together with others by these."""
 
 
-_BY_FOLDER = {"pages": Kind.PAGE, "exports": Kind.EXPORT, "intents": Kind.INTENT, "shared": Kind.MARK}
+_BY_FOLDER = {
+    "pages": LedgerKeyKind.PAGE,
+    "exports": LedgerKeyKind.EXPORT,
+    "intents": LedgerKeyKind.INTENT,
+    "shared": LedgerKeyKind.MARK,
+}
 
 
 class NamingKey(NamedTuple):
     """A key that names ledgers. `uid`: that of the stream it is below; "" for a head, which has it in its value."""
 
-    kind: Kind
+    kind: LedgerKeyKind
     uid: str
     name: str
 
 
-def naming_key(places: Places, key: str) -> NamingKey | None:
+def naming_key(places: ClusterKeys, key: str) -> NamingKey | None:
     """Return the kind, uid and name of a key that names ledgers; None for any other key."""
     if places.head_of(key):
-        return NamingKey(Kind.HEAD, "", places.head_of(key))
+        return NamingKey(LedgerKeyKind.HEAD, "", places.head_of(key))
     uid = places.uid(key)
     folder, _, name = key.removeprefix(f"{places.data}/{uid}/").partition("/") if uid else ("", "", "")
     kind = _BY_FOLDER.get(folder)
@@ -82,23 +87,23 @@ def uid_and_ids(at: NamingKey, key: str, value: bytes) -> tuple[str, set[LedgerI
     """Return the uid of the stream that a key with this value belongs to, and the ledgers that it names. Raises
     MalformedRecord, which says what is wrong with the key or its value."""
     match at.kind:
-        case Kind.HEAD:
+        case LedgerKeyKind.HEAD:
             head = head_in(key, value)
             _check_pages(key, head)
             return head.uid, ids_of_head(head)
-        case Kind.PAGE:
+        case LedgerKeyKind.PAGE:
             page = decode_page(key, value)
             if at.name != f"{page.number:0{_PAGE_DIGITS}d}":
                 raise MalformedRecord(f"{key}: holds page {page.number}, whose key has another name")
             return at.uid, _ledgers(page.segments)
-        case Kind.EXPORT:
+        case LedgerKeyKind.EXPORT:
             return at.uid, set(decode_export(key, value, 0).copies)
-        case Kind.INTENT:
+        case LedgerKeyKind.INTENT:
             _check_intent(key, value)
     return at.uid, {_id(key, at.name)}
 
 
-def newly_named(places: Places, ops: Sequence[KeyOp], before: Mapping[str, bytes]) -> dict[str, Claims]:
+def newly_named(places: ClusterKeys, ops: Sequence[KeyOp], before: Mapping[str, bytes]) -> dict[str, Claims]:
     """Return by uid the ledgers that a change names, and that no old value of a key of that uid in the change names.
 
     Rows move from a head to a page, or to the garbage, within one change, so all old values count together. An intent
@@ -118,16 +123,18 @@ def newly_named(places: Places, ops: Sequence[KeyOp], before: Mapping[str, bytes
         if isinstance(op, Create | SetValue):
             uid, ids = uid_and_ids(at, op.key, op.value)
             claims = named.setdefault(uid, Claims())
-            {Kind.INTENT: claims.intents, Kind.MARK: claims.marks}.get(at.kind, claims.rows).update(ids)
+            {LedgerKeyKind.INTENT: claims.intents, LedgerKeyKind.MARK: claims.marks}.get(at.kind, claims.rows).update(
+                ids
+            )
     for uid, claims in named.items():
         claims.rows -= proven.get(uid, set())
         claims.intents -= proven.get(uid, set())
     return {uid: claims for uid, claims in named.items() if claims.rows or claims.intents or claims.marks}
 
 
-def touched(places: Places, ops: Iterable[KeyOp]) -> list[str]:
+def touched(places: ClusterKeys, ops: Iterable[KeyOp]) -> list[str]:
     """Return the keys whose old values `newly_named` needs."""
-    kinds = (Kind.HEAD, Kind.PAGE, Kind.EXPORT)
+    kinds = (LedgerKeyKind.HEAD, LedgerKeyKind.PAGE, LedgerKeyKind.EXPORT)
     changes = [op.key for op in ops if isinstance(op, Create | SetValue | Delete)]
     return [key for key in changes if (at := naming_key(places, key)) is not None and at.kind in kinds]
 
@@ -135,9 +142,9 @@ def touched(places: Places, ops: Iterable[KeyOp]) -> list[str]:
 def _before(at: NamingKey, op: KeyOp, old: bytes | None, created: set[str]) -> tuple[str, set[LedgerId]]:
     """Return the uid and the ledgers that a key named before the change; none if its old value cannot be read."""
     with suppress(MalformedRecord):
-        if at.kind is Kind.INTENT:
+        if at.kind is LedgerKeyKind.INTENT:
             return at.uid, set() if op.key in created else {_id(op.key, at.name)}
-        if old is not None and at.kind is not Kind.MARK and not isinstance(op, CheckVersion):
+        if old is not None and at.kind is not LedgerKeyKind.MARK and not isinstance(op, CheckVersion):
             return uid_and_ids(at, op.key, old)
     return at.uid, set()
 
@@ -177,7 +184,7 @@ def _check_intent(key: str, value: bytes) -> None:
 __all__ = [
     "MAX_PAGES",
     "Claims",
-    "Kind",
+    "LedgerKeyKind",
     "NamingKey",
     "ids_of_head",
     "naming_key",

@@ -19,7 +19,7 @@ _LASTING = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "passw
             "format_version")  # fmt: skip
 
 
-def creation_refusal(value: bytes) -> str:
+def record_creation_refusal(value: bytes) -> str:
     """Return why no principal but an administrator may create a ledger with this record; "" if that is allowed.
 
     Entries are identified by id and birth. Without a birth of its own a ledger might pass for another one of its id.
@@ -58,7 +58,7 @@ def lasting_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
     return ""
 
 
-def change_refusal(before: bytes, after: bytes) -> str:
+def record_change_refusal(before: bytes, after: bytes) -> str:
     """Return why a record may not be changed so; "" if it may."""
     try:
         record = record_in(after)
@@ -70,4 +70,4 @@ def change_refusal(before: bytes, after: bytes) -> str:
     return f"{changed} of a ledger's record never changes; only {', '.join(CHANGING)} do"
 
 
-__all__ = ["CHANGING", "change_refusal", "creation_refusal", "lasting_change"]
+__all__ = ["CHANGING", "record_change_refusal", "record_creation_refusal", "lasting_change"]

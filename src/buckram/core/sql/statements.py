@@ -34,7 +34,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ClassifiedStatement:
     """One statement. `mode` of a BEGIN: "deferred", "immediate" or "readonly"; `name`: that of a savepoint."""
 
     kind: Kind
@@ -42,10 +42,10 @@ class Statement:
     name: str = ""
 
 
-_OTHER = Statement(Kind.OTHER)
+_OTHER = ClassifiedStatement(Kind.OTHER)
 
 
-def classify(sql: str) -> Statement:
+def classify(sql: str) -> ClassifiedStatement:
     """Return the kind of a single statement. Text that is not understood is OTHER: SQLite reports its errors."""
     first, words = "", list[str]()
     for kind, text in _tokens(sql):
@@ -57,7 +57,7 @@ def classify(sql: str) -> Statement:
         first = first or text.upper()
         if first not in _CONTROL or len(words) > 5:
             return _OTHER
-    return _CONTROL[first](words) if first else Statement(Kind.EMPTY)
+    return _CONTROL[first](words) if first else ClassifiedStatement(Kind.EMPTY)
 
 
 def split(script: str) -> list[str]:
@@ -120,36 +120,36 @@ def _tokens(sql: str) -> Iterator[tuple[str, str]]:
             yield kind, match[0]
 
 
-def _begin(words: list[str]) -> Statement:
+def _begin(words: list[str]) -> ClassifiedStatement:
     rest = words[1:]
     mode = _MODES.get(rest[0], "") if rest else ""
     rest = rest[1:] if mode else rest
     if rest[:1] == ["TRANSACTION"]:
         rest = rest[1:]
     if rest == ["READONLY"] and not mode:
-        return Statement(Kind.BEGIN, "readonly")
-    return _OTHER if rest else Statement(Kind.BEGIN, mode or "deferred")
+        return ClassifiedStatement(Kind.BEGIN, "readonly")
+    return _OTHER if rest else ClassifiedStatement(Kind.BEGIN, mode or "deferred")
 
 
-def _commit(words: list[str]) -> Statement:
-    return Statement(Kind.COMMIT) if words[1:] in ([], ["TRANSACTION"]) else _OTHER
+def _commit(words: list[str]) -> ClassifiedStatement:
+    return ClassifiedStatement(Kind.COMMIT) if words[1:] in ([], ["TRANSACTION"]) else _OTHER
 
 
-def _rollback(words: list[str]) -> Statement:
+def _rollback(words: list[str]) -> ClassifiedStatement:
     rest = words[2:] if words[1:2] == ["TRANSACTION"] else words[1:]
     if not rest:
-        return Statement(Kind.ROLLBACK)
+        return ClassifiedStatement(Kind.ROLLBACK)
     name = rest[2:] if rest[1:2] == ["SAVEPOINT"] and len(rest) == 3 else rest[1:]
-    return Statement(Kind.ROLLBACK_TO, name=_name(name[0])) if rest[0] == "TO" and len(name) == 1 else _OTHER
+    return ClassifiedStatement(Kind.ROLLBACK_TO, name=_name(name[0])) if rest[0] == "TO" and len(name) == 1 else _OTHER
 
 
-def _savepoint(words: list[str]) -> Statement:
-    return Statement(Kind.SAVEPOINT, name=_name(words[1])) if len(words) == 2 else _OTHER
+def _savepoint(words: list[str]) -> ClassifiedStatement:
+    return ClassifiedStatement(Kind.SAVEPOINT, name=_name(words[1])) if len(words) == 2 else _OTHER
 
 
-def _release(words: list[str]) -> Statement:
+def _release(words: list[str]) -> ClassifiedStatement:
     rest = words[2:] if words[1:2] == ["SAVEPOINT"] and len(words) == 3 else words[1:]
-    return Statement(Kind.RELEASE, name=_name(rest[0])) if len(rest) == 1 else _OTHER
+    return ClassifiedStatement(Kind.RELEASE, name=_name(rest[0])) if len(rest) == 1 else _OTHER
 
 
 def _name(word: str) -> str:
@@ -170,4 +170,4 @@ _CONTROL = {
 }
 
 
-__all__ = ["Kind", "Statement", "classify", "is_single", "placeholders", "split"]
+__all__ = ["Kind", "ClassifiedStatement", "classify", "is_single", "placeholders", "split"]

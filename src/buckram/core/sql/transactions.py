@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from buckram.core.sql.statements import Kind, Statement
+from buckram.core.sql.statements import ClassifiedStatement, Kind
 
 
 class Do(enum.Enum):
@@ -53,7 +53,7 @@ class CallerTransaction:
     def autocommit(self) -> bool:
         return not self.active and not self.gone
 
-    def plan(self, statement: Statement) -> Do:
+    def plan(self, statement: ClassifiedStatement) -> Do:
         """Return the action for a statement, without changing the state.
 
         Raises TransactionMisuse if the statement does not fit the state, and TransactionGone until a ROLLBACK if the
@@ -83,7 +83,7 @@ class CallerTransaction:
             return Do.COMMIT if self._savepoints.count(statement.name) == 1 else Do.RUN_INSIDE
         return Do.RUN_INSIDE if self.active else Do.RUN_ALONE
 
-    def done(self, statement: Statement, did: Do) -> None:
+    def done(self, statement: ClassifiedStatement, did: Do) -> None:
         """Update the state after the planned action succeeded; not to be called if COMMIT failed and left the
         transaction open."""
         if did in (Do.COMMIT, Do.ROLLBACK):
@@ -109,7 +109,7 @@ class CallerTransaction:
     def _end(self) -> None:
         self.active, self.readonly, self._savepoints = False, False, None
 
-    def _follow_savepoints(self, statement: Statement) -> None:
+    def _follow_savepoints(self, statement: ClassifiedStatement) -> None:
         names = self._savepoints
         assert names is not None
         if statement.kind is Kind.SAVEPOINT:

@@ -31,7 +31,7 @@ assert STATE_SIZE - OLD_STATE_SIZE == BIRTH_SIZE
 
 
 @dataclass(slots=True)
-class LedgerState:
+class StoredLedgerState:
     """All that is stored of a ledger besides its entries. The newest state replaces all earlier ones.
 
     `lac` is the highest known (of adds and explicit ones), `last` the highest entry id stored, both NO_ENTRY for none.
@@ -77,10 +77,10 @@ class LedgerState:
         return _FRAME.pack(4 + STATE_SIZE, STATE_HEADER) + self.pack()
 
 
-def unpack_state(data: bytes, at: int = 0, size: int = STATE_SIZE) -> LedgerState:
+def unpack_state(data: bytes, at: int = 0, size: int = STATE_SIZE) -> StoredLedgerState:
     """Decode the state at data[at:]; `size` selects the format."""
     ledger_id, key, flags, length, _, born, epoch, lac, last, packet = _OLD.unpack_from(data, at)
-    return LedgerState(
+    return StoredLedgerState(
         ledger_id,
         key,
         bool(flags & _FENCED),

@@ -20,7 +20,7 @@ from buckram.core.storage.ledger_state import (
     OLD_STATE_SIZE,
     STATE_FRAME_LENGTHS,
     STATE_SIZE,
-    LedgerState,
+    StoredLedgerState,
     unpack_state,
 )
 from buckram.types import NO_ENTRY, EntryId, LedgerId
@@ -111,12 +111,12 @@ Run = tuple[int, int, int, int, int, bool, int, bytes]
 """(ledger, first entry, count, file offset, length, all frames have one size, highest LAC, master key)"""
 
 
-def parse_frames(payload: bytes, base: int) -> list[Run | LedgerState]:
+def parse_frames(payload: bytes, base: int) -> list[Run | StoredLedgerState]:
     """Return the runs and states of a block's payload in order; `base` is the file offset of payload[0].
 
     Raises CorruptBytes if the lengths do not add up although the block's checksum is right.
     """
-    found: list[Run | LedgerState] = []
+    found: list[Run | StoredLedgerState] = []
     unpack, end, at = _ADD.unpack_from, len(payload), 0
     ledger, following, start, first, size, even, top, run_key = -1, -1, 0, 0, 0, True, NO_ENTRY, b""
     while at < end:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from buckram.core.streams.head import PAGE_SEGMENTS, Head, Mirror, Page, Segment, Summary, Transaction, WriterInfo
 from buckram.core.streams.mirrors import check_writable
 from buckram.core.streams.names import utf8_size
-from buckram.core.streams.positions import Mark
+from buckram.core.streams.positions import PositionMark
 from buckram.core.streams.purposes import Act, Purpose, check_act, check_marks
 from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
 from buckram.core.streams.snapshots import check_rows, spared
@@ -35,7 +35,7 @@ MAX_PROPERTIES_BYTES = 64 * 1024
 _TAIL_MOST = 2 * PAGE_SEGMENTS
 
 
-class Step(NamedTuple):
+class HeadStep(NamedTuple):
     """The next head, and the pages that the same multi must create."""
 
     head: Head
@@ -55,7 +55,7 @@ def check_usable(name: str, head: Head) -> None:
 
 def claimed(
     name: str, head: Head, writer: WriterInfo, mirror_of: str = "", acting_for: Purpose = Purpose.RECORDS
-) -> Step | None:
+) -> HeadStep | None:
     """Claim the stream for a writer: no change by an older epoch succeeds from now on. `mirror_of`: the uid of the
     source, for a writer that copies into a mirror; else empty.
 
@@ -68,7 +68,7 @@ def claimed(
         return None
     if head.ended:
         raise StreamEnded(name, head.end)
-    return Step(replace(head, epoch=head.epoch + 1, writer=writer))
+    return HeadStep(replace(head, epoch=head.epoch + 1, writer=writer))
 
 
 def check_epoch(name: str, head: Head, epoch: int) -> None:
@@ -79,17 +79,17 @@ def check_epoch(name: str, head: Head, epoch: int) -> None:
         raise WriterLost(name, f"{who} took it over (epoch {head.epoch}, this writer's was {epoch})")
 
 
-def sealed(name: str, head: Head, epoch: int, ledger: LedgerId, summary: Summary) -> Step | None:
+def sealed(name: str, head: Head, epoch: int, ledger: LedgerId, summary: Summary) -> HeadStep | None:
     """Seal the open segment. An empty one leaves the list, and its ledger is garbage."""
     check_epoch(name, head, epoch)
     if head.open_segment is None or head.open_segment.ledger != ledger:
         return None
-    return Step(_sealed(head, summary))
+    return HeadStep(_sealed(head, summary))
 
 
 def rolled(
     name: str, head: Head, epoch: int, old: tuple[LedgerId, Summary] | None, ledger: LedgerId, base: int, now: int
-) -> Step | None:
+) -> HeadStep | None:
     """Seal `old` (None: no segment is open) and list `ledger` as the open segment from `base` on, in one step."""
     check_epoch(name, head, epoch)
     present = head.open_segment
@@ -106,7 +106,7 @@ def rolled(
 
 def released(
     name: str, head: Head, nonce: str, old: tuple[LedgerId, Summary] | None, *, end: bool = False
-) -> Step | None:
+) -> HeadStep | None:
     """Release the stream of the writer with this nonce and seal its open segment. `end`: the stream takes no more
     records.
     """
@@ -120,7 +120,7 @@ def released(
         if old is None or present.ledger != old[0]:
             raise WriterLost(name, f"its open segment is not this writer's any more: {present}")
         head = _sealed(head, old[1])
-    return Step(replace(head, writer=None, ended=head.ended or end))
+    return HeadStep(replace(head, writer=None, ended=head.ended or end))
 
 
 def _sealed(head: Head, summary: Summary) -> Head:
@@ -185,7 +185,7 @@ def published(
     planned: int = 0,
     history: str = "",
     acting_for: Purpose = Purpose.RECORDS,
-) -> Step | None:
+) -> HeadStep | None:
     """List sealed ledgers as segments and record the transaction. None when this version is recorded already.
 
     A stream that a writer holds is refused (OpenSegment; an idle writer counts, too: its offsets would be wrong),
@@ -225,7 +225,7 @@ def inserted(
     segments: Sequence[tuple[LedgerId, Summary]],
     step: StepId | None,
     now: int,
-) -> Step | None:
+) -> HeadStep | None:
     """End the segment `old` of the writer of `epoch`, and list the sealed ledgers of a bulk step behind it.
 
     Its next segment begins behind them. `old` is None if it has no segment in the list. A step that is not
@@ -276,7 +276,7 @@ class LiveMoved(StreamError):
 # -- mirrors ----------------------------------------------------------------------------------------------
 
 
-def handed_over(name: str, head: Head, mark: Mirror, live: tuple[LedgerId, Summary] | None) -> Step | None:
+def handed_over(name: str, head: Head, mark: Mirror, live: tuple[LedgerId, Summary] | None) -> HeadStep | None:
     """Change which of the two clusters' sides is written from now on; the present writer here loses the stream.
 
     An open segment is sealed, which the caller fenced as `live`, and the mark gets the offset at which the stream ends
@@ -290,7 +290,7 @@ def handed_over(name: str, head: Head, mark: Mirror, live: tuple[LedgerId, Summa
         if live is None or live[0] != present.ledger:
             raise LiveMoved(name, "another segment is open than the one that was fenced")
         head = _sealed(head, live[1])
-    return Step(replace(head, epoch=head.epoch + 1, writer=None, mirror=mark._replace(end=head.end)))
+    return HeadStep(replace(head, epoch=head.epoch + 1, writer=None, mirror=mark._replace(end=head.end)))
 
 
 def mirrored(
@@ -300,25 +300,25 @@ def mirrored(
     policy: Mapping[str, Any],
     properties: Mapping[str, str],
     transactions: Mapping[str, Transaction],
-) -> Step | None:
+) -> HeadStep | None:
     """Give a mirror the settings and transactions of its source, the stream with the uid `source`."""
     check_usable(name, head)
     check_writable(name, head, source)
     after = replace(head, policy=dict(policy), properties=dict(properties), transactions=dict(transactions))
-    return Step(after) if after != head else None
+    return HeadStep(after) if after != head else None
 
 
-def marked(name: str, head: Head, source: str, mark: Mark | None) -> Step | None:
+def marked(name: str, head: Head, source: str, mark: PositionMark | None) -> HeadStep | None:
     """Record in a mirror how far it was the same as its source, the stream with the uid `source`."""
     check_usable(name, head)
     check_writable(name, head, source)
-    return None if head.mark == mark else Step(replace(head, mark=mark))
+    return None if head.mark == mark else HeadStep(replace(head, mark=mark))
 
 
 # -- truncation, garbage, settings ------------------------------------------------------------------------
 
 
-def truncated(name: str, head: Head, offset: Offset, known_end: int) -> Step | None:
+def truncated(name: str, head: Head, offset: Offset, known_end: int) -> HeadStep | None:
     """Hide records below `offset` from readers. `known_end`: offset after the last record known to be readable.
 
     Of a machine's log only those go that no snapshot needs.
@@ -330,7 +330,7 @@ def truncated(name: str, head: Head, offset: Offset, known_end: int) -> Step | N
     if not 0 <= offset <= end:
         raise OffsetOutOfRange(name, offset, head.earliest, end)
     offset = min(offset, spared(head))
-    return Step(replace(head, earliest=offset)) if offset > head.earliest else None
+    return HeadStep(replace(head, earliest=offset)) if offset > head.earliest else None
 
 
 def is_dead(head: Head, segment: Segment) -> bool:
@@ -338,7 +338,7 @@ def is_dead(head: Head, segment: Segment) -> bool:
     return segment.sealed and segment.end <= head.earliest and segment.number != head.producers
 
 
-def trimmed(name: str, head: Head, first: int, kept: Segment | None = None) -> Step | None:
+def trimmed(name: str, head: Head, first: int, kept: Segment | None = None) -> HeadStep | None:
     """Remove segments below number `first` from the list. All of them were dead and are deleted, but for `kept`: it
     held the producers' table when that was looked at. Pages below `first` go in the same multi.
     """
@@ -354,18 +354,18 @@ def trimmed(name: str, head: Head, first: int, kept: Segment | None = None) -> S
         head = replace(head, table=kept)
     elif kept is not None:
         head = replace(head, garbage=(*head.garbage, kept.ledger))
-    return Step(head)
+    return HeadStep(head)
 
 
-def swept(head: Head, ledgers: Sequence[LedgerId]) -> Step | None:
+def swept(head: Head, ledgers: Sequence[LedgerId]) -> HeadStep | None:
     """Remove these ledgers, which are deleted, from the garbage."""
     left = tuple(ledger for ledger in head.garbage if ledger not in ledgers)
-    return Step(replace(head, garbage=left)) if left != head.garbage else None
+    return HeadStep(replace(head, garbage=left)) if left != head.garbage else None
 
 
 def configured(
     name: str, head: Head, policy: Mapping[str, Any] | None, properties: Mapping[str, str] | None
-) -> Step | None:
+) -> HeadStep | None:
     """Replace the overrides or properties; None leaves them. A mirror, and a side that was replaced, keeps its
     properties.
     """
@@ -383,7 +383,7 @@ def configured(
         policy=dict(policy) if policy is not None else head.policy,
         properties=dict(properties) if properties is not None else head.properties,
     )
-    return Step(after) if after != head else None
+    return HeadStep(after) if after != head else None
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
@@ -402,7 +402,7 @@ def _sizes(key: str, value: str) -> tuple[int, int]:
     return utf8_size(key), utf8_size(value)
 
 
-def deleted(name: str, head: Head, acting_for: Purpose = Purpose.RECORDS) -> Step | None:
+def deleted(name: str, head: Head, acting_for: Purpose = Purpose.RECORDS) -> HeadStep | None:
     """Begin deletion: every other change is refused from now on. `acting_for` as in `claimed`.
 
     Any process may complete a deletion that has begun.
@@ -411,10 +411,10 @@ def deleted(name: str, head: Head, acting_for: Purpose = Purpose.RECORDS) -> Ste
         return None
     check_act(name, head, Act.DELETE, acting_for)
     said = "" if acting_for is Purpose.RECORDS else acting_for.value
-    return Step(replace(head, deleting=True, epoch=head.epoch + 1, writer=None, deleted_for=said))
+    return HeadStep(replace(head, deleting=True, epoch=head.epoch + 1, writer=None, deleted_for=said))
 
 
-def paged(head: Head) -> Step:
+def paged(head: Head) -> HeadStep:
     """Move whole pages out of a tail that has become long."""
     pages: list[Page] = []
     paged, tail = max(head.paged, head.first // PAGE_SEGMENTS * PAGE_SEGMENTS), head.tail
@@ -422,7 +422,7 @@ def paged(head: Head) -> Step:
         stop = paged + PAGE_SEGMENTS
         pages.append(Page(paged // PAGE_SEGMENTS, tuple(row for row in tail if row.number < stop)))
         tail, paged = tuple(row for row in tail if row.number >= stop), stop
-    return Step(replace(head, tail=tail, paged=paged), tuple(pages))
+    return HeadStep(replace(head, tail=tail, paged=paged), tuple(pages))
 
 
 # -- rules ------------------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ __all__ = [
     "MAX_BULK_SEGMENTS",
     "NO_TXID",
     "LiveMoved",
-    "Step",
+    "HeadStep",
     "check_epoch",
     "check_head",
     "check_properties",

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from buckram.core.streams.changes import Step, check_usable, is_dead
+from buckram.core.streams.changes import HeadStep, check_usable, is_dead
 from buckram.core.streams.codecs import NONE, compress
 from buckram.core.streams.head import LEDGER, PAGE_SEGMENTS, Head, Page, Segment, Summary
 from buckram.core.streams.mirrors import MIRROR
@@ -274,7 +274,7 @@ def compacted_page(name: str, page: Page, run: Run, row: Segment) -> Page | None
     return None if rows is None else Page(page.number, rows)
 
 
-def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> Step | None:
+def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> HeadStep | None:
     """Put `row` in the place of the run, whose ledgers become garbage. Raises RunChanged; nothing was changed then.
 
     `paged`: the run is in a page, and the same multi writes that page, as `compacted_page` made it. Otherwise None
@@ -289,10 +289,10 @@ def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> 
         raise RunChanged(name, f"segments from offset {run.base} on were truncated")
     if paged:
         # The counter tells every client that caches pages to read them again.
-        return Step(replace(head, rewritten=head.rewritten + 1))
+        return HeadStep(replace(head, rewritten=head.rewritten + 1))
     rows = _replaced(name, head.tail, run, row)
     assert rows is not None
-    return Step(replace(head, tail=rows))
+    return HeadStep(replace(head, tail=rows))
 
 
 def _replaced(name: str, rows: tuple[Segment, ...], run: Run, row: Segment) -> tuple[Segment, ...] | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from buckram.core.streams.batch import Batch, decode
-from buckram.core.streams.changes import Step, deleted, paged
+from buckram.core.streams.changes import HeadStep, deleted, paged
 from buckram.core.streams.copies import columns_of
 from buckram.core.streams.head import HISTORY, Head, Segment, Summary, Transaction
 from buckram.core.streams.purposes import purpose_of
@@ -75,7 +75,7 @@ class ForkPlan:
         return ends[: len(rows)] == bases and (self.cut is not None or ends[-1] == self.at)
 
 
-class Made(NamedTuple):
+class CopiedSegment(NamedTuple):
     """Segment of the source and the fork's own copy that replaces it."""
 
     origin: Segment
@@ -135,7 +135,7 @@ def without_producers(plan: ForkPlan) -> ForkPlan:
     return replace(plan, producers=None, table=None, producers_known=False)
 
 
-def with_copies(plan: ForkPlan, made: Iterable[Made]) -> ForkPlan:
+def with_copies(plan: ForkPlan, made: Iterable[CopiedSegment]) -> ForkPlan:
     """Return the plan without what its copies make superfluous: one with a producers' table needs no older table."""
     newer = any(one.origin == plan.cut and _has_table(one.row) for one in made)
     return replace(plan, table=None) if newer else plan
@@ -204,7 +204,7 @@ def copied_row(name: str, plan: ForkPlan, origin: Segment, ledger: LedgerId, fou
 # -- the head ---------------------------------------------------------------------------------------------
 
 
-def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made], *, done: bool = True) -> Step:
+def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[CopiedSegment], *, done: bool = True) -> HeadStep:
     """Return the head of a fork that is complete, and its pages. `made`: the copies that take the places of others.
 
     Without `done` it has its rows and cannot be used yet. StreamError if the fork was deleted or taken by somebody
@@ -237,7 +237,7 @@ def forked(name: str, head: Head, plan: ForkPlan, made: Sequence[Made], *, done:
     )
 
 
-def given_up(name: str, head: Head) -> Step | None:
+def given_up(name: str, head: Head) -> HeadStep | None:
     """Return the head, to be deleted, of a fork that will not be completed; None if it is complete."""
     return deleted(name, head, purpose_of(name, head)) if head.incomplete else None
 
@@ -250,7 +250,7 @@ def check_forking(name: str, head: Head) -> None:
 
 __all__ = [
     "ForkPlan",
-    "Made",
+    "CopiedSegment",
     "check_forking",
     "copied_row",
     "cut_entry",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from buckram.core.streams.json_values import is_int64
-from buckram.core.streams.positions import Mark
+from buckram.core.streams.positions import PositionMark
 from buckram.core.streams.record_format import NO_TXID
 from buckram.errors import MalformedRecord
 from buckram.types import EntryId, LedgerId, Offset
@@ -193,7 +193,7 @@ class Head:
     """Origin of a stream that was made as a fork; None for other streams."""
     mirror: Mirror | None = None
     """Relation to the stream in another cluster; None if it was never replicated with a change of sides."""
-    mark: Mark | None = None
+    mark: PositionMark | None = None
     """Position in a mirror's source up to which the two were found equal; None if they were never compared."""
     deleted_for: str = ""
     """Purpose under which deletion of the stream began (`core/streams/purposes.py`); empty for one not being deleted.
@@ -344,9 +344,9 @@ def _mirror(row: Sequence[Any]) -> Mirror:
     return Mirror(_text(state), _text(cluster), _text(uid), _int(epoch), _int(end))
 
 
-def _mark(row: Sequence[Any]) -> Mark:
+def _mark(row: Sequence[Any]) -> PositionMark:
     offset, append_time, digest, epoch, restore = row
-    return Mark(_int(offset), _int(append_time), _text(digest), _int(epoch), _text(restore))
+    return PositionMark(_int(offset), _int(append_time), _text(digest), _int(epoch), _text(restore))
 
 
 def _txn(done: Transaction) -> list[Any]:

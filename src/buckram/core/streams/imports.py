@@ -41,7 +41,7 @@ class SourceFile(NamedTuple):
         return hashlib.sha256(f"{self.size} {self.name}".encode()).hexdigest()[:12]
 
 
-class Position(NamedTuple):
+class ImportPosition(NamedTuple):
     """A range of a source: the number of its file, and its own in that file."""
 
     file: int
@@ -53,9 +53,9 @@ class Position(NamedTuple):
         return self.file << _RANGE_BITS | self.range
 
 
-def position_of(version: int) -> Position:
+def position_of(version: int) -> ImportPosition:
     """Return the range that a version is of."""
-    return Position(version >> _RANGE_BITS, version & ((1 << _RANGE_BITS) - 1))
+    return ImportPosition(version >> _RANGE_BITS, version & ((1 << _RANGE_BITS) - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ __all__ = [
     "TIME_UNITS",
     "Columns",
     "Import",
-    "Position",
+    "ImportPosition",
     "SourceFile",
     "application_of",
     "continued",

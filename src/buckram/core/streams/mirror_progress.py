@@ -12,7 +12,7 @@ from buckram.core.streams.json_values import is_int64
 from buckram.errors import MalformedRecord
 
 
-class Progress(NamedTuple):
+class MirrorProgress(NamedTuple):
     """Progress of a mirror as the replication last recorded it."""
 
     source_end: int
@@ -27,16 +27,16 @@ class Progress(NamedTuple):
     """Time since which copying has stopped, microseconds UTC; 0 while it goes on."""
 
 
-def parse_progress(key: str, value: bytes) -> Progress:
+def parse_progress(key: str, value: bytes) -> MirrorProgress:
     """Parse the recorded progress of a mirror. Raises MalformedRecord, which names the key."""
     try:
         raw = json.loads(value)
         numbers = [raw["source_end"], raw["copied"], raw["time"], raw.get("since", 0)]
         if not all(map(is_int64, numbers)):
             raise TypeError("a number is none")
-        return Progress(numbers[0], numbers[1], numbers[2], str(raw.get("trouble", "")), numbers[3])
+        return MirrorProgress(numbers[0], numbers[1], numbers[2], str(raw.get("trouble", "")), numbers[3])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not how far a mirror is ({error!r}); delete it") from None
 
 
-__all__ = ["Progress", "parse_progress"]
+__all__ = ["MirrorProgress", "parse_progress"]

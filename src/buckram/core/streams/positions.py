@@ -16,7 +16,7 @@ from buckram.core.streams.batch import Record
 from buckram.types import History, Offset
 
 
-class Mark(NamedTuple):
+class PositionMark(NamedTuple):
     """A position in a stream of another cluster, with the record before it and the history in which it was found."""
 
     offset: Offset
@@ -31,14 +31,14 @@ class Mark(NamedTuple):
     """Id of that history: each restore begins another one."""
 
 
-class Seen(NamedTuple):
+class SeenRecord(NamedTuple):
     """The record before a position."""
 
     append_time: int
     digest: str
 
 
-class Present(NamedTuple):
+class PresentStream(NamedTuple):
     """Current state of the stream, as far as a position is compared with it."""
 
     earliest: Offset
@@ -50,13 +50,13 @@ class Present(NamedTuple):
     last_append: int
     """Append time of the last sealed record, microseconds UTC."""
     history: History
-    before: Seen | None
+    before: SeenRecord | None
     """The record before the position; None if it is not there any more, or not yet."""
     proven: bool = False
     """A snapshot of all that is below the position is the same as when the position was remembered."""
 
 
-class Verdict(Enum):
+class PositionVerdict(Enum):
     """Result of comparing a remembered position with the stream."""
 
     SAME = "same"
@@ -89,15 +89,15 @@ def record_digest(record: Record) -> str:
     return found.hexdigest()
 
 
-def seen(record: Record) -> Seen:
+def seen(record: Record) -> SeenRecord:
     """Return the append time and digest of a record, which a position remembers."""
-    return Seen(record.append_time, record_digest(record))
+    return SeenRecord(record.append_time, record_digest(record))
 
 
-def mark_of(offset: Offset, before: Seen | None, history: History) -> Mark:
+def mark_of(offset: Offset, before: SeenRecord | None, history: History) -> PositionMark:
     """Return a position with the record before it; `before` is None if that record is not known."""
     time, digest = (0, "") if before is None else before
-    return Mark(offset, time, digest, history.epoch, history.restore)
+    return PositionMark(offset, time, digest, history.epoch, history.restore)
 
 
 def same_history(epoch: int, restore: str, now: History) -> bool:
@@ -107,22 +107,32 @@ def same_history(epoch: int, restore: str, now: History) -> bool:
     return epoch >= 0 and (restore == now.restore or (epoch == 0 and now.epoch == 1))
 
 
-def compare(mark: Mark, now: Present) -> Verdict:
+def compare(mark: PositionMark, now: PresentStream) -> PositionVerdict:
     """Compare a remembered position with the stream as it is now."""
     unchanged = same_history(mark.epoch, mark.restore, now.history)
     if mark.offset > now.end:
         # A live writer's records may have been read before, though it has not published that they are readable yet.
-        return Verdict.SAME if unchanged and now.live else Verdict.SHORTER
+        return PositionVerdict.SAME if unchanged and now.live else PositionVerdict.SHORTER
     if not mark.append_time:
-        return Verdict.SAME  # Nothing was copied yet.
+        return PositionVerdict.SAME  # Nothing was copied yet.
     if now.before is not None:
         equal = now.before.append_time == mark.append_time and now.before.digest == (mark.digest or now.before.digest)
-        return Verdict.SAME if equal else Verdict.DIFFERS
+        return PositionVerdict.SAME if equal else PositionVerdict.DIFFERS
     if now.proven:
-        return Verdict.SAME
+        return PositionVerdict.SAME
     if mark.offset == now.sealed_end and now.last_append:
-        return Verdict.SAME if now.last_append == mark.append_time else Verdict.DIFFERS
-    return Verdict.SAME if unchanged else Verdict.UNKNOWN
+        return PositionVerdict.SAME if now.last_append == mark.append_time else PositionVerdict.DIFFERS
+    return PositionVerdict.SAME if unchanged else PositionVerdict.UNKNOWN
 
 
-__all__ = ["Mark", "Present", "Seen", "Verdict", "compare", "mark_of", "record_digest", "same_history", "seen"]
+__all__ = [
+    "PositionMark",
+    "PresentStream",
+    "SeenRecord",
+    "PositionVerdict",
+    "compare",
+    "mark_of",
+    "record_digest",
+    "same_history",
+    "seen",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from buckram.core.streams.head import Head, SnapshotRow
-from buckram.core.streams.positions import Mark
+from buckram.core.streams.positions import PositionMark
 from buckram.errors import check
 from buckram.types import LedgerId
 
@@ -30,7 +30,7 @@ def published(name: str, head: Head, row: SnapshotRow, keep: int) -> Head | None
     return replace(head, snapshots=rows, earliest=earliest)
 
 
-def leapt(name: str, head: Head, row: SnapshotRow, mark: Mark) -> Head | None:
+def leapt(name: str, head: Head, row: SnapshotRow, mark: PositionMark) -> Head | None:
     """Continue the mirror of a machine's log at a snapshot, since its source has truncated records that it lacks.
 
     Its own records are below its earliest offset then, and their effect is in the snapshot. It remembers `mark`, its

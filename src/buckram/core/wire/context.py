@@ -36,7 +36,7 @@ class BadPacket(Exception):
     """A packet that cannot be answered: the connection must be closed."""
 
 
-class Refused(NamedTuple):
+class RefusedRequest(NamedTuple):
     """A valid packet that is answered with an error at once. `envelope_only`: the reply has no ids (v3)."""
 
     code: Code

@@ -10,7 +10,7 @@ Not here: the replies (`core/wire/server.py`).
 from __future__ import annotations
 
 from buckram.core.wire import v3 as wire_v3
-from buckram.core.wire.context import BadPacket, Refused, ReplyContext
+from buckram.core.wire.context import BadPacket, RefusedRequest, ReplyContext
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer
 from buckram.core.wire.messages import Auth, Request, StartTls
 
@@ -20,7 +20,7 @@ MAX_OPENING_BYTES = 1024
 """Maximum bytes of each frame in clear."""
 
 
-def begins_login(request: Request | Refused, context: ReplyContext) -> bool:
+def begins_login(request: Request | RefusedRequest, context: ReplyContext) -> bool:
     """Return whether a request only asks for a challenge. Apache's bookies accept that beside START_TLS in v3 only."""
     return isinstance(request, Auth) and not request.payload and context.protocol == 3
 
@@ -35,7 +35,7 @@ class Opening:
         self.begun: tuple[Auth, ReplyContext] | None = None
         """Empty AUTH that waits for its reply; None if it has not come."""
 
-    def take(self, request: Request | Refused, context: ReplyContext) -> None:
+    def take(self, request: Request | RefusedRequest, context: ReplyContext) -> None:
         """Take one request. Raises BadPacket for one that must not come in clear here."""
         if isinstance(request, StartTls) and self.start_tls is None:
             self.start_tls = context

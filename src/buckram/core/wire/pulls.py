@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from buckram.core.wire.context import OP_PULL, BadPacket, Refused, ReplyContext
+from buckram.core.wire.context import OP_PULL, BadPacket, RefusedRequest, ReplyContext
 from buckram.core.wire.located import Located
 from buckram.core.wire.messages import Pull, PullReply
 from buckram.errors import Code, InvalidArgument
@@ -39,7 +39,7 @@ def encode_pull(request: Pull, request_id: int) -> bytes:
     return b"".join((head, source, places))
 
 
-def decode_pull(packet: bytes) -> tuple[Pull | Refused, ReplyContext]:
+def decode_pull(packet: bytes) -> tuple[Pull | RefusedRequest, ReplyContext]:
     """Decode a packet. Raises BadPacket if it has no ids to answer with; anything else that is wrong is refused."""
     if len(packet) < _REQUEST.size - 4:
         raise BadPacket(f"a v2 PULL of {len(packet)} bytes, {_REQUEST.size - 4} are needed at least")
@@ -50,9 +50,9 @@ def decode_pull(packet: bytes) -> tuple[Pull | Refused, ReplyContext]:
     try:
         digest, source = DigestType(kind), packet[at : at + size].decode()
     except ValueError:
-        return Refused(Code.BAD_REQUEST), context
+        return RefusedRequest(Code.BAD_REQUEST), context
     if located is None or not _fits(located, entry, count) or ledger < 0 or not source:
-        return Refused(Code.BAD_REQUEST), context
+        return RefusedRequest(Code.BAD_REQUEST), context
     return Pull(ledger, entry, count, key, digest, source, located), context
 
 

@@ -40,7 +40,7 @@ from buckram.core.wire.context import (
     OP_READ_LAC,
     OP_WRITE_LAC,
     BadPacket,
-    Refused,
+    RefusedRequest,
     ReplyContext,
 )
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
@@ -345,7 +345,7 @@ class ServerProtocol:
             self._close(str(error), items)
         return items
 
-    def _open(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:
+    def _open(self, request: Request | RefusedRequest, context: ReplyContext, items: list[Item]) -> None:
         """Begin an opening with the first request, which TLS may follow."""
         self._opening = Opening()
         self._opening.take(request, context)
@@ -419,7 +419,7 @@ class ServerProtocol:
             self._unauthenticated(request, context, items)
         elif isinstance(request, StartTls):
             items.append(Ready(encode_reply(context, StartTlsReply(Code.BAD_REQUEST))))
-        elif isinstance(request, Refused):
+        elif isinstance(request, RefusedRequest):
             items.append(Ready(encode_error(context, request.code, envelope_only=request.envelope_only)))
         else:
             items.append(Incoming(request, context))
@@ -489,7 +489,7 @@ class ServerProtocol:
             return False  # Apache's v2 client sends one more AUTH when SASL has succeeded.
         return provider is not None or bool(request.payload)
 
-    def _unauthenticated(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:
+    def _unauthenticated(self, request: Request | RefusedRequest, context: ReplyContext, items: list[Item]) -> None:
         if context.protocol == 2:
             if context.operation not in (OP_ADD, OP_READ):
                 self._close("a v2 request before authentication", items)

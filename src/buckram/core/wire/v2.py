@@ -16,7 +16,16 @@ from buckram.core.entries.entry import MIN_STORED_BYTES
 from buckram.core.entries.packed import FrameParts, PackedBodies
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, frame_add
-from buckram.core.wire.context import OP_ADD, OP_AUTH, OP_BATCH_READ, OP_PULL, OP_READ, BadPacket, Refused, ReplyContext
+from buckram.core.wire.context import (
+    OP_ADD,
+    OP_AUTH,
+    OP_BATCH_READ,
+    OP_PULL,
+    OP_READ,
+    BadPacket,
+    RefusedRequest,
+    ReplyContext,
+)
 from buckram.core.wire.located import Located
 from buckram.core.wire.messages import (
     Add,
@@ -165,7 +174,7 @@ def _read_key(request: Read | BatchRead) -> bytes:
     return key
 
 
-def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext]:
+def decode_request(packet: bytes) -> tuple[Request | RefusedRequest, ReplyContext]:
     """Decode a packet. Raises BadPacket if the connection must be closed."""
     if len(packet) < 4:
         raise BadPacket(f"a v2 packet of {len(packet)} bytes")
@@ -203,15 +212,15 @@ def plain_reads(buffer: bytes, offset: int) -> tuple[int, list[tuple[LedgerId, E
     return offset, found
 
 
-def _decode_add(packet: bytes, version: int, flags: int) -> tuple[Request | Refused, ReplyContext]:
+def _decode_add(packet: bytes, version: int, flags: int) -> tuple[Request | RefusedRequest, ReplyContext]:
     if len(packet) < 24 + 16:
         raise BadPacket(f"a v2 ADD of {len(packet)} bytes has no room for ledger and entry id")
     ledger, entry = _IDS.unpack_from(packet, 24)
     context = ReplyContext(2, version, OP_ADD, ledger, entry)
     if version > MAX_VERSION:
-        return Refused(Code.BAD_VERSION), context
+        return RefusedRequest(Code.BAD_VERSION), context
     if len(packet) < 24 + MIN_STORED_BYTES or ledger < 0 or entry < 0:
-        return Refused(Code.BAD_REQUEST), context
+        return RefusedRequest(Code.BAD_REQUEST), context
     recovery, high = bool(flags & RECOVERY_ADD), bool(flags & HIGH_PRIORITY)
     return Add(ledger, entry, packet[4:24], packet[24:], recovery, high), context
 
@@ -226,20 +235,20 @@ def _fencing_key(packet: bytes, version: int, flags: int, offset: int) -> bytes 
     return key
 
 
-def _decode_read(packet: bytes, version: int, flags: int) -> tuple[Request | Refused, ReplyContext]:
+def _decode_read(packet: bytes, version: int, flags: int) -> tuple[Request | RefusedRequest, ReplyContext]:
     if len(packet) < 20:
         raise BadPacket(f"a v2 READ of {len(packet)} bytes, 20 are needed")
     ledger, entry = _IDS.unpack_from(packet, 4)
     key = _fencing_key(packet, version, flags, 20)
     context = ReplyContext(2, version, OP_READ, ledger, entry)
     if version > MAX_VERSION:
-        return Refused(Code.BAD_VERSION), context
+        return RefusedRequest(Code.BAD_VERSION), context
     if ledger < 0 or entry < -1:
-        return Refused(Code.BAD_REQUEST), context
+        return RefusedRequest(Code.BAD_REQUEST), context
     return Read(ledger, entry, bool(flags & DO_FENCING), key, bool(flags & HIGH_PRIORITY)), context
 
 
-def _decode_batch(packet: bytes, version: int, flags: int) -> tuple[Request | Refused, ReplyContext]:
+def _decode_batch(packet: bytes, version: int, flags: int) -> tuple[Request | RefusedRequest, ReplyContext]:
     if len(packet) < 40:
         raise BadPacket(f"a v2 BATCH_READ of {len(packet)} bytes, 40 are needed")
     ledger, entry = _IDS.unpack_from(packet, 4)
@@ -247,9 +256,9 @@ def _decode_batch(packet: bytes, version: int, flags: int) -> tuple[Request | Re
     key = _fencing_key(packet, version, flags, 40)
     context = ReplyContext(2, version, OP_BATCH_READ, ledger, entry, request_id)
     if version > MAX_VERSION:
-        return Refused(Code.BAD_VERSION), context
+        return RefusedRequest(Code.BAD_VERSION), context
     if ledger < 0 or entry < 0:
-        return Refused(Code.BAD_REQUEST), context
+        return RefusedRequest(Code.BAD_REQUEST), context
     fence, high, framed = bool(flags & DO_FENCING), bool(flags & HIGH_PRIORITY), False
     if flags & FRAMED and not fence and len(packet) == 40 + MASTER_KEY_SIZE:
         framed, key = True, packet[40:]

@@ -25,7 +25,7 @@ from buckram.core.wire.context import (
     OP_START_TLS,
     OP_WRITE_LAC,
     BadPacket,
-    Refused,
+    RefusedRequest,
     ReplyContext,
 )
 from buckram.core.wire.frames import frame
@@ -145,7 +145,7 @@ def encode_request(request: Request, txn: int) -> bytes:
     return frame(message.SerializeToString())
 
 
-def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext] | None:
+def decode_request(packet: bytes) -> tuple[Request | RefusedRequest, ReplyContext] | None:
     """Decode a packet; None if it is not v3 at all (it is then decoded as v2)."""
     try:
         message = pb.Request.FromString(packet)
@@ -158,7 +158,9 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext] | No
     priority = header.priority if header.HasField("priority") else -1
     name = _REQUEST_FIELD.get(operation)
     if name is None:  # A number of the enum that nobody implements.
-        return Refused(Code.BAD_REQUEST, True), ReplyContext(3, VERSION, operation, txn=header.txnId, priority=priority)
+        return RefusedRequest(Code.BAD_REQUEST, True), ReplyContext(
+            3, VERSION, operation, txn=header.txnId, priority=priority
+        )
     body = getattr(message, name) if message.HasField(name) else None
     ledger = entry = -1
     if body is not None and operation not in (OP_AUTH, OP_START_TLS, OP_BOOKIE_INFO):
@@ -167,33 +169,33 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext] | No
             entry = body.entryId
     context = ReplyContext(3, VERSION, operation, ledger, entry, header.txnId, priority)
     if body is None:
-        return Refused(Code.BAD_REQUEST, True), context
+        return RefusedRequest(Code.BAD_REQUEST, True), context
     if operation == OP_AUTH:
         plugin = _text(body)
         if plugin is None:
-            return Refused(Code.BAD_REQUEST, True), context
+            return RefusedRequest(Code.BAD_REQUEST, True), context
         return Auth(plugin, body.payload), context
     if operation == OP_START_TLS:
         return StartTls(), context
     if header.version != VERSION:
-        return Refused(Code.BAD_VERSION), context
+        return RefusedRequest(Code.BAD_VERSION), context
     if operation == OP_BOOKIE_INFO:
         return GetBookieInfo(body.requested, _introduction(body)), context
     if ledger < 0:
-        return Refused(Code.BAD_REQUEST), context
+        return RefusedRequest(Code.BAD_REQUEST), context
     if body.birth and len(body.birth) != BIRTH_SIZE:
-        return Refused(Code.BAD_REQUEST), context
+        return RefusedRequest(Code.BAD_REQUEST), context
     return _decode_body(operation, body, priority > 0), context
 
 
-def _decode_body(operation: int, body: Any, high_priority: bool) -> Request | Refused:
+def _decode_body(operation: int, body: Any, high_priority: bool) -> Request | RefusedRequest:
     ledger = body.ledgerId
     if operation == OP_ADD:
         stored = body.body
         if len(stored) < MIN_STORED_BYTES or len(body.masterKey) != MASTER_KEY_SIZE or body.entryId < 0:
-            return Refused(Code.BAD_REQUEST)
+            return RefusedRequest(Code.BAD_REQUEST)
         if _IDS.unpack_from(stored) != (ledger, body.entryId):
-            return Refused(Code.BAD_REQUEST)
+            return RefusedRequest(Code.BAD_REQUEST)
         recovery = body.HasField("flag") and body.flag == _RECOVERY_ADD
         deferred = bool(body.writeFlags & DEFERRED_SYNC) and not recovery
         return Add(ledger, body.entryId, body.masterKey, stored, recovery, high_priority, deferred, body.birth)
@@ -202,23 +204,23 @@ def _decode_body(operation: int, body: Any, high_priority: bool) -> Request | Re
     if operation == OP_WRITE_LAC:
         packet = body.body
         if len(packet) < 16 or len(body.masterKey) != MASTER_KEY_SIZE:
-            return Refused(Code.BAD_REQUEST)
+            return RefusedRequest(Code.BAD_REQUEST)
         # The packet decides: Apache's writer fills the lac field before it seals a possibly newer LAC.
         packet_ledger, lac = _IDS.unpack_from(packet)
         if packet_ledger != ledger:
-            return Refused(Code.BAD_REQUEST)
+            return RefusedRequest(Code.BAD_REQUEST)
         return WriteLac(ledger, lac, body.masterKey, packet, body.birth)
     if operation == OP_READ_LAC:
         return ReadLac(ledger, body.birth)
     return Force(ledger, body.birth) if operation == OP_FORCE else ListEntries(ledger, body.birth)
 
 
-def _decode_read(body: Any, high_priority: bool) -> Read | Refused:
+def _decode_read(body: Any, high_priority: bool) -> Read | RefusedRequest:
     flag = body.flag if body.HasField("flag") else 0
     fence, piggyback = flag == _FENCE_LEDGER, flag == _ENTRY_PIGGYBACK
     key = body.masterKey if body.HasField("masterKey") else None
     if body.entryId < -1 or (fence and key is not None and len(key) != MASTER_KEY_SIZE):
-        return Refused(Code.BAD_REQUEST)
+        return RefusedRequest(Code.BAD_REQUEST)
     if fence:
         return Read(body.ledgerId, body.entryId, True, key, high_priority, birth=body.birth)
     if not body.HasField("previousLAC"):

@@ -18,7 +18,7 @@ from typing import Any
 from buckram.core.backoff import STORE_CALL, Delays
 from buckram.errors import ForkedClient, MetadataUnavailable
 from buckram.metadata.etcd.http import BadAnswer, HttpConnection
-from buckram.metadata.etcd.refusals import NOT_FOUND, Refused, translate
+from buckram.metadata.etcd.refusals import NOT_FOUND, EtcdRefused, translate
 
 _log = logging.getLogger("buckram.etcd")
 Answer = dict[str, Any]
@@ -98,7 +98,7 @@ class EtcdClient:
         """Make one request like `call`, with what etcd refuses as an error for callers."""
         try:
             return await self.call(path, body, what, repeat=repeat)
-        except Refused as refused:
+        except EtcdRefused as refused:
             raise translate(refused, what, self.hosts) from None
 
     async def _try(self, attempt: _Attempt) -> Answer:
@@ -108,7 +108,7 @@ class EtcdClient:
             at = attempt.at = self._at
             try:
                 return await self._once(attempt)
-            except Refused as refused:
+            except EtcdRefused as refused:
                 if refused.stale_token and self._credentials is not None and tokens < _MAX_TOKENS:
                     tokens += 1
                     self._token = ""
@@ -159,7 +159,7 @@ class EtcdClient:
             async for line in connection.lines(f"/v3/{path}", headers, json.dumps(body).encode()):
                 if line.strip():
                     yield _result(line)
-        except Refused as refused:
+        except EtcdRefused as refused:
             if refused.stale_token:
                 self._token = ""
             raise
@@ -186,7 +186,7 @@ class EtcdClient:
                     body = json.dumps({"name": name, "password": password}).encode()
                     answer = _parsed(*await connection.ask("/v3/auth/authenticate", {}, body))
                 self._token = str(answer["token"])
-            except Refused as refused:
+            except EtcdRefused as refused:
                 if "not enabled" not in refused.message:
                     raise
                 self._token = "none"  # this etcd has no authentication
@@ -254,10 +254,10 @@ class _Attempt:
 
 def _parsed(status: int, answer: bytes) -> Answer:
     if status == 404 and not answer.startswith(b"{"):
-        raise Refused(NOT_FOUND, "Not Found")  # whoever answers there has no gateway
+        raise EtcdRefused(NOT_FOUND, "Not Found")  # whoever answers there has no gateway
     found = _json(answer)
     if status != 200:
-        raise Refused(int(found.get("code", 2)), str(found.get("message", found.get("error", status))))
+        raise EtcdRefused(int(found.get("code", 2)), str(found.get("message", found.get("error", status))))
     # The gateway answers a request that is a stream in gRPC (keep-alives) as a stream of one line.
     inner = found.get("result")
     return inner if isinstance(inner, dict) else found
@@ -267,9 +267,9 @@ def _result(line: bytes) -> Answer:
     found = _json(line)
     error = found.get("error")
     if isinstance(error, dict):
-        raise Refused(int(error.get("grpc_code") or error.get("code") or 2), str(error.get("message", "")))
+        raise EtcdRefused(int(error.get("grpc_code") or error.get("code") or 2), str(error.get("message", "")))
     if "result" not in found:
-        raise Refused(int(found.get("code", 2)), str(found.get("message", error)))
+        raise EtcdRefused(int(found.get("code", 2)), str(found.get("message", error)))
     result: Answer = found["result"]
     return result
 

@@ -16,9 +16,9 @@ from typing import Any
 from buckram.core.backoff import STORE_CONFLICT, Delays
 from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.etcd.client import Answer, EtcdClient
-from buckram.metadata.etcd.places import ASSUMED, Places, Record, condition, read
-from buckram.metadata.etcd.plan import Needs, Plan, View, make_plan, needs_of
-from buckram.metadata.etcd.refusals import Refused, translate
+from buckram.metadata.etcd.places import ASSUMED, EtcdKeySpace, Record, condition, read
+from buckram.metadata.etcd.plan import KnownState, Needs, Plan, make_plan, needs_of
+from buckram.metadata.etcd.refusals import EtcdRefused, translate
 from buckram.metadata.etcd.session import EtcdSession
 from buckram.metadata.etcd.watching import EtcdWatches
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
@@ -49,7 +49,7 @@ class EtcdKeys:
         session_ttl_s: int = 10,
         timeout_s: float = 10.0,
     ) -> None:
-        self.places = Places(root)
+        self.places = EtcdKeySpace(root)
         self.client = EtcdClient(hosts, credentials=credentials, tls=tls, timeout_s=timeout_s)
         self.session = EtcdSession(self.client, self.places, session_ttl_s, self._session_lost)
         self._watches = EtcdWatches(self.client, self.places)
@@ -232,13 +232,13 @@ class EtcdKeys:
         self.client.check_usable()
         await self.session.ensure()
 
-    def _assumed(self, ops: Sequence[KeyOp], needs: Needs) -> View | None:
+    def _assumed(self, ops: Sequence[KeyOp], needs: Needs) -> KnownState | None:
         """Return the state that the callers believe in, if it is enough to plan on: new keys are absent, parents are
         there, and versions are those that were read. None if not.
         """
         if len(needs.keys) > _READS:
             return None  # their conditions are taken together, which needs a moment to refer to
-        view = View(dict.fromkeys(needs.keys, ASSUMED), {key: [] for key in needs.folders})
+        view = KnownState(dict.fromkeys(needs.keys, ASSUMED), {key: [] for key in needs.folders})
         for op in ops:
             if isinstance(op, Create):
                 view.keys[op.key] = None
@@ -249,7 +249,7 @@ class EtcdKeys:
             view.keys[op.key] = seen
         return view
 
-    def _check_bound(self, ops: Sequence[KeyOp], view: View | None, lease: int) -> None:
+    def _check_bound(self, ops: Sequence[KeyOp], view: KnownState | None, lease: int) -> None:
         """Raise NoSuchKey for a key that was bound to a session of ours that is over, or is another session's
         by now.
         """
@@ -261,7 +261,7 @@ class EtcdKeys:
             if bound != lease or (found is not None and found.lease != bound):
                 raise NoSuchKey(op.key)
 
-    async def _look(self, needs: Needs, what: str) -> View:
+    async def _look(self, needs: Needs, what: str) -> KnownState:
         """Read the state of these keys, as of one moment."""
         wanted: list[tuple[str, bool, dict[str, Any]]] = []
         wanted += [(key, False, read(self.places.of(key))) for key in needs.keys]
@@ -269,7 +269,7 @@ class EtcdKeys:
             (key, True, read(self.places.children(key), limit=many, names_only=True))
             for key, many in needs.folders.items()
         ]
-        view = View()
+        view = KnownState()
         for start in range(0, len(wanted), _READS):
             part = wanted[start : start + _READS]
             reads = [{"request_range": {**one, "revision": str(view.revision)}} for _, _, one in part]
@@ -294,7 +294,7 @@ class EtcdKeys:
         what = ops[0].key if len(ops) == 1 else f"multi of {len(ops)} operations, from {ops[0].key} on"
         try:
             answer = await self.client.call("kv/txn", body, what, repeat=False)
-        except Refused as refused:
+        except EtcdRefused as refused:
             if refused.no_lease:
                 self.session.end(lease)
                 return False

@@ -39,7 +39,7 @@ class Found(NamedTuple):
     record: Record
 
 
-class Places:
+class EtcdKeySpace:
     """The keys of one cluster, below `root`."""
 
     def __init__(self, root: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.errors import InvalidArgument, KeyExists, KeyNotEmpty, NoSuchKey, VersionConflict
-from buckram.metadata.etcd.places import UNREAD, Places, Record, condition, delete, put
+from buckram.metadata.etcd.places import UNREAD, EtcdKeySpace, Record, condition, delete, put
 from buckram.metadata.keys import split
 from buckram.types import Create, Delete, KeyOp, SetValue
 
@@ -23,7 +23,7 @@ the session's condition is added to ours.
 
 
 @dataclass(slots=True)
-class View:
+class KnownState:
     """The state that a plan is made on. `keys` has everything that the operations touch and the parents of what they
     create; `children` the first names below what they delete. `revision` is etcd's, 0 for a state that is assumed."""
 
@@ -64,7 +64,7 @@ def needs_of(ops: Sequence[KeyOp]) -> Needs:
     return Needs(list(keys), {key: below.count(key) + 1 for key in gone})
 
 
-def make_plan(ops: Sequence[KeyOp], view: View, places: Places, lease: int) -> Plan:
+def make_plan(ops: Sequence[KeyOp], view: KnownState, places: EtcdKeySpace, lease: int) -> Plan:
     """Carry the operations out on the view; return the plan. Raises the error of the first that fails.
 
     `lease` is the session's.
@@ -80,7 +80,7 @@ def make_plan(ops: Sequence[KeyOp], view: View, places: Places, lease: int) -> P
 class _Work:
     """The state while operations are carried out on it, and the parts of the view that were relied on."""
 
-    def __init__(self, view: View, lease: int) -> None:
+    def __init__(self, view: KnownState, lease: int) -> None:
         self.view, self.lease = view, lease
         self.state = dict(view.keys)
         self.relied: dict[str, bool] = {}
@@ -134,7 +134,7 @@ class _Work:
             raise KeyNotEmpty(key)
 
 
-def _conditions(work: _Work, places: Places, most: int) -> list[dict[str, Any]]:
+def _conditions(work: _Work, places: EtcdKeySpace, most: int) -> list[dict[str, Any]]:
     """Return the conditions of a plan, at most `most` if possible.
 
     Absent keys can be checked together as a range, because what appears among them is newer than the view. A key that
@@ -152,7 +152,7 @@ def _conditions(work: _Work, places: Places, most: int) -> list[dict[str, Any]]:
     return made
 
 
-def _of_present(work: _Work, places: Places) -> list[dict[str, Any]]:
+def _of_present(work: _Work, places: EtcdKeySpace) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     for key, only_there in work.relied.items():
         place, found = places.of(key), work.view.keys[key]

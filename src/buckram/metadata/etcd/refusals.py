@@ -23,7 +23,7 @@ _TRANSIENT = (2, 4, 13, UNAVAILABLE)
 """gRPC codes unknown, deadline exceeded, internal, unavailable: it is open whether the change happened."""
 
 
-class Refused(Exception):
+class EtcdRefused(Exception):
     """An error that etcd answered. `code` is gRPC's."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -53,7 +53,9 @@ class Refused(Exception):
         return self.code == OUT_OF_RANGE
 
 
-def translate(refused: Refused, what: str, hosts: str, size: int = 0) -> MetadataError | ConfigError | InvalidArgument:
+def translate(
+    refused: EtcdRefused, what: str, hosts: str, size: int = 0
+) -> MetadataError | ConfigError | InvalidArgument:
     """Return the error for callers. `what` names the key, `size` is the request's."""
     said = f"etcd at {hosts} says {refused.message!r}"
     if refused.code in (PERMISSION_DENIED, UNAUTHENTICATED) or "authentication" in refused.message:

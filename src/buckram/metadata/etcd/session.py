@@ -12,8 +12,8 @@ import logging
 
 from buckram.errors import MetadataError, MetadataUnavailable
 from buckram.metadata.etcd.client import CLOSED, EtcdClient
-from buckram.metadata.etcd.places import Places, coded
-from buckram.metadata.etcd.refusals import Refused, translate
+from buckram.metadata.etcd.places import EtcdKeySpace, coded
+from buckram.metadata.etcd.refusals import EtcdRefused, translate
 from buckram.seams import Notify
 
 _log = logging.getLogger("buckram.etcd")
@@ -28,7 +28,7 @@ class EtcdSession:
     `lost` is called on the loop after each loss; the session that follows begins with the next change.
     """
 
-    def __init__(self, client: EtcdClient, places: Places, ttl_s: int, lost: Notify) -> None:
+    def __init__(self, client: EtcdClient, places: EtcdKeySpace, ttl_s: int, lost: Notify) -> None:
         self.ttl_s = ttl_s
         self.lease = 0
         """Id of the lease; 0 while there is no session."""
@@ -83,7 +83,7 @@ class EtcdSession:
         body = {"key": coded(self._places.session(lease)), "value": "", "lease": str(lease)}
         try:
             answer = await self._client.call("kv/put", body, "a session", repeat=True)
-        except Refused as refused:
+        except EtcdRefused as refused:
             if refused.no_lease:
                 self.end(lease)
                 return
@@ -106,7 +106,7 @@ class EtcdSession:
             await asyncio.sleep(self.ttl_s / _PARTS)
             try:
                 answer = await self._client.call("lease/keepalive", {"ID": str(lease)}, "a session", repeat=True)
-            except Refused as refused:
+            except EtcdRefused as refused:
                 if refused.no_lease:
                     self.end(lease)
                 continue
@@ -125,7 +125,7 @@ class EtcdSession:
         """End a session, ours or that of a process that is dead; do nothing if it is over already."""
         try:
             await self._client.call("lease/revoke", {"ID": str(lease)}, "a session", repeat=True)
-        except Refused as refused:
+        except EtcdRefused as refused:
             if not refused.no_lease:
                 raise translate(refused, "a session", self._client.hosts) from None
 

@@ -17,8 +17,8 @@ from typing import Any
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.errors import BuckramError, ForkedClient, MalformedRecord, MetadataUnavailable
 from buckram.metadata.etcd.client import EtcdClient
-from buckram.metadata.etcd.places import Places, Range, coded
-from buckram.metadata.etcd.refusals import Refused
+from buckram.metadata.etcd.places import EtcdKeySpace, Range, coded
+from buckram.metadata.etcd.refusals import EtcdRefused
 from buckram.metadata.keys import split
 from buckram.seams import Deliver, Notify
 
@@ -45,7 +45,7 @@ class Armed:
 class EtcdWatches:
     """All watches of one store."""
 
-    def __init__(self, client: EtcdClient, places: Places) -> None:
+    def __init__(self, client: EtcdClient, places: EtcdKeySpace) -> None:
         self._client, self._places = client, places
         self._loop = asyncio.get_running_loop()
         self._folders: dict[str, _Folder] = {}
@@ -91,7 +91,7 @@ class EtcdWatches:
                     del self._folders[name]
                     await folder.close()
             if any(folder.running for folder in self._folders.values()):
-                with contextlib.suppress(BuckramError, Refused):
+                with contextlib.suppress(BuckramError, EtcdRefused):
                     await self._client.call("kv/range", wanted, "watches", repeat=True)
 
     def notify(self, notify: Notify) -> None:
@@ -116,7 +116,7 @@ class EtcdWatches:
 class _Folder:
     """Direct children of one key, and its stream of events while there are watches."""
 
-    def __init__(self, client: EtcdClient, places: Places, folder: str, deliver: Deliver) -> None:
+    def __init__(self, client: EtcdClient, places: EtcdKeySpace, folder: str, deliver: Deliver) -> None:
         self._client, self._places, self._deliver = client, places, deliver
         self._folder = folder
         self._range: Range = places.children(folder)
@@ -188,7 +188,7 @@ class _Folder:
                     delays.reset()
                     if not self._handle(answer):
                         break
-            except Refused as refused:
+            except EtcdRefused as refused:
                 if refused.message != said:
                     _log.warning("etcd at %s refuses to be watched: %s", self._client.hosts, refused.message)
                 said = refused.message

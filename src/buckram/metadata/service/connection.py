@@ -13,7 +13,15 @@ from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.errors import MetadataUnavailable
 from buckram.metadata.service.failures import decode_error
-from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, Refusal, decode_reply, encode_request
+from buckram.metadata.service.packets import (
+    Event,
+    KeyReply,
+    KeyRequest,
+    Refusal,
+    RequestKind,
+    decode_reply,
+    encode_request,
+)
 
 MAX_WAITING = 10_000
 _BEATS = 3
@@ -101,10 +109,10 @@ class ServiceConnection(asyncio.Protocol):
             return
         if not self._waiting:
             self._sent = now
-            self._write(KeyRequest(Kind.PING)).add_done_callback(_seen)
+            self._write(KeyRequest(RequestKind.PING)).add_done_callback(_seen)
         elif self._heard > self._sent:
             self._sent = now  # it is at work; the time runs from its last word
-            self._write(KeyRequest(Kind.PING)).add_done_callback(_seen)
+            self._write(KeyRequest(RequestKind.PING)).add_done_callback(_seen)
         self._beat = self._loop.call_later(pause, self._on_beat)
 
     async def call(self, request: KeyRequest) -> KeyReply:
@@ -124,7 +132,7 @@ class ServiceConnection(asyncio.Protocol):
         self._last_id += 1
         waiter = self._waiting[self._last_id] = self._loop.create_future()
         packet = encode_request(self._last_id, request)
-        if len(self._waiting) == 1 and request.kind is Kind.GET:
+        if len(self._waiting) == 1 and request.kind is RequestKind.GET:
             assert self._transport is not None
             self._transport.write(packet)
         else:  # requests of one turn of the loop leave in one write, and their changes have one commit

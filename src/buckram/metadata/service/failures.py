@@ -26,7 +26,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCluster,
 )
-from buckram.metadata.service.packets import Reader, encode_refusal, request_id_of
+from buckram.metadata.service.packets import PacketReader, encode_refusal, request_id_of
 
 _OTHER = 1
 # Status, class, and the attributes it is made from: s text, n number. Without any it is made from its message.
@@ -64,7 +64,7 @@ def encode_error(error: BuckramError) -> tuple[int, bytes]:
     return status, b"".join(_text(value) if form == "s" else _I64.pack(value) for value, form in values)
 
 
-def decode_error(status: int, reader: Reader) -> BuckramError:
+def decode_error(status: int, reader: PacketReader) -> BuckramError:
     """Return the error. A status of a later release is a MetadataError. Raises BadPacket."""
     cls, fields = _BY_STATUS.get(status, (MetadataError, ()))
     if status not in _BY_STATUS:

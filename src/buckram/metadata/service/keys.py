@@ -16,7 +16,7 @@ from buckram.addresses import join
 from buckram.errors import AccessRefused, ForkedClient, MetadataError, MetadataUnavailable, WrongCluster
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.service.connection import ConnectionEnded, ServiceConnection
-from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Kind, Names, Welcome
+from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Names, RequestKind, Welcome
 from buckram.metadata.service.uri import ServiceUri
 from buckram.runtime.net.secure import LoginRefused
 from buckram.runtime.net.tls import CertificateRefused
@@ -41,7 +41,7 @@ class ServiceKeys:
         self._connection: ServiceConnection | None = None
         self._connecting: asyncio.Task[ServiceConnection] | None = None
         self._next_host = 0
-        self._watches: dict[tuple[Kind, str], dict[Notify, None]] = {}
+        self._watches: dict[tuple[RequestKind, str], dict[Notify, None]] = {}
         self._lost: list[Notify] = []
         self._has_session_keys = False
         self._closed = False
@@ -72,8 +72,8 @@ class ServiceKeys:
 
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
         check_key(key)
-        request = KeyRequest(Kind.GET, key, watch=watch is not None)
-        return cast("KeyValue", await self.ask(request, (Kind.VALUE_CHANGED, key), watch))
+        request = KeyRequest(RequestKind.GET, key, watch=watch is not None)
+        return cast("KeyValue", await self.ask(request, (RequestKind.VALUE_CHANGED, key), watch))
 
     async def children(
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
@@ -82,8 +82,8 @@ class ServiceKeys:
         found: list[str] = []
         while True:
             rest = limit - len(found)
-            request = KeyRequest(Kind.CHILDREN, parent, after, rest, watch is not None and not found)
-            page = cast("Names", await self.ask(request, (Kind.CHILDREN_CHANGED, parent), watch))
+            request = KeyRequest(RequestKind.CHILDREN, parent, after, rest, watch is not None and not found)
+            page = cast("Names", await self.ask(request, (RequestKind.CHILDREN_CHANGED, parent), watch))
             found += page.names
             if not page.more or len(found) >= limit:
                 return found
@@ -93,10 +93,10 @@ class ServiceKeys:
         self, parent: str, *, after: str = "", limit: int = 1000
     ) -> list[tuple[str, KeyValue]]:
         check_parent(parent, limit)
-        return cast("list[tuple[str, KeyValue]]", await self.ask(KeyRequest(Kind.VALUES, parent, after, limit)))
+        return cast("list[tuple[str, KeyValue]]", await self.ask(KeyRequest(RequestKind.VALUES, parent, after, limit)))
 
     async def sync(self) -> None:
-        await self.ask(KeyRequest(Kind.SYNC))
+        await self.ask(KeyRequest(RequestKind.SYNC))
 
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
@@ -115,14 +115,14 @@ class ServiceKeys:
             return
         try:
             async with asyncio.timeout(CONNECT_S):
-                await connection.call(KeyRequest(Kind.CLOSE))
+                await connection.call(KeyRequest(RequestKind.CLOSE))
         except (MetadataError, ConnectionEnded, TimeoutError):
             pass  # the bookie ends the session of a connection that is gone
         connection.fail("this metadata store was closed")
         await connection.wait_gone()
 
     async def ask(
-        self, request: KeyRequest, place: tuple[Kind, str] | None = None, watch: Notify | None = None
+        self, request: KeyRequest, place: tuple[RequestKind, str] | None = None, watch: Notify | None = None
     ) -> KeyReply:
         """Make a request that changes nothing, or may be repeated: it is sent again if the answer was lost."""
         for left in reversed(range(_ASKED)):
@@ -151,7 +151,7 @@ class ServiceKeys:
         connection = self._usable() or await self._connected()
         if any(isinstance(op, Create) and op.ephemeral for op in ops):
             self._has_session_keys = True  # also if the answer gets lost
-        return await _told(connection, KeyRequest(Kind.CHANGE, ops=ops))
+        return await _told(connection, KeyRequest(RequestKind.CHANGE, ops=ops))
 
     # Connections
 
@@ -206,7 +206,7 @@ class ServiceKeys:
         try:
             await self._network.connect(host, port, lambda: connection)
             wanted = round(self._session_s * 1000)
-            welcome = await connection.call(KeyRequest(Kind.HELLO, self._uri.cluster, number=wanted))
+            welcome = await connection.call(KeyRequest(RequestKind.HELLO, self._uri.cluster, number=wanted))
             assert isinstance(welcome, Welcome)
             self._check_cluster(connection.where, welcome)
         except BaseException:
@@ -228,7 +228,7 @@ class ServiceKeys:
     def _on_event(self, event: Event) -> None:
         if self._closed:
             return
-        if event.kind is Kind.SESSION_LOST:
+        if event.kind is RequestKind.SESSION_LOST:
             self._session_lost()
         else:
             _notify(self._watches.pop((event.kind, event.key), ()))

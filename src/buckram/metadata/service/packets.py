@@ -30,7 +30,7 @@ _U32 = struct.Struct(">I")
 _I64 = struct.Struct(">q")
 
 
-class Kind(IntEnum):
+class RequestKind(IntEnum):
     """Kind of a request, or of an event (the last two)."""
 
     HELLO = 1
@@ -61,7 +61,7 @@ class KeyRequest(NamedTuple):
     """One request; each kind uses some of the fields. `key` is a parent's for listings, the cluster's id for HELLO, and
     `number` a ledger id, or a session's milliseconds for HELLO."""
 
-    kind: Kind
+    kind: RequestKind
     key: str = ""
     after: str = ""
     limit: int = 0
@@ -90,7 +90,7 @@ class Names(NamedTuple):
 
 
 class Event(NamedTuple):
-    kind: Kind
+    kind: RequestKind
     key: str
 
 
@@ -98,39 +98,39 @@ class Refusal(NamedTuple):
     """An error as it was received; `metadata/service/failures.py` makes an exception of it."""
 
     status: int
-    fields: Reader
+    fields: PacketReader
 
 
 KeyReply: TypeAlias = int | str | KeyValue | Welcome | Names | list[tuple[str, KeyValue]] | None
 
 # What each kind of request has, one letter a field: k key, a after, l limit, w watch, n number, v value, o operations.
-_REQUESTS: dict[Kind, str] = {
-    Kind.HELLO: "kn",
-    Kind.GET: "kw",
-    Kind.CHILDREN: "kalw",
-    Kind.VALUES: "kal",
-    Kind.CHANGE: "o",
-    Kind.SYNC: "",
-    Kind.PING: "",
-    Kind.CLOSE: "",
-    Kind.LEDGER_KEY: "n",
-    Kind.LEDGER_CREATE: "nwv",
-    Kind.ALLOCATE: "",
-    Kind.NEXT_ID: "",
-    Kind.RAISE_NEXT_ID: "n",
-    Kind.LEDGERS: "nl",
-    Kind.RECORDS: "nl",
-    Kind.REMOVED: "k",
-    Kind.MANAGER_NAME: "",
-    Kind.STRAYS: "",
-    Kind.INSTANCE_ID: "",
+_REQUESTS: dict[RequestKind, str] = {
+    RequestKind.HELLO: "kn",
+    RequestKind.GET: "kw",
+    RequestKind.CHILDREN: "kalw",
+    RequestKind.VALUES: "kal",
+    RequestKind.CHANGE: "o",
+    RequestKind.SYNC: "",
+    RequestKind.PING: "",
+    RequestKind.CLOSE: "",
+    RequestKind.LEDGER_KEY: "n",
+    RequestKind.LEDGER_CREATE: "nwv",
+    RequestKind.ALLOCATE: "",
+    RequestKind.NEXT_ID: "",
+    RequestKind.RAISE_NEXT_ID: "n",
+    RequestKind.LEDGERS: "nl",
+    RequestKind.RECORDS: "nl",
+    RequestKind.REMOVED: "k",
+    RequestKind.MANAGER_NAME: "",
+    RequestKind.STRAYS: "",
+    RequestKind.INSTANCE_ID: "",
 }
 _NONE, _INT, _TEXT, _VALUE, _WELCOME, _NAMES, _VALUES = range(7)
 _OP_OF: dict[type, int] = {Create: 0, SetValue: 1, Delete: 2, CheckVersion: 3}
 _EPHEMERAL = 0x80
 
 
-class Reader:
+class PacketReader:
     """Takes the fields of a packet one by one. Raises BadPacket if it ends too early or a text is malformed."""
 
     def __init__(self, packet: bytes, at: int = 0) -> None:
@@ -167,10 +167,14 @@ class Reader:
 
 def encode_request(request_id: int, request: KeyRequest) -> bytes:
     """Return the frame of a request; its id is at least 1."""
-    if request.kind is Kind.GET:  # nine of ten requests, without the general way
+    if request.kind is RequestKind.GET:  # nine of ten requests, without the general way
         key = request.key.encode()
         size = len(key)
-        return _GET.pack(_START.size + 3 + size, KEY_HEADER, request_id, Kind.GET, size) + key + _FLAG[request.watch]
+        return (
+            _GET.pack(_START.size + 3 + size, KEY_HEADER, request_id, RequestKind.GET, size)
+            + key
+            + _FLAG[request.watch]
+        )
     parts = [_START.pack(KEY_HEADER, request_id, request.kind)]
     for letter in _REQUESTS[request.kind]:
         match letter:
@@ -197,12 +201,12 @@ def decode_request(packet: bytes) -> tuple[int, KeyRequest]:
     if len(packet) < _START.size:
         raise BadPacket(f"a metadata request of {len(packet)} bytes")
     _, request_id, number = _START.unpack_from(packet)
-    if number == Kind.GET and request_id:
+    if number == RequestKind.GET and request_id:
         return request_id, _read_get(packet)
     letters = _REQUESTS.get(number)
     if letters is None or not request_id:
         raise BadPacket(f"a metadata request of kind {number} with id {request_id}")
-    reader = Reader(packet, _START.size)
+    reader = PacketReader(packet, _START.size)
     found: dict[str, object] = {}
     for letter in letters:
         match letter:
@@ -221,7 +225,7 @@ def decode_request(packet: bytes) -> tuple[int, KeyRequest]:
             case _:
                 found["ops"] = _read_ops(reader)
     reader.end()
-    return request_id, KeyRequest(Kind(number), **found)  # type: ignore[arg-type]  # the letters say which types
+    return request_id, KeyRequest(RequestKind(number), **found)  # type: ignore[arg-type]  # the letters say which types
 
 
 def _read_get(packet: bytes) -> KeyRequest:
@@ -230,7 +234,7 @@ def _read_get(packet: bytes) -> KeyRequest:
         start = _START.size + 2
         if len(packet) != start + size + 1:
             raise BadPacket(f"a metadata request of {len(packet)} bytes with a key of {size}")
-        return KeyRequest(Kind.GET, packet[start : start + size].decode(), "", 0, packet[-1] != 0)
+        return KeyRequest(RequestKind.GET, packet[start : start + size].decode(), "", 0, packet[-1] != 0)
     except (struct.error, UnicodeDecodeError):
         raise BadPacket("a metadata request whose key is none") from None
 
@@ -243,7 +247,7 @@ def _op(op: KeyOp) -> bytes:
     return head + _I64.pack(op.version) + (_data(op.value) if isinstance(op, SetValue) else b"")
 
 
-def _read_ops(reader: Reader) -> tuple[KeyOp, ...]:
+def _read_ops(reader: PacketReader) -> tuple[KeyOp, ...]:
     count = reader.count()
     if count > MAX_OPS:
         raise BadPacket(f"{count} operations in one metadata request, the limit is {MAX_OPS}")
@@ -318,17 +322,17 @@ def decode_reply(packet: bytes) -> tuple[int, KeyReply | Event | Refusal]:
         _, owned, version, size = _HELD.unpack_from(packet, _START.size)
         if len(packet) == _HEAD + size:
             return request_id, KeyValue(packet[_HEAD:], version, owned != 0)
-    reader = Reader(packet, _START.size)
+    reader = PacketReader(packet, _START.size)
     if not request_id:
-        if status not in (Kind.VALUE_CHANGED, Kind.CHILDREN_CHANGED, Kind.SESSION_LOST):
+        if status not in (RequestKind.VALUE_CHANGED, RequestKind.CHILDREN_CHANGED, RequestKind.SESSION_LOST):
             raise BadPacket(f"a metadata event of kind {status}")
-        return 0, Event(Kind(status), reader.text())
+        return 0, Event(RequestKind(status), reader.text())
     if status:
         return request_id, Refusal(status, reader)
     return request_id, _read_reply(reader)
 
 
-def _read_reply(reader: Reader) -> KeyReply:
+def _read_reply(reader: PacketReader) -> KeyReply:
     match reader.byte():
         case 0:
             return None
@@ -362,7 +366,7 @@ def _key_value(value: KeyValue) -> bytes:
     return bytes((value.owned,)) + _I64.pack(value.version) + _data(value.value)
 
 
-def _read_key_value(reader: Reader) -> KeyValue:
+def _read_key_value(reader: PacketReader) -> KeyValue:
     owned, version = reader.byte() != 0, reader.number()
     return KeyValue(reader.data(), version, owned)
 

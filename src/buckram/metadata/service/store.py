@@ -21,7 +21,7 @@ from buckram.errors import (
 from buckram.metadata.layout import Layout
 from buckram.metadata.ledger_tree import ONE_FOLDER, Fresh
 from buckram.metadata.service.keys import ServiceKeys
-from buckram.metadata.service.packets import KeyRequest, Kind, Names
+from buckram.metadata.service.packets import KeyRequest, Names, RequestKind
 from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.paths import MANAGERS
 from buckram.types import MAX_LEDGER_ID, KeyOp, KeyValue, LedgerId, LedgerMetadata, Versioned
@@ -42,14 +42,14 @@ class ServiceTree:
             return Layout(welcome.root, welcome.own).ledger(ledger_id)
         if welcome is not None and welcome.manager in MANAGERS:
             return f"{welcome.root}/{MANAGERS[welcome.manager].path(ledger_id)}"
-        return cast("str", await self._keys.ask(KeyRequest(Kind.LEDGER_KEY, number=ledger_id)))
+        return cast("str", await self._keys.ask(KeyRequest(RequestKind.LEDGER_KEY, number=ledger_id)))
 
     async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool, fresh: Fresh | None = None) -> int:
         """Make the record; the bookie knows which ids it gave to this session, and looks the others up whatever `fresh`
         is.
         """
         _check_id(ledger_id)
-        request = KeyRequest(Kind.LEDGER_CREATE, number=ledger_id, watch=chosen, value=record)
+        request = KeyRequest(RequestKind.LEDGER_CREATE, number=ledger_id, watch=chosen, value=record)
         return cast("int", await self._keys.tell(request))
 
     async def remove(self, ledger_id: LedgerId, version: int) -> None:
@@ -66,30 +66,30 @@ class ServiceTree:
 
     async def raise_next_id(self, above: LedgerId) -> None:
         _check_id(above)
-        await self._keys.ask(KeyRequest(Kind.RAISE_NEXT_ID, number=above))
+        await self._keys.ask(KeyRequest(RequestKind.RAISE_NEXT_ID, number=above))
 
     async def allocate(self) -> LedgerId:
-        return cast("int", await self._keys.ask(KeyRequest(Kind.ALLOCATE)))
+        return cast("int", await self._keys.ask(KeyRequest(RequestKind.ALLOCATE)))
 
     async def next_id(self) -> LedgerId:
-        return cast("int", await self._keys.ask(KeyRequest(Kind.NEXT_ID)))
+        return cast("int", await self._keys.ask(KeyRequest(RequestKind.NEXT_ID)))
 
     async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
-        found = cast("Names", await self._keys.ask(KeyRequest(Kind.LEDGERS, number=after, limit=limit)))
+        found = cast("Names", await self._keys.ask(KeyRequest(RequestKind.LEDGERS, number=after, limit=limit)))
         return [_ledger(name) for name in found.names]
 
     async def records(self, after: LedgerId, limit: int) -> list[tuple[LedgerId, KeyValue]]:
-        found = await self._keys.ask(KeyRequest(Kind.RECORDS, number=after, limit=limit))
+        found = await self._keys.ask(KeyRequest(RequestKind.RECORDS, number=after, limit=limit))
         return [(_ledger(name), value) for name, value in cast("list[tuple[str, KeyValue]]", found)]
 
     async def removed(self, key: str) -> None:
-        await self._keys.ask(KeyRequest(Kind.REMOVED, key))
+        await self._keys.ask(KeyRequest(RequestKind.REMOVED, key))
 
     async def manager_name(self) -> str:
-        return cast("str", await self._keys.ask(KeyRequest(Kind.MANAGER_NAME)))
+        return cast("str", await self._keys.ask(KeyRequest(RequestKind.MANAGER_NAME)))
 
     async def strays(self) -> list[str]:
-        return cast("Names", await self._keys.ask(KeyRequest(Kind.STRAYS))).names
+        return cast("Names", await self._keys.ask(KeyRequest(RequestKind.STRAYS))).names
 
 
 class ServiceStore(TreeStore):
@@ -130,7 +130,7 @@ class ServiceStore(TreeStore):
 
     async def instance_id(self) -> str:
         try:
-            return cast("str", await self._service.ask(KeyRequest(Kind.INSTANCE_ID)))
+            return cast("str", await self._service.ask(KeyRequest(RequestKind.INSTANCE_ID)))
         except ClusterNotInitialised:
             raise ClusterNotInitialised(self.uri) from None
 

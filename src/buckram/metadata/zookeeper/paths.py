@@ -188,7 +188,7 @@ class Folder:
 
 
 @dataclass(slots=True)
-class Found:
+class FolderListing:
     """Sorted children of a folder: ledgers and folders, both ascending, and names that belong to neither."""
 
     ids: list[LedgerId]
@@ -196,9 +196,9 @@ class Found:
     strays: list[str]
 
 
-def sort_children(manager: Manager, folder: Folder, names: Sequence[str], after: LedgerId = -1) -> Found:
+def sort_children(manager: Manager, folder: Folder, names: Sequence[str], after: LedgerId = -1) -> FolderListing:
     """Tell the children of a folder apart. Ledgers up to `after`, and folders that hold no others, are left out."""
-    found = Found([], [], [])
+    found = FolderListing([], [], [])
     for name in names:
         for form in manager.forms if folder.form is None else (folder.form,):
             if folder.level == len(form.widths) - 1:

@@ -40,8 +40,8 @@ class _Place(Generic[T]):
         return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
-class Use(Generic[T]):
-    """Something that stays open until `give` is called. From `Shelf.take`."""
+class BorrowedHandle(Generic[T]):
+    """Something that stays open until `give` is called. From `HandleCache.take`."""
 
     __slots__ = ("_give", "item")
 
@@ -56,7 +56,7 @@ class Use(Generic[T]):
             give()
 
 
-class Shelf(Generic[T]):
+class HandleCache(Generic[T]):
     """Shelf of items: `async with shelf.use(name) as item`. At most `most_open` are open, unless more are in use at
     once."""
 
@@ -107,7 +107,7 @@ class Shelf(Generic[T]):
         finally:
             use.give()
 
-    async def take(self, name: str) -> Use[T]:
+    async def take(self, name: str) -> BorrowedHandle[T]:
         """Take an item without a block: it stays in use until `give` of the returned value is called. Raises like
         `use`."""
         use = await self._taken(name)
@@ -116,7 +116,7 @@ class Shelf(Generic[T]):
         use.give()  # It ended while nobody used it.
         return await self._taken(name)
 
-    async def _taken(self, name: str) -> Use[T]:
+    async def _taken(self, name: str) -> BorrowedHandle[T]:
         place = await self._take(name)
         try:
             item: T | BuckramError | None = place.item
@@ -130,7 +130,7 @@ class Shelf(Generic[T]):
                 self._forget(name, place)  # whatever it was: the next use tries anew
             self._give(name, place)
             raise
-        return Use(item, partial(self._give, name, place))
+        return BorrowedHandle(item, partial(self._give, name, place))
 
     def _give(self, name: str, place: _Place[T]) -> None:
         place.users -= 1
@@ -232,4 +232,4 @@ class Shelf(Generic[T]):
         await self._scope.close()
 
 
-__all__ = ["Shelf", "Use"]
+__all__ = ["HandleCache", "BorrowedHandle"]

@@ -15,7 +15,7 @@ from buckram.runtime.telemetry.otlp import append_bytes
 from buckram.types import BookieId, EntryId, LedgerId
 
 ID_BYTES = 8
-_ID_MASK = (1 << 8 * ID_BYTES) - 1
+_STEP_ID_MASK = (1 << 8 * ID_BYTES) - 1
 
 
 class OtelAppend:
@@ -72,7 +72,7 @@ class OtelAppend:
 
     def step_id(self, place: int) -> bytes:
         """Return the id of the step to a bookie."""
-        return (self.number + 1 + place & _ID_MASK).to_bytes(ID_BYTES, "big")
+        return (self.number + 1 + place & _STEP_ID_MASK).to_bytes(ID_BYTES, "big")
 
     def encoded(self) -> bytes:
         """Its spans, as a request to a collector has them."""

@@ -14,13 +14,13 @@ from buckram.bookie.process import Bookie
 from buckram.bookie.run import Site
 from buckram.errors import BuckramError, ConfigError
 from buckram.healing.asking import ask_readonly
-from buckram.healing.depending import Refused
+from buckram.healing.depending import OperationRefused
 from buckram.runtime.logs.levels import levels, set_levels
 from buckram.runtime.net.http import Answer, Handler, Request, json_answer, text_answer
 from buckram.seams import Space
 from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.jobs import Job, Jobs, started
-from buckram.serve.admin.routing import Wrong, body_object, flag
+from buckram.serve.admin.routing import RequestError, body_object, flag
 from buckram.serve.admin.sanity import stored_and_read
 from buckram.types import BookieId
 
@@ -90,7 +90,7 @@ class BookiePages:
         wanted = body_object(request, 404, "Request body not found. should contains k-v pairs")
         others = [name for name in wanted if name != LOG_LEVEL]
         if others:
-            raise Wrong(
+            raise RequestError(
                 400,
                 f"{', '.join(others)[:200]}: of a bookie's settings only {LOG_LEVEL} changes while it runs; restart it "
                 "with another",
@@ -99,7 +99,7 @@ class BookiePages:
             try:
                 now = set_levels(str(wanted[LOG_LEVEL]), LOG_LEVEL)
             except ConfigError as error:
-                raise Wrong(400, str(error)) from None
+                raise RequestError(400, str(error)) from None
             log.warning("the level of this log is %s now", now)
         return text_answer("Success set server config.")
 
@@ -136,12 +136,12 @@ class BookiePages:
         body = body_object(request, 400, 'Empty request body: needs {"readOnly": true} or false')
         wanted = flag(body, "readOnly")
         if wanted is None:
-            raise Wrong(400, 'the body lacks readOnly: needs {"readOnly": true} or false')
+            raise RequestError(400, 'the body lacks readOnly: needs {"readOnly": true} or false')
         client = await self._link.client()
         try:
             await ask_readonly(client, await self._id(), wanted)
-        except Refused as error:
-            raise Wrong(400, str(error)) from None
+        except OperationRefused as error:
+            raise RequestError(400, str(error)) from None
         return await self._readonly(request)
 
     async def _sanity(self, request: Request) -> Answer:
@@ -199,7 +199,7 @@ class BookiePages:
 
         try:
             job = self._jobs.start("collection", work)
-        except Wrong:
+        except RequestError:
             self._forced -= 1
             raise
         return started(json_answer(f"Triggered GC on BookieServer: {bookie_id}"), job)
@@ -239,7 +239,7 @@ class BookiePages:
         body = body_object(request, 400, "Empty request body")
         kinds = [kind for kind in ("Major", "Minor") if flag(body, f"{verb}{kind}") is not None]
         if not kinds:
-            raise Wrong(400, f"No {verb}Major or {verb}Minor params found")
+            raise RequestError(400, f"No {verb}Major or {verb}Minor params found")
         chosen = [kind for kind in kinds if body[f"{verb}{kind}"]]
         bookie_id = await self._id()
 
@@ -264,7 +264,7 @@ class BookiePages:
             return text_answer("Not trigger Entry Location RocksDB compact.")
         where = body.get("entryLocations") or ""
         if where:
-            raise Wrong(
+            raise RequestError(
                 400,
                 f"Specified trigger compact entryLocations: {str(where)[:80]} is invalid. "
                 "Bookie entry location RocksDB path: [].",
@@ -274,7 +274,7 @@ class BookiePages:
     async def _id(self) -> BookieId:
         def found(bookie: Bookie) -> BookieId:
             if bookie.info is None:
-                raise Wrong(503, "Bookie is not fully started yet")
+                raise RequestError(503, "Bookie is not fully started yet")
             return bookie.info.bookie_id
 
         return await self._bookie.ask(found)
@@ -282,5 +282,5 @@ class BookiePages:
 
 def _collector(bookie: Bookie) -> Collector:
     if bookie.collector is None:
-        raise Wrong(503, "Bookie is not fully started yet")
+        raise RequestError(503, "Bookie is not fully started yet")
     return bookie.collector

@@ -12,7 +12,7 @@ from dataclasses import replace
 from buckram.client.ledger_client import LedgerClient, connecting
 from buckram.config import TlsConfig
 from buckram.errors import BuckramError
-from buckram.serve.admin.routing import Wrong
+from buckram.serve.admin.routing import RequestError
 
 CONNECT_S = 15.0
 MOST_CLIENTS = 8
@@ -37,12 +37,14 @@ class ClusterLink:
             if found is not None:
                 return found
             if len(self._clients) >= MOST_CLIENTS:
-                raise Wrong(503, f"{MOST_CLIENTS} tokens were used since the start, which is the limit: use one again")
+                raise RequestError(
+                    503, f"{MOST_CLIENTS} tokens were used since the start, which is the limit: use one again"
+                )
             try:
                 async with asyncio.timeout(CONNECT_S):
                     self._clients[token] = found = await connecting(LedgerClient, self._uri, tls=self._tls, token=token)
             except (BuckramError, OSError, TimeoutError) as error:
-                raise Wrong(503, f"the metadata store cannot be asked now: {error or 'no answer'}") from None
+                raise RequestError(503, f"the metadata store cannot be asked now: {error or 'no answer'}") from None
             return found
 
     async def close(self) -> None:

@@ -9,8 +9,8 @@ from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.losses import DEFAULT_DELAY_S
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import BuckramError, InvalidArgument
-from buckram.healing.decommission import Progress, decommission, forget
-from buckram.healing.depending import Refused, ledgers_naming
+from buckram.healing.decommission import DecommissionProgress, decommission, forget
+from buckram.healing.depending import OperationRefused, ledgers_naming
 from buckram.healing.room import spaces
 from buckram.health.removing import check_removable
 from buckram.metadata.election import Election, elected_of
@@ -18,7 +18,7 @@ from buckram.metadata.underreplication import Underreplication
 from buckram.runtime.net.http import Answer, Handler, Request, json_answer, text_answer
 from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.jobs import Job, Jobs, started
-from buckram.serve.admin.routing import Wrong, body_object, flag
+from buckram.serve.admin.routing import RequestError, body_object, flag
 from buckram.types import BookieId, BookieSet
 
 BOOKIE, RECOVERY = "/api/v1/bookie", "/api/v1/autorecovery"
@@ -72,7 +72,7 @@ class ClusterPages:
             found[bookie] = f": {{Free: {_readable(space[0])}, Total: {_readable(space[1])}}},"
             sums = [sums[0] + space[0], sums[1] + space[1]]
         if not found:
-            raise Wrong(404, "Not found any Bookie info.")
+            raise RequestError(404, "Not found any Bookie info.")
         found["ClusterInfo: "] = f"{{Free: {_readable(sums[0])}, Total: {_readable(sums[1])}}}"
         return json_answer(found)
 
@@ -115,7 +115,7 @@ class ClusterPages:
         """As Apache's, `true` in any case switches on, and everything else off."""
         wanted = request.query.get("enabled")
         if wanted is None:
-            raise Wrong(400, f"Param 'enabled' not found in {dict(request.query)}")
+            raise RequestError(400, f"Param 'enabled' not found in {dict(request.query)}")
         await (await self._tree()).enable(wanted.lower() == "true")
         return await self._status(request)
 
@@ -131,7 +131,7 @@ class ClusterPages:
                 continue
             found[str(ledger)] = missing
         if not found:
-            raise Wrong(404, "No under replicated ledgers found")
+            raise RequestError(404, "No under replicated ledgers found")
         if "printmissingreplica" in request.query:
             return json_answer(found)
         return json_answer([int(ledger) for ledger in found])
@@ -140,7 +140,7 @@ class ClusterPages:
         store = (await self._link.client()).services.store
         auditor = elected_of(await Election(store.keys, store.root, "").votes())
         if not auditor:
-            raise Wrong(404, "No auditor elected")
+            raise RequestError(404, "No auditor elected")
         return text_answer(f"Auditor: {auditor}")
 
     async def _audit(self, request: Request) -> Answer:
@@ -156,10 +156,10 @@ class ClusterPages:
     async def _set_delay(self, request: Request) -> Answer:
         body = body_object(request, 404, "Null request body for lostBookieRecoveryDelay.")
         if "delay_seconds" not in body:
-            raise Wrong(404, "Request body not contains lostBookieRecoveryDelay.")
+            raise RequestError(404, "Request body not contains lostBookieRecoveryDelay.")
         seconds = body["delay_seconds"]
         if type(seconds) is not int or not 0 <= seconds <= LONGEST_DELAY_S:
-            raise Wrong(400, f"delay_seconds = {seconds!r}: needs a whole number from 0 to {LONGEST_DELAY_S}")
+            raise RequestError(400, f"delay_seconds = {seconds!r}: needs a whole number from 0 to {LONGEST_DELAY_S}")
         await (await self._tree()).set_delay(seconds)
         return text_answer(f"Success set lostBookieRecoveryDelay to {seconds}")
 
@@ -168,13 +168,13 @@ class ClusterPages:
     async def _decommission(self, request: Request) -> Answer:
         body = body_object(request, 404, "Null request body for DecommissionService.")
         if "bookie_src" not in body:
-            raise Wrong(404, "Request body not contains bookie_src.")
+            raise RequestError(404, "Request body not contains bookie_src.")
         bookie = _bookie_id(body["bookie_src"])
         client = await self._link.client()
         await _check_removable(client, bookie)
 
         async def work(job: Job) -> Mapping[str, Any]:
-            def told(progress: Progress) -> None:
+            def told(progress: DecommissionProgress) -> None:
                 job.progress(progress.done, progress.total, "ledgers", progress.eta_s)
 
             found = await decommission(client, bookie, told)
@@ -191,7 +191,9 @@ class ClusterPages:
         body = body_object(request, 404, "No request body provide.", 404)
         sources = body.get("bookie_src")
         if not isinstance(sources, list) or not sources:
-            raise Wrong(404, 'ERROR parameters: bookie_src has to be a list of bookies, for example ["host:3181"]')
+            raise RequestError(
+                404, 'ERROR parameters: bookie_src has to be a list of bookies, for example ["host:3181"]'
+            )
         bookie, forgotten = _bookie_id(sources[0]), bool(flag(body, "delete_cookie"))
         client = await self._link.client()
         if forgotten:
@@ -224,13 +226,13 @@ async def _recovered(client: LedgerClient, bookie: BookieId, forgotten: bool, jo
 async def _check_removable(client: LedgerClient, bookie: BookieId) -> None:
     try:
         await check_removable(client, bookie)
-    except Refused as error:
-        raise Wrong(400, str(error)) from None
+    except OperationRefused as error:
+        raise RequestError(400, str(error)) from None
 
 
 def _bookie_id(given: object) -> BookieId:
     if not isinstance(given, str) or not valid_bookie_id(given):
-        raise Wrong(404, f"bookie_src = {str(given)[:80]!r} is no bookie id")
+        raise RequestError(404, f"bookie_src = {str(given)[:80]!r} is no bookie id")
     return given
 
 

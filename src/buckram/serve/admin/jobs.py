@@ -16,7 +16,7 @@ from typing import Any
 from buckram.core.security.fair_share import FairShare, Owned, holder_of
 from buckram.runtime.net.http import Answer, Handler, Request, json_answer
 from buckram.runtime.net.tasks import TaskScope
-from buckram.serve.admin.routing import Wrong
+from buckram.serve.admin.routing import RequestError
 
 log = logging.getLogger("buckram.admin")
 MOST_KEPT, MOST_RUNNING = 200, 8
@@ -81,7 +81,7 @@ class Jobs:
                 ended.add(job.owner, job.id)
         if not share.has_room(holder_of(owner)):
             said = share.said(holder_of(owner), "jobs run already")
-            raise Wrong(503, f"{said}; the limit is {MOST_RUNNING}: see GET {self._path}, and come later")
+            raise RequestError(503, f"{said}; the limit is {MOST_RUNNING}: see GET {self._path}, and come later")
         for _ in range(min(len(self._jobs) + 1 - MOST_KEPT, len(self._jobs) - share.total)):
             old = ended.oldest_of_most()
             ended.remove(self._jobs.pop(old).owner, old)
@@ -94,7 +94,9 @@ class Jobs:
         """The job with this id, of any owner or of this one. Raises Wrong (404)."""
         job = self._jobs.get(job_id)
         if job is None or owner not in (None, job.owner):
-            raise Wrong(404, f"no job {job_id[:40]!r} of this server since its start; GET {self._path} lists them")
+            raise RequestError(
+                404, f"no job {job_id[:40]!r} of this server since its start; GET {self._path} lists them"
+            )
         return job
 
     async def answer(self, request: Request) -> Answer:
@@ -103,7 +105,7 @@ class Jobs:
         if request.method == "DELETE":
             await self.cancel(job)
         elif request.method != "GET":
-            raise Wrong(405, "Should be GET, or DELETE to cancel the job")
+            raise RequestError(405, "Should be GET, or DELETE to cancel the job")
         return json_answer(job.as_json())
 
     @staticmethod

@@ -12,7 +12,7 @@ from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import LedgerError, NoSuchEntry, NoSuchLedger
 from buckram.runtime.net.http import JSON, Answer, Handler, Request, json_answer
 from buckram.serve.admin.cluster_link import ClusterLink
-from buckram.serve.admin.routing import Wrong, asked, needed_ledger, whole_number
+from buckram.serve.admin.routing import RequestError, asked, needed_ledger, whole_number
 from buckram.types import DigestType, EntryId, LedgerId, LedgerMetadata
 
 PATH = "/api/v1/ledger"
@@ -76,7 +76,7 @@ class LedgerPages:
         try:
             return json_answer({str(ledger): metadata_json(ledger, await client.metadata(ledger))})
         except NoSuchLedger as error:
-            raise Wrong(404, str(error)) from None
+            raise RequestError(404, str(error)) from None
 
     async def _read(self, request: Request) -> Answer:
         """Bytes that are not ASCII become U+FFFD, as in Java."""
@@ -91,16 +91,16 @@ class LedgerPages:
             last = begin + ENTRIES_PER_PAGE - 1 if last == -1 else min(last, begin + ENTRIES_PER_PAGE - 1)
             found["Entries for page: "] = str(page)
         if last != -1 and first > last:
-            raise Wrong(
+            raise RequestError(
                 500, f"parameter for start_entry_id: {first} and end_entry_id: {last} conflict with page={page}"
             )
         client = await self._link.client()
         try:
             found |= await _entries(client, ledger, first, last)
         except (NoSuchLedger, NoSuchEntry) as error:
-            raise Wrong(404, str(error)) from None
+            raise RequestError(404, str(error)) from None
         except LedgerError as error:
-            raise Wrong(500, str(error)) from None
+            raise RequestError(500, str(error)) from None
         return json_answer(found)
 
     async def _delete(self, request: Request) -> Answer:
@@ -114,7 +114,7 @@ class LedgerPages:
         except NoSuchLedger:
             pass
         except LedgerError as error:
-            raise Wrong(409, str(error)) from None
+            raise RequestError(409, str(error)) from None
         return json_answer(f"Deleted ledger: {ledger}")
 
 
@@ -132,7 +132,7 @@ async def _entries(client: LedgerClient, ledger: LedgerId, first: EntryId, last:
                 size += len(entry.payload)
                 found[str(entry.entry_id)] = bytes(entry.payload).decode("ascii", "replace")
             if size > MOST_BYTES:
-                raise Wrong(
+                raise RequestError(
                     413,
                     f"the entries from {first} on are more than {MOST_BYTES} bytes: read fewer at a time, with "
                     "start_entry_id and end_entry_id, or page",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from buckram.runtime.net.http import Answer, Handler, Request, text_answer
 
 
-class Wrong(Exception):
+class RequestError(Exception):
     """The request cannot be answered as it is; the text says what is wrong with it, or with the bookie."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -17,7 +17,7 @@ class Wrong(Exception):
         self.status = status
 
 
-class Part(Protocol):
+class RouteGroup(Protocol):
     """A group of paths."""
 
     def routes(self) -> Mapping[tuple[str, str], Handler]:
@@ -28,7 +28,7 @@ class Part(Protocol):
 class Router:
     """Finds the handler of a request. `other_methods`: what Apache's bookie says to other methods, by path."""
 
-    def __init__(self, fallback: Handler, *parts: Part) -> None:
+    def __init__(self, fallback: Handler, *parts: RouteGroup) -> None:
         self._fallback = fallback
         self._routes: dict[tuple[str, str], Handler] = {}
         for part in parts:
@@ -47,7 +47,7 @@ class Router:
             return text_answer(f"Not found method. Should be {' or '.join(allowed)} method", status)
         try:
             return await handler(request)
-        except Wrong as error:
+        except RequestError as error:
             return text_answer(str(error), error.status)
 
 
@@ -62,14 +62,14 @@ def whole_number(request: Request, name: str, default: int, *, least: int = 0, m
     sign = given[:1] == "-" and least < 0
     digits = given[1:] if sign else given
     if not (digits.isascii() and digits.isdigit()) or not least <= int(given[:20]) <= most:
-        raise Wrong(400, f"{name} = {given[:40]!r}: needs a whole number from {least} to {most}")
+        raise RequestError(400, f"{name} = {given[:40]!r}: needs a whole number from {least} to {most}")
     return int(given)
 
 
 def needed_ledger(request: Request, missing: str) -> int:
     """The parameter ledger_id. Raises Wrong: 404 with the text `missing`, as Apache's, where it is not there."""
     if "ledger_id" not in request.query:
-        raise Wrong(404, missing)
+        raise RequestError(404, missing)
     return whole_number(request, "ledger_id", 0)
 
 
@@ -77,20 +77,20 @@ def asked(request: Request, name: str) -> bool:
     """A parameter of the query that is true or false; false if it is not there. Raises Wrong (400)."""
     given = request.query.get(name, "false").lower()
     if given not in ("true", "false"):
-        raise Wrong(400, f"{name} = {given[:40]!r}: needs true or false")
+        raise RequestError(400, f"{name} = {given[:40]!r}: needs true or false")
     return given == "true"
 
 
 def body_object(request: Request, empty: int, why_empty: str, bad: int = 400) -> dict[str, Any]:
     """The body, a JSON object. Raises Wrong: with the status `empty` for no body, and `bad` for anything else."""
     if not request.body.strip():
-        raise Wrong(empty, why_empty)
+        raise RequestError(empty, why_empty)
     try:
         found = json.loads(request.body)
     except ValueError as error:
-        raise Wrong(bad, f"the body is no JSON: {error}") from None
+        raise RequestError(bad, f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Wrong(bad, f"the body has to be a JSON object, not {type(found).__name__}")
+        raise RequestError(bad, f"the body has to be a JSON object, not {type(found).__name__}")
     return found
 
 
@@ -98,5 +98,5 @@ def flag(body: Mapping[str, Any], name: str) -> bool | None:
     """A member that is true or false, or not there. Raises Wrong (400)."""
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise Wrong(400, f"{name} = {value!r}: needs true or false")
+        raise RequestError(400, f"{name} = {value!r}: needs true or false")
     return value

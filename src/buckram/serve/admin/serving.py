@@ -21,7 +21,7 @@ from buckram.serve.admin.cluster_pages import ClusterPages
 from buckram.serve.admin.jobs import PATH as JOBS
 from buckram.serve.admin.jobs import Jobs
 from buckram.serve.admin.ledger_pages import LedgerPages
-from buckram.serve.admin.routing import Router, Wrong
+from buckram.serve.admin.routing import RequestError, Router
 
 OPEN = (*SERVED, "/", "/api/v1/bookie/is_ready")
 """Paths served without a login here: probes, and the status pages, which check tokens themselves."""
@@ -51,7 +51,7 @@ class _Pages:
             if request.path.startswith(f"{JOBS}/"):
                 return await self._jobs.answer(request)
             return await self._router(request)
-        except Wrong as error:
+        except RequestError as error:
             return text_answer(str(error), error.status)
         except MetadataError as error:
             return text_answer(f"the metadata store: {error}", 503)
@@ -62,8 +62,8 @@ class _Pages:
         try:
             who = await self._principal(request)
             if not who.admin:
-                raise Wrong(403, "the token is no administrator's: `buckram token create` makes one")
-        except Wrong as wrong:
+                raise RequestError(403, "the token is no administrator's: `buckram token create` makes one")
+        except RequestError as wrong:
             name, why = who, str(wrong)
             await self._site.bookie.ask(lambda bookie: bookie.page_refused(name, request.path, why))
             raise
@@ -75,9 +75,9 @@ class _Pages:
         """
         token = bearer_of(request)
         if not token:
-            raise Wrong(401, "this bookie asks for logins: send Authorization: Bearer TOKEN of an administrator")
+            raise RequestError(401, "this bookie asks for logins: send Authorization: Bearer TOKEN of an administrator")
         try:
             principal = await self._site.bookie.ask(lambda bookie: bookie.principal_of(token.encode()))
         except TokenRefused as error:
-            raise Wrong(401, f"the token is refused: {error}") from None
+            raise RequestError(401, f"the token is refused: {error}") from None
         return principal

@@ -8,7 +8,7 @@ from buckram.core.health.table import TABLE
 from buckram.core.tenants.usage import NOTHING, Counts
 from buckram.health.gathering import Health
 from buckram.runtime.net.stats import PrometheusStats
-from buckram.serve.exporter.looking import Look, StreamLook
+from buckram.serve.exporter.looking import ClusterSample, StreamLook
 from buckram.state.db.logs import is_database
 
 
@@ -26,7 +26,7 @@ def show_health(found: Health, stats: PrometheusStats) -> None:
         shown.set(counts[state.name])
 
 
-def show(found: Look, stats: PrometheusStats) -> None:
+def show(found: ClusterSample, stats: PrometheusStats) -> None:
     """Set the gauges of everything that was found."""
     _cluster(found, stats)
     for stream in found.streams:
@@ -36,7 +36,7 @@ def show(found: Look, stats: PrometheusStats) -> None:
     _namespaces(found, stats)
 
 
-def _cluster(found: Look, stats: PrometheusStats) -> None:
+def _cluster(found: ClusterSample, stats: PrometheusStats) -> None:
     for state, number in found.bookies.items():
         stats.gauge("buckram_cluster_bookies", "bookies that the cluster knows", state=state).set(number)
     healing = found.healing
@@ -103,7 +103,7 @@ def _database(found: StreamLook, stats: PrometheusStats) -> None:
         lag.set(max(0, info.end - replica.offset))
 
 
-def _namespaces(found: Look, stats: PrometheusStats) -> None:
+def _namespaces(found: ClusterSample, stats: PrometheusStats) -> None:
     total = found.usage.total
     for name in sorted({*total, *found.usage.counts, *found.quotas}):
         used, counts = total.get(name, NOTHING), found.usage.counts.get(name, Counts())

@@ -36,7 +36,7 @@ class StreamLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterSample:
     """A cluster at one moment. `left_out`: streams beyond the limit, or that could not be read now."""
 
     bookies: Mapping[str, int]
@@ -48,7 +48,7 @@ class Look:
     quotas: Mapping[str, Quotas] = field(default_factory=dict)
 
 
-async def look(client: Client, most_streams: int) -> Look:
+async def look(client: Client, most_streams: int) -> ClusterSample:
     """Look at a cluster once, at the first `most_streams` streams in the order of their names. Raises MetadataError."""
     store = client.services.store
     registered = await store.bookies()
@@ -59,13 +59,13 @@ async def look(client: Client, most_streams: int) -> Look:
     names, left_out = await _names(client, most_streams)
     found: list[StreamLook] = []
     for first in range(0, len(names), AT_ONCE):
-        part = await asyncio.gather(*(_stream(client, *one) for one in names[first : first + AT_ONCE]))
+        part = await asyncio.gather(*(_look_at_stream(client, *one) for one in names[first : first + AT_ONCE]))
         found += [one for one in part if one is not None]
     tenants = TenantStore(store)
     usage, quotas = Published(), dict[str, Quotas]()
     if await tenants.is_on():
         usage, quotas = await tenants.published(), await tenants.quotas()
-    return Look(bookies, healing, tuple(found), left_out + len(names) - len(found), usage, quotas)
+    return ClusterSample(bookies, healing, tuple(found), left_out + len(names) - len(found), usage, quotas)
 
 
 async def _names(client: Client, most: int) -> tuple[list[tuple[str, str]], int]:
@@ -82,7 +82,7 @@ async def _names(client: Client, most: int) -> tuple[list[tuple[str, str]], int]
     return names, left_out
 
 
-async def _stream(client: Client, namespace: str, name: str) -> StreamLook | None:
+async def _look_at_stream(client: Client, namespace: str, name: str) -> StreamLook | None:
     """Return a stream with its cursors and replicas; None if it was deleted or cannot be read now."""
     place = client.namespace(namespace)
     try:

@@ -15,7 +15,7 @@ from buckram.core.tenants.audit import NAMESPACE as AUDIT_NAMESPACE
 from buckram.core.tenants.audit import STREAM as AUDIT_STREAM
 from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchStream
 from buckram.healing.asking import ask_readonly
-from buckram.healing.depending import Refused
+from buckram.healing.depending import OperationRefused
 from buckram.healing.overview import overview
 from buckram.health.gathering import Gatherer
 from buckram.metadata.tenants import TenantStore
@@ -254,7 +254,7 @@ def refusals() -> Iterator[None]:
     """Turn Refused, raised when the current state forbids a change, into HttpProblem 409 with its reason."""
     try:
         yield
-    except Refused as error:
+    except OperationRefused as error:
         raise HttpProblem(409, "REFUSED", str(error)) from None
 
 

@@ -24,7 +24,7 @@ from buckram.serve.gateway.access import Access
 from buckram.serve.gateway.failures import bad_request, problem_of
 from buckram.serve.gateway.operations import GATEWAY, Ask, Operation, granted_name
 from buckram.serve.gateway.repeats import HEADER, Fingerprint, Repeats
-from buckram.serve.gateway.room import Room
+from buckram.serve.gateway.room import MemoryBudget
 from buckram.serve.gateway.schema import fault
 from buckram.serve.gateway.writers import Elsewhere
 from buckram.serve.http.body import LESS, limited_pieces, read_body
@@ -50,7 +50,7 @@ class Dispatcher:
         self,
         access: Access,
         repeats: Repeats,
-        room: Room,
+        room: MemoryBudget,
         limits: HttpLimits,
         own_id: str,
         traces: Traces | None = None,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.positions import Mark, Verdict
+from buckram.core.streams.positions import PositionMark, PositionVerdict
 from buckram.serve.gateway.failures import bad_request
 from buckram.serve.http.problems import HttpProblem
 from buckram.streams.read.locate import known_end
@@ -58,11 +58,11 @@ async def start_after(client: Client, name: StreamName, text: str) -> Offset:
     end = await known_end(client, name, head)
     if position > end:
         return position  # whoever asks for what is beyond the end is told so
-    mark = Mark(position, last.append_time, "", last.epoch, "")
+    mark = PositionMark(position, last.append_time, "", last.epoch, "")
     verdict = await verdict_on(client, streams, name, head, end, mark)
-    if verdict is Verdict.DIFFERS:
+    if verdict is PositionVerdict.DIFFERS:
         raise _went_back(name, last, now, "and the stream has another record at the offset now")
-    if verdict is not Verdict.SAME:
+    if verdict is not PositionVerdict.SAME:
         raise _went_back(name, last, now, "and the record is truncated, so that nobody can compare it")
     return position
 

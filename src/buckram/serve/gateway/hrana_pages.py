@@ -17,7 +17,7 @@ from buckram.serve.gateway import schema
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.operations import SQL, Ask, Operation, granted_name
 from buckram.serve.gateway.page_answer import PageAnswer
-from buckram.serve.gateway.room import Room
+from buckram.serve.gateway.room import MemoryBudget
 from buckram.serve.hrana.exchange import BACKUP, LOAD
 from buckram.serve.hrana.execution import OF_STATE
 from buckram.serve.hrana.forwarding import rights_left
@@ -53,7 +53,7 @@ class HranaPages:
 
     title = "Statements of SQL"
 
-    def __init__(self, service: Service, room: Room, limits: GatewayLimits) -> None:
+    def __init__(self, service: Service, room: MemoryBudget, limits: GatewayLimits) -> None:
         self._service, self._room, self._limits = service, room, limits
 
     def operations(self) -> Sequence[Operation]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.serve.admin.jobs import Job, Jobs, Work
-from buckram.serve.admin.routing import Wrong
+from buckram.serve.admin.routing import RequestError
 from buckram.serve.gateway import schema
 from buckram.serve.gateway.operations import Ask, Operation
 from buckram.serve.http.problems import HttpProblem
@@ -48,7 +48,7 @@ class JobPages:
         """
         try:
             return self._jobs.start(what, work, owner).as_json()
-        except Wrong as wrong:
+        except RequestError as wrong:
             raise _problem(wrong) from None
 
     async def close(self) -> None:
@@ -73,11 +73,11 @@ class JobPages:
         owner = None if ask.principal.admin else ask.principal.name
         try:
             return self._jobs.one(ask.path["job"], owner)
-        except Wrong as wrong:
+        except RequestError as wrong:
             raise _problem(wrong) from None
 
 
-def _problem(wrong: Wrong) -> HttpProblem:
+def _problem(wrong: RequestError) -> HttpProblem:
     code = "NO_SUCH_JOB" if wrong.status == 404 else "TOO_MANY_JOBS"
     return HttpProblem(wrong.status, code, str(wrong))
 

@@ -26,7 +26,7 @@ from buckram.serve.gateway.failures import bad_request, problem_of
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.operations import FORCE, LIMIT, Ask, Operation, Parameter
 from buckram.serve.gateway.page_answer import PageAnswer
-from buckram.serve.gateway.room import Room
+from buckram.serve.gateway.room import MemoryBudget
 from buckram.serve.gateway.writers import Writers
 from buckram.serve.http.body import while_connected
 from buckram.serve.http.problems import refusing
@@ -91,7 +91,7 @@ class LedgerPages:
 
     title = "Ledgers"
 
-    def __init__(self, client: Client, writers: Writers, room: Room, limits: GatewayLimits) -> None:
+    def __init__(self, client: Client, writers: Writers, room: MemoryBudget, limits: GatewayLimits) -> None:
         self._client, self._writers, self._room, self._limits = client, writers, room, limits
 
     def operations(self) -> Sequence[Operation]:

@@ -8,7 +8,7 @@ from typing import Any
 from buckram.client.maintain.placement import judged
 from buckram.cluster import Client
 from buckram.errors import InvalidArgument, MalformedRecord
-from buckram.healing.decommission import Departure, Progress, decommission, drain
+from buckram.healing.decommission import DecommissionProgress, Departure, decommission, drain
 from buckram.healing.rebalance import rebalance
 from buckram.health.removing import check_removable
 from buckram.serve.admin.jobs import Job
@@ -108,7 +108,7 @@ class MaintenancePages:
         rate, dry_run = ask.body.get("rate_bytes_per_s", 0), ask.body.get("dry_run", False)
 
         async def work(job: Job) -> Mapping[str, Any]:
-            def told(progress: Progress) -> None:
+            def told(progress: DecommissionProgress) -> None:
                 job.progress(progress.done, progress.total, "moves", progress.eta_s)
 
             found = await rebalance(self._client, told, rate=rate, dry_run=dry_run)
@@ -145,7 +145,7 @@ def _begun(name: str, path: str, what: str, handler: Handler, body: schema.Schem
     return Operation(name, "POST", path, f"Begin a job: {what}", "administrator", handler, JOB, 202, body=body)
 
 
-def _told(job: Job, progress: Progress) -> None:
+def _told(job: Job, progress: DecommissionProgress) -> None:
     job.progress(progress.done, progress.total, "ledgers", progress.eta_s)
 
 

@@ -13,11 +13,11 @@ from typing import TypeVar
 from buckram.core.security.effects import Effect, lacking
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
-from buckram.runtime.net.shelf import Use
+from buckram.runtime.net.shelf import BorrowedHandle
 from buckram.serve.gateway import schema
 from buckram.serve.gateway.failures import code_of
 from buckram.serve.gateway.limits import GatewayLimits
-from buckram.serve.gateway.object_headers import METADATA, Condition
+from buckram.serve.gateway.object_headers import METADATA, Precondition
 from buckram.serve.gateway.open_objects import OpenObjects
 from buckram.serve.gateway.operations import Ask, Parameter
 from buckram.serve.http.pieces import while_allowed
@@ -58,7 +58,7 @@ class ObjectCalls:
     def __init__(self, opened: OpenObjects, limits: GatewayLimits) -> None:
         self._opened, self._limits = opened, limits
 
-    async def use(self, namespace: str) -> Use[Objects] | None:
+    async def use(self, namespace: str) -> BorrowedHandle[Objects] | None:
         """Return the objects of a namespace, in use until `give` is called; None if none was ever put."""
         return await self._opened.found(namespace)
 
@@ -127,14 +127,14 @@ class ObjectCalls:
         )
 
 
-def permitted(ask: Ask, name: str, asked: Condition) -> Condition:
+def permitted(ask: Ask, name: str, asked: Precondition) -> Precondition:
     """The condition under which this principal may put an object: replacing one is deleting it."""
     full = object_name(ask.path["namespace"], name)
     if not lacking(Effect.REPLACE, ask.allowed(full)):
         return asked
     if asked.if_match is not None:
         ask.require("delete", full)
-    return Condition(if_absent=True)
+    return Precondition(if_absent=True)
 
 
 def require_all(ask: Ask, permission: str, name: str, *, making: bool = False) -> None:
@@ -159,7 +159,9 @@ def problem_with(error: ObjectExists | ObjectChanged, status: int) -> HttpProble
     return HttpProblem(status, code_of(error), str(error))
 
 
-def refused(ask: Ask, name: str, asked: Condition, error: ObjectExists | ObjectChanged, *, status: int) -> HttpProblem:
+def refused(
+    ask: Ask, name: str, asked: Precondition, error: ObjectExists | ObjectChanged, *, status: int
+) -> HttpProblem:
     """Return the problem of a condition that did not hold: 403 if `permitted` added it, as replacing needs `delete`."""
     if asked:
         return problem_with(error, status)

@@ -18,7 +18,7 @@ _RANGE = re.compile(r"\s*bytes\s*=\s*(\d{0,19})\s*-\s*(\d{0,19})\s*", re.ASCII)
 _TAG = re.compile(r'"(\d{1,19})"', re.ASCII)
 
 
-class Condition(NamedTuple):
+class Precondition(NamedTuple):
     """Precondition of a put: no object (`if_absent`), or this version (`if_match`)."""
 
     if_absent: bool = False
@@ -33,7 +33,7 @@ def tag_of(version: int) -> str:
     return f'"{version}"'
 
 
-def condition_of(headers: Mapping[str, str]) -> Condition:
+def condition_of(headers: Mapping[str, str]) -> Precondition:
     """The condition of a change. Raises HttpProblem 400."""
     match, none = headers.get("if-match"), headers.get("if-none-match")
     if none is not None and (none.strip() != "*" or match is not None):
@@ -41,11 +41,11 @@ def condition_of(headers: Mapping[str, str]) -> Condition:
             f"If-None-Match {none[:60]!r}: a change takes * (nothing may be there), and no If-Match beside it"
         )
     if match is None:
-        return Condition(if_absent=none is not None)
+        return Precondition(if_absent=none is not None)
     found = _TAG.fullmatch(match.strip())
     if found is None:
         raise bad_request(f'If-Match {match[:60]!r}: needs the ETag of one version, such as "7"')
-    return Condition(if_match=int(found[1]))
+    return Precondition(if_match=int(found[1]))
 
 
 def check_unchanged(headers: Mapping[str, str], info: ObjectInfo) -> bool:
@@ -131,7 +131,7 @@ def headers_of(info: ObjectInfo) -> dict[str, str]:
 
 __all__ = [
     "METADATA",
-    "Condition",
+    "Precondition",
     "check_unchanged",
     "condition_of",
     "headers_of",

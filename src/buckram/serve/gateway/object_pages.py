@@ -34,7 +34,7 @@ from buckram.serve.gateway.object_calls import (
 )
 from buckram.serve.gateway.object_headers import (
     METADATA,
-    Condition,
+    Precondition,
     check_unchanged,
     condition_of,
     headers_of,
@@ -43,7 +43,7 @@ from buckram.serve.gateway.object_headers import (
 )
 from buckram.serve.gateway.object_lists import Page
 from buckram.serve.gateway.operations import AFTER, LIMIT, PREFIX, Ask, Operation, Parameter
-from buckram.serve.gateway.room import Room
+from buckram.serve.gateway.room import MemoryBudget
 from buckram.serve.http.limits import MIB
 from buckram.serve.http.pieces import PiecesAnswer, begun
 from buckram.serve.views.objects import object_json
@@ -65,7 +65,7 @@ class ObjectPages:
 
     title = "Objects"
 
-    def __init__(self, calls: ObjectCalls, room: Room, limits: GatewayLimits) -> None:
+    def __init__(self, calls: ObjectCalls, room: MemoryBudget, limits: GatewayLimits) -> None:
         self._calls, self._room, self._limits = calls, room, limits
 
     def operations(self) -> Sequence[Operation]:
@@ -336,10 +336,10 @@ async def _pieces(objects: Objects, info: ObjectInfo, start: int, stop: int) -> 
         yield piece
 
 
-def _placed(ask: Ask) -> tuple[str, str, Condition]:
+def _placed(ask: Ask) -> tuple[str, str, Precondition]:
     body = ask.body
     source, name = check_object_name(body["source"]), check_object_name(body["name"])
-    return source, name, Condition(if_absent=body.get("if_absent", False))
+    return source, name, Precondition(if_absent=body.get("if_absent", False))
 
 
 __all__ = ["ObjectPages"]

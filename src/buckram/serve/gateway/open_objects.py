@@ -12,7 +12,7 @@ from contextlib import suppress
 from buckram.cluster import Client
 from buckram.core.objects.rows import LOG
 from buckram.errors import NoSuchStream
-from buckram.runtime.net.shelf import Shelf, Use
+from buckram.runtime.net.shelf import BorrowedHandle, HandleCache
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.state.objects.objects import Objects
 
@@ -23,7 +23,7 @@ class OpenObjects:
     def __init__(self, client: Client, limits: GatewayLimits, sign: str) -> None:
         """Make it for a cluster; `sign`: name of this process for others while it leads an index."""
         self._client, self._sign = client, sign
-        self.shelf: Shelf[Objects] = Shelf(
+        self.shelf: HandleCache[Objects] = HandleCache(
             "objects",
             self._open,
             Objects.close,
@@ -37,11 +37,11 @@ class OpenObjects:
         """Those that are open now."""
         return self.shelf.names
 
-    async def take(self, namespace: str) -> Use[Objects]:
+    async def take(self, namespace: str) -> BorrowedHandle[Objects]:
         """The objects of a namespace, in use until `give` is called. Raises NoSuchNamespace, HandleClosed."""
         return await self.shelf.take(namespace)
 
-    async def found(self, namespace: str) -> Use[Objects] | None:
+    async def found(self, namespace: str) -> BorrowedHandle[Objects] | None:
         """Return the objects of a namespace like `take`; None if none was ever put. Raises NoSuchNamespace,
         HandleClosed.
         """

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from buckram.serve.gateway import schema
-from buckram.serve.gateway.operations import GATEWAY, Operation, Parameter, Part
+from buckram.serve.gateway.operations import GATEWAY, Operation, OperationGroup, Parameter
 from buckram.serve.gateway.repeats import HEADER
 
 PATH = "/v2/openapi.json"
@@ -29,7 +29,7 @@ _NEEDS = {
 }
 
 
-def document(parts: Sequence[Part]) -> dict[str, Any]:
+def document(parts: Sequence[OperationGroup]) -> dict[str, Any]:
     """Return the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for part in parts:

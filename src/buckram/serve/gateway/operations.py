@@ -269,7 +269,7 @@ def granted_name(path: Mapping[str, str]) -> str:
     return f"{namespace}/{path['stream']}" if "stream" in path else namespace
 
 
-class Part(Protocol):
+class OperationGroup(Protocol):
     """A group of operations."""
 
     title: str
@@ -291,6 +291,6 @@ __all__ = [
     "Need",
     "Operation",
     "Parameter",
-    "Part",
+    "OperationGroup",
     "granted_name",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from buckram.serve.gateway.room import Held
+from buckram.serve.gateway.room import MemoryReservation
 from buckram.serve.http.connection import ABORT
 
 _PIECE = 256 * 1024
@@ -22,7 +22,7 @@ class PageAnswer(Response):
         content: bytes,
         headers: Mapping[str, str],
         media: str | None,
-        held: Held,
+        held: MemoryReservation,
         stuck_s: float,
         *,
         status: int = 200,

@@ -10,12 +10,12 @@ import re
 
 from buckram.metadata.layout import GATEWAYS
 from buckram.seams import MetadataStore
-from buckram.serve.http.shown import Peer, Shown
+from buckram.serve.http.shown import Peer, ServerRegistry
 
 _SIGN = re.compile(r"gateway-([0-9a-f]{12})\b.*")
 
 
-class Peers(Shown):
+class Peers(ServerRegistry):
     """Entry of this gateway among the gateways, and access to the others'. `start` makes it, `close` removes it."""
 
     def __init__(self, store: MetadataStore, url: str) -> None:

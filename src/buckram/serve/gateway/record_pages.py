@@ -20,7 +20,7 @@ from buckram.serve.gateway.failures import bad_request
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.operations import Ask, Operation, Parameter
 from buckram.serve.gateway.page_answer import PageAnswer
-from buckram.serve.gateway.room import Room
+from buckram.serve.gateway.room import MemoryBudget
 from buckram.serve.gateway.tails import Tails
 from buckram.serve.gateway.writers import Writers
 from buckram.serve.http.body import while_connected
@@ -87,7 +87,9 @@ class RecordPages:
 
     title = "Records"
 
-    def __init__(self, client: Client, writers: Writers, tails: Tails, room: Room, limits: GatewayLimits) -> None:
+    def __init__(
+        self, client: Client, writers: Writers, tails: Tails, room: MemoryBudget, limits: GatewayLimits
+    ) -> None:
         self._client, self._writers, self._tails, self._room, self._limits = client, writers, tails, room, limits
 
     def operations(self) -> Sequence[Operation]:

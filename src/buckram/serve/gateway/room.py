@@ -9,10 +9,10 @@ from buckram.core.security.fair_share import FairShare
 from buckram.serve.http.problems import full
 
 
-class Held:
-    """Memory that one request holds: `add` more, and `release` all of it. Made by `Room.held`."""
+class MemoryReservation:
+    """Memory that one request holds: `add` more, and `release` all of it. Made by `MemoryBudget.held`."""
 
-    def __init__(self, room: Room, holder: str) -> None:
+    def __init__(self, room: MemoryBudget, holder: str) -> None:
         self._room, self._holder, self._size = room, holder, 0
 
     def add(self, size: int) -> None:
@@ -31,7 +31,7 @@ class Held:
         self._size = 0
 
 
-class Room:
+class MemoryBudget:
     """Counts the bytes in memory. Beyond the limit a request gets 503 before anything of it is read.
 
     Holders are principals (`holder_of`), each with a share, so that no single one takes all of it.
@@ -45,9 +45,9 @@ class Room:
         """Bytes that are in memory."""
         return self.share.total
 
-    def held(self, holder: str) -> Held:
+    def held(self, holder: str) -> MemoryReservation:
         """Room that is held piece by piece, until it is released."""
-        return Held(self, holder)
+        return MemoryReservation(self, holder)
 
     @contextmanager
     def holding(self, holder: str, size: int) -> Iterator[None]:
@@ -68,4 +68,4 @@ class Room:
             raise full("GATEWAY_FULL", what, self.used, share.limit, option="buffered_bytes", do=do, retry_after_s=1)
 
 
-__all__ = ["Held", "Room"]
+__all__ = ["MemoryReservation", "MemoryBudget"]

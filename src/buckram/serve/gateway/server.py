@@ -34,12 +34,12 @@ from buckram.serve.gateway.object_calls import ObjectCalls
 from buckram.serve.gateway.object_pages import ObjectPages
 from buckram.serve.gateway.open_objects import OpenObjects
 from buckram.serve.gateway.openapi import PATH, document
-from buckram.serve.gateway.operations import SQL, Part
+from buckram.serve.gateway.operations import SQL, OperationGroup
 from buckram.serve.gateway.peers import Peers
 from buckram.serve.gateway.record_pages import RecordPages
 from buckram.serve.gateway.removal_pages import RemovalPages
 from buckram.serve.gateway.repeats import Repeats
-from buckram.serve.gateway.room import Room
+from buckram.serve.gateway.room import MemoryBudget
 from buckram.serve.gateway.security_pages import SecurityPages
 from buckram.serve.gateway.session_pages import SessionPages
 from buckram.serve.gateway.sessions import Sessions
@@ -56,7 +56,7 @@ from buckram.serve.http.origins import Origins
 from buckram.serve.http.refusals import Refusals
 from buckram.serve.http.server import HttpServer, Listening, url_of
 from buckram.serve.http.tokens import ClusterTokens
-from buckram.serve.webhdfs.access import Door
+from buckram.serve.webhdfs.access import RequestAuthenticator
 from buckram.serve.webhdfs.server import WebHdfs
 from buckram.state.db.settings import DatabaseLimits
 from buckram.streams.shared.places import confined
@@ -99,7 +99,7 @@ class Gateway:
         limits, hrana_limits = limits or GatewayLimits(), hrana_limits or HranaLimits()
         origins = Origins([*hosts, urlsplit(own).hostname or ""], pages)
         sessions = Sessions(limits, client.services.runtime.clock)
-        self.room = room = Room(limits.buffered_bytes)
+        self.room = room = MemoryBudget(limits.buffered_bytes)
         access = Access(tokens, sessions, origins, open_to_all=open_to_all)
         self.peers = Peers(client.services.store, own)
         self.writers = Writers(client, self.peers, limits)
@@ -119,7 +119,7 @@ class Gateway:
         )
         self._jobs, self._repeats, self._history = JobPages(), Repeats(limits), History(client)
         self._cluster = ClusterPages(client, self.peers, self._history)
-        self.parts: Sequence[Part] = (
+        self.parts: Sequence[OperationGroup] = (
             RecordPages(client, self.writers, self.tails, room, limits),
             StreamPages(client, self.writers),
             DatabasePages(client, limits),
@@ -144,7 +144,7 @@ class Gateway:
             for path in one.routes
         ]
         self._document = json.dumps(document(self.parts)).encode()
-        door = Door(tokens, origins, is_local=is_local, open_to_all=open_to_all)
+        door = RequestAuthenticator(tokens, origins, is_local=is_local, open_to_all=open_to_all)
         self.files = WebHdfs(client, door, self.objects.shelf, scheme=urlsplit(own).scheme)
         more = [*statements.sockets(), *self.files.routes(), *ConsolePages(origins).routes()]
         app = application([*routes, Route(PATH, self._openapi, methods=["GET"]), *more])

@@ -16,7 +16,7 @@ from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, LedgerClosed, WriterExists
 from buckram.runtime.net.retry import Retries
-from buckram.runtime.net.shelf import Shelf
+from buckram.runtime.net.shelf import HandleCache
 from buckram.serve.gateway.failures import IN_DOUBT, problem_of, with_unknown_outcome
 from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.peers import Peers, is_gateway
@@ -43,7 +43,7 @@ class Writers:
 
     def __init__(self, client: Client, peers: Peers, limits: GatewayLimits) -> None:
         self._client, self._peers, self._limits = client, peers, limits
-        self._streams: Shelf[StreamWriter] = Shelf(
+        self._streams: HandleCache[StreamWriter] = HandleCache(
             "writers of streams",
             self._open,
             StreamWriter.close,
@@ -52,7 +52,7 @@ class Writers:
             most_open=limits.writers,
             holder=lambda name: name.partition("/")[0],
         )
-        self._ledgers: Shelf[Writer] = Shelf(
+        self._ledgers: HandleCache[Writer] = HandleCache(
             "writers of ledgers",
             self._created,
             self._end_ledger,

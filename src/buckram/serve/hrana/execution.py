@@ -24,7 +24,7 @@ from buckram.serve.hrana.streams import Stream
 from buckram.serve.hrana.targets import AFTER, TOKEN, Target
 from buckram.serve.http.pieces import Looks
 from buckram.serve.http.problems import HttpProblem, json_answer
-from buckram.sql.session import Session
+from buckram.sql.session import SqlSession
 from buckram.state.db.database import Database
 from buckram.state.db.writer import CALLER
 
@@ -65,7 +65,7 @@ class Execution:
         if not here and target.reading.consistency != "stale" and database.role != "leader":
             return await self._send_on(request, target, database, raw, body)
 
-        def session() -> Session:
+        def session() -> SqlSession:
             return self._places.session(database, target.reading, target.principal, target.may_write)
 
         if target.path.startswith("v1/"):
@@ -101,7 +101,7 @@ class Execution:
         mark = self._places.databases.history_mark
         return {HISTORY_HEADER: mark} if mark else {}
 
-    async def _stream(self, baton: str | None, session: Callable[[], Session], target: Target) -> Stream:
+    async def _stream(self, baton: str | None, session: Callable[[], SqlSession], target: Target) -> Stream:
         if baton is not None:
             return self._streams.take(baton, target.key, target.principal)
         self._streams.check_room(target.principal)
@@ -126,7 +126,7 @@ class Execution:
             # Who is cancelled here may not wait.
             self._streams.finish(stream, closed=not ended)
 
-    async def _version_1(self, request: Request, target: Target, session: Session, raw: Any) -> Response:
+    async def _version_1(self, request: Request, target: Target, session: SqlSession, raw: Any) -> Response:
         """One statement or batch without a stream. The error of a statement is an error of HTTP."""
         stream = Stream(0, session, target.key, target.principal)
 

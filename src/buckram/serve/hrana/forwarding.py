@@ -20,7 +20,7 @@ from buckram.errors import MetadataError, MirrorStream
 from buckram.metadata.etcd.http import HttpConnection
 from buckram.runtime.net.retry import Retries
 from buckram.serve.hrana.limits import HranaLimits
-from buckram.serve.hrana.others import Others
+from buckram.serve.hrana.others import DatabaseServerRegistry
 from buckram.serve.http.limits import option_of
 from buckram.serve.http.problems import HttpProblem
 from buckram.state.db.database import Database
@@ -72,7 +72,9 @@ def rights_left(may_write: bool, headers: Mapping[str, str]) -> bool:
 class Forwarder:
     """Connections to leaders. `own` is the address that this server announces, `tls` for leaders at https://."""
 
-    def __init__(self, own: str, others: Others, limits: HranaLimits, tls: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(
+        self, own: str, others: DatabaseServerRegistry, limits: HranaLimits, tls: Callable[[], ssl.SSLContext]
+    ) -> None:
         self._own, self._others, self._limits, self._tls = own, others, limits, tls
         self._idle: dict[str, list[HttpConnection]] = {}
 

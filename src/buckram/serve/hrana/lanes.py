@@ -19,7 +19,7 @@ from buckram.serve.hrana.protocol.requests import Sizes, parse_batch, parse_requ
 from buckram.serve.hrana.streams import Stream, Streams, session_of
 from buckram.serve.hrana.targets import Reading
 from buckram.serve.http.application import Principal
-from buckram.sql.session import Session
+from buckram.sql.session import SqlSession
 from buckram.state.db.database import Database
 from buckram.state.db.shelf import Use
 from buckram.state.db.writer import CALLER
@@ -40,7 +40,7 @@ class Places(NamedTuple):
     refused: Callable[[str, str], None] = lambda principal, kind: None
     """Called when a statement is refused, with the name of its principal and the error's code."""
 
-    def session(self, database: Database, reading: Reading, principal: Principal, may_write: bool) -> Session:
+    def session(self, database: Database, reading: Reading, principal: Principal, may_write: bool) -> SqlSession:
         """Return a session for a principal."""
         on_refused = partial(self.refused, principal.name, "SQLITE_READONLY")
         return session_of(database, reading, may_write, on_refused)

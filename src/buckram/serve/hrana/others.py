@@ -15,14 +15,14 @@ from buckram.core.security.principal import Principal
 from buckram.errors import MetadataError
 from buckram.metadata.layout import DATABASE_SERVERS
 from buckram.seams import MetadataStore
-from buckram.serve.http.shown import Shown
+from buckram.serve.http.shown import ServerRegistry
 from buckram.serve.http.tokens import Vouch
 
 _FRESH_S = 2.0
 """Time for which the list of shown servers is cached, seconds."""
 
 
-class Others:
+class DatabaseServerRegistry:
     """The registry of database servers, this one included. `own` is the address that it announces.
 
     `vouch`: makes the header that names the principal of a forwarded request, because the servers require tokens; then
@@ -30,7 +30,7 @@ class Others:
     """
 
     def __init__(self, store: MetadataStore, own: str, vouch: Vouch | None) -> None:
-        self._shown, self._vouch = Shown(store, DATABASE_SERVERS, own), vouch
+        self._shown, self._vouch = ServerRegistry(store, DATABASE_SERVERS, own), vouch
         self._known: frozenset[str] = frozenset()
         self._until = 0.0
 
@@ -77,4 +77,4 @@ def _is_private(address: str) -> bool:
         return False
 
 
-__all__ = ["Others"]
+__all__ = ["DatabaseServerRegistry"]

@@ -21,7 +21,7 @@ from buckram.serve.hrana.execution import OFFSET, Execution, with_errors
 from buckram.serve.hrana.forwarding import Forwarder
 from buckram.serve.hrana.lanes import Places
 from buckram.serve.hrana.limits import HranaLimits
-from buckram.serve.hrana.others import Others
+from buckram.serve.hrana.others import DatabaseServerRegistry
 from buckram.serve.hrana.protocol.requests import Sizes
 from buckram.serve.hrana.sockets import Asking, Sockets
 from buckram.serve.hrana.streams import Streams
@@ -55,7 +55,7 @@ class Service:
         """
         self.databases = databases
         self.streams = Streams(limits)
-        self._others = Others(databases.store, databases.announce, access.vouch)
+        self._others = DatabaseServerRegistry(databases.store, databases.announce, access.vouch)
         trusted = TlsFiles(TlsConfig("required", ca), server_side=False).context
         self._forwarder = Forwarder(databases.announce, self._others, limits, trusted)
         sizes = Sizes(limits.requests, limits.steps)

@@ -17,7 +17,7 @@ from buckram.serve.hrana.targets import Reading
 from buckram.serve.http.application import Principal
 from buckram.serve.http.limits import option_of
 from buckram.serve.http.problems import HttpProblem, full
-from buckram.sql.session import Session
+from buckram.sql.session import SqlSession
 from buckram.state.db.database import Database
 from buckram.state.db.shelf import Use
 
@@ -55,7 +55,7 @@ class Stream:
     """One stream: a session with the texts that its client stored. One request at a time."""
 
     def __init__(
-        self, stream_id: int, session: Session, database: str, principal: Principal, use: Use | None = None
+        self, stream_id: int, session: SqlSession, database: str, principal: Principal, use: Use | None = None
     ) -> None:
         self.id, self.session, self.database, self.principal = stream_id, session, database, principal
         self.use = use
@@ -92,7 +92,7 @@ class Streams:
             what = self._share.said(holder, "streams are open")
             raise full("TOO_MANY_STREAMS", what, count, limit, option="streams", do=do, retry_after_s=1)
 
-    def open(self, session: Session, database: str, principal: Principal, use: Use) -> Stream:
+    def open(self, session: SqlSession, database: str, principal: Principal, use: Use) -> Stream:
         """A new stream, which is busy; `use` ends with it."""
         self._last_id += 1
         stream = Stream(self._last_id, session, database, principal, use)
@@ -192,9 +192,9 @@ class Streams:
 
 def session_of(
     database: Database, reading: Reading, may_write: bool, on_refused: Callable[[], None] | None = None
-) -> Session:
+) -> SqlSession:
     """A session whose reads are served so."""
-    return Session(
+    return SqlSession(
         database,
         consistency=reading.consistency,
         at_most_s=reading.at_most_s,

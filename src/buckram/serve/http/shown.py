@@ -29,7 +29,7 @@ class Peer(NamedTuple):
     url: str
 
 
-class Shown:
+class ServerRegistry:
     """Entry of this server among those of its kind, and access to the others'. `start` makes it, `close` removes it."""
 
     def __init__(self, store: MetadataStore, folder: str, url: str) -> None:
@@ -100,4 +100,4 @@ def _url(name: str, value: bytes) -> str | None:
     return url.rstrip("/")
 
 
-__all__ = ["Peer", "Shown", "shown_value"]
+__all__ = ["Peer", "ServerRegistry", "shown_value"]

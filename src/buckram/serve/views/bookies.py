@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
-from buckram.core.cluster.file_systems import FIGURE
+from buckram.core.cluster.file_systems import FILE_SYSTEM_FIGURE
 from buckram.core.health.facts import Facts
 from buckram.core.health.findings import finding_of
 from buckram.core.health.of_bookies import trouble_of
@@ -60,7 +60,7 @@ async def bookie_shown(client: LedgerClient, bookie_id: BookieId) -> dict[str, A
         "loss": space.loss if space is not None else None,
         **_reported(bookie_id, space.report if space is not None else None),
         "memory": {u.name: {"bytes": u.bytes, "limit_bytes": u.limit} for u in (space.memory if space else ())},
-        "disk": {name: value for name, value in space.figures.items() if name != FIGURE} if space else {},
+        "disk": {name: value for name, value in space.figures.items() if name != FILE_SYSTEM_FIGURE} if space else {},
         "troubles": [_trouble(bookie_id, one) for one in (space.troubles if space else ())],
     }
 

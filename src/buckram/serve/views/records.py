@@ -34,7 +34,7 @@ def record_json(record: Record) -> dict[str, Any]:
         "value_base64": _coded(record.value),
     }
     if record.headers:
-        texts = {name: _text(value) for name, value in record.headers}
+        texts = {name: _utf8_or_none(value) for name, value in record.headers}
         shown["headers"] = {name: text for name, text in texts.items() if text is not None}
         others = {name: _coded(value) for name, value in record.headers if texts[name] is None}
         shown |= {"headers_base64": others} if others else {}
@@ -45,7 +45,7 @@ def record_json(record: Record) -> dict[str, Any]:
     return shown
 
 
-def _text(data: bytes) -> str | None:
+def _utf8_or_none(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -36,7 +36,7 @@ class BookieState:
 
 def space_of(bookies: Iterable[BookieState]) -> tuple[int, int]:
     """Bytes that are free, and all bytes. A file system that bookies share counts once."""
-    return file_systems.space((one.id, one.file_system, one.free_bytes, one.total_bytes) for one in bookies)
+    return file_systems.file_system_space((one.id, one.file_system, one.free_bytes, one.total_bytes) for one in bookies)
 
 
 def bookie_states(found: Health) -> tuple[BookieState, ...]:

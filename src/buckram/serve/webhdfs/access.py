@@ -1,9 +1,9 @@
 """Authentication and authorization of WebHDFS requests, by the tokens and grants of the cluster like all of a gateway.
 
 A token comes as `Authorization: Bearer`, which Hadoop's client gets by OAuth2's client credentials: the secret that it
-sends to `Door.token_endpoint` is a token of the cluster, and so is the access token that it gets back. Or it comes as
-Hadoop's own delegation token. Without tokens whoever is on this machine may do everything, and others may read.
-`user.name` proves nothing and is ignored.
+sends to `RequestAuthenticator.token_endpoint` is a token of the cluster, and so is the access token that it gets back.
+Or it comes as Hadoop's own delegation token. Without tokens whoever is on this machine may do everything, and others
+may read. `user.name` proves nothing and is ignored.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Visitor:
         )
 
 
-class Door:
+class RequestAuthenticator:
     """Authenticates a request before its body is read.
 
     `is_local`: whether a request comes from this machine. `open_to_all`: without tokens others may change things too.
@@ -222,4 +222,4 @@ def _refused(request: Request, status: int, error: str, why: str) -> Response:
     return json_answer(request, {"error": error, "error_description": why}, status)
 
 
-__all__ = ["Door", "Visitor"]
+__all__ = ["RequestAuthenticator", "Visitor"]

@@ -21,7 +21,7 @@ from buckram.errors import (
     ReplicaStopped,
 )
 from buckram.errors.streams import StreamError
-from buckram.runtime.net.shelf import Shelf, Use
+from buckram.runtime.net.shelf import BorrowedHandle, HandleCache
 from buckram.serve.webhdfs.java_classes import ABSENT, ACCESS, EXISTS, FILLED, INPUT_OUTPUT, NO_DIRECTORY
 from buckram.serve.webhdfs.limits import FileLimits
 from buckram.serve.webhdfs.paths import FilePath
@@ -40,10 +40,10 @@ ATTEMPTED = "webhdfs.attempt"
 class Files:
     """The files of all namespaces. `shelf` has their objects open; opening raises NoSuchNamespace."""
 
-    def __init__(self, client: Client, limits: FileLimits, shelf: Shelf[Objects]) -> None:
+    def __init__(self, client: Client, limits: FileLimits, shelf: HandleCache[Objects]) -> None:
         self._client, self._limits, self._shelf = client, limits, shelf
 
-    async def take(self, path: FilePath) -> Use[Objects]:
+    async def take(self, path: FilePath) -> BorrowedHandle[Objects]:
         """The objects that a path is of, until `give` is called. Raises NoSuchNamespace."""
         return await self._shelf.take(path.namespace)
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from buckram.cluster import Client
 from buckram.core.security.effects import Effect
 from buckram.errors import BuckramError, InvariantViolation, ObjectExists
-from buckram.runtime.net.shelf import Shelf
+from buckram.runtime.net.shelf import HandleCache
 from buckram.serve.http.body import body_pieces
 from buckram.serve.http.headers import SAFE, UNKEPT
 from buckram.serve.http.limits import HttpLimits
@@ -27,7 +27,7 @@ from buckram.serve.http.pieces import PiecesAnswer, begun
 from buckram.serve.http.problems import json_answer, json_media, redirect
 from buckram.serve.http.refusals import known_as
 from buckram.serve.webhdfs import java_tokens
-from buckram.serve.webhdfs.access import Door, Visitor
+from buckram.serve.webhdfs.access import RequestAuthenticator, Visitor
 from buckram.serve.webhdfs.files import Files
 from buckram.serve.webhdfs.java_classes import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED
 from buckram.serve.webhdfs.limits import CLUSTER_KEY, TOKEN_PATH, FileLimits, files_url
@@ -42,7 +42,7 @@ from buckram.serve.webhdfs.statuses import (
     status_of,
     summary_of,
 )
-from buckram.serve.webhdfs.transfers import Transfers
+from buckram.serve.webhdfs.transfers import TransferLimit
 from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 _DATA = "data"
@@ -85,8 +85,8 @@ class WebHdfs:
     def __init__(
         self,
         client: Client,
-        door: Door,
-        shelf: Shelf[Objects],
+        door: RequestAuthenticator,
+        shelf: HandleCache[Objects],
         *,
         scheme: str = "http",
         limits: FileLimits | None = None,
@@ -95,7 +95,7 @@ class WebHdfs:
         self._door, self._scheme = door, scheme
         self._clocks, self._cluster = client.services.clocks, client.services.identities.cluster
         self.files = Files(client, self._limits, shelf)
-        self.transfers = Transfers(self._limits.transfers)
+        self.transfers = TransferLimit(self._limits.transfers)
         self._form_limits = replace(HttpLimits(), body_bytes=self._limits.form_bytes)
         self._operations: dict[tuple[str, str], tuple[Effect | None, Handler]] = {
             ("GET", "GETFILESTATUS"): (Effect.LIST, self._status),

@@ -13,7 +13,7 @@ from buckram.serve.webhdfs.java_classes import STANDBY
 from buckram.serve.webhdfs.problems import RemoteProblem
 
 
-class Transfers:
+class TransferLimit:
     """Counts running transfers of files; beyond the limit new ones are refused with "try again, or another gateway"."""
 
     def __init__(self, limit: int) -> None:
@@ -54,4 +54,4 @@ class Transfers:
             end()
 
 
-__all__ = ["Transfers"]
+__all__ = ["TransferLimit"]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from buckram.core.db.backups import (
     Backup,
     BackupFile,
-    Kept,
+    BackupRecord,
     decode_kept,
     directory_of,
     encode_kept,
@@ -51,7 +51,7 @@ from buckram.state.db.directories import Directory
 from buckram.state.db.settings import check_engine
 from buckram.streams.maintain.janitor_report import JanitorReport, note_problem
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
-from buckram.streams.shared.places import WITHIN_S, Place, in_thread
+from buckram.streams.shared.places import WITHIN_S, FileLocation, in_thread
 
 if TYPE_CHECKING:
     from buckram.client.ledger_client import LedgerClient
@@ -81,7 +81,7 @@ class _Due:
     now: int | None
 
 
-async def read_kept(streams: StreamStore, uid: str) -> Kept:
+async def read_kept(streams: StreamStore, uid: str) -> BackupRecord:
     """Return the record of the backups of the database with this uid; an empty one if there is none.
 
     Raises MalformedRecord, MetadataUnavailable.
@@ -89,7 +89,7 @@ async def read_kept(streams: StreamStore, uid: str) -> Kept:
     key = streams.layout.backup(uid)
     with suppress(NoSuchKey):
         return decode_kept(key, (await retry_metadata(partial(streams.keys.get, key))).value)
-    return Kept()
+    return BackupRecord()
 
 
 class Backups:
@@ -170,9 +170,9 @@ class Backups:
         if not is_due(await read_kept(self._streams, uid), policy, one.now, self._certain()):
             return 0
         root = location_of(one.name, policy, self._places)
-        await in_thread(-1, root, Place(root, "backups").check_there)
+        await in_thread(-1, root, FileLocation(root, "backups").check_there)
         await self._check_plain(one.name, one.head)
-        place = Place(directory_of(root, one.name), "backups")
+        place = FileLocation(directory_of(root, one.name), "backups")
         names = await in_thread(-1, place.location, place.names)
         for left in unfinished_of(uid, names):
             await in_thread(-1, place.location, partial(place.delete, left))
@@ -189,7 +189,7 @@ class Backups:
         await self._thin_out(one, place, found.file)
         return made
 
-    async def _made(self, one: _Due, place: Place, directory: Path) -> Backup:
+    async def _made(self, one: _Due, place: FileLocation, directory: Path) -> Backup:
         """Make a file that has all that was committed before this call, and put it to the place. Verified."""
         begun, ours = self._client.services.clocks.now(), directory / "backup.db"
         check_engine()
@@ -203,7 +203,7 @@ class Backups:
             raise NoSuchStream(str(one.name), "was deleted and created anew")
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, _check_integrity, ours, "the backup that was made")
-        digest, _ = await loop.run_in_executor(None, partial(_digest_of, Place(str(directory)), ours.name))
+        digest, _ = await loop.run_in_executor(None, partial(_digest_of, FileLocation(str(directory)), ours.name))
         file, within_s = file_name(one.head.uid, offset, begun, digest), WITHIN_S + size / _SLOWEST_BYTES_PER_S
         await in_thread(-1, place.location, partial(place.put, file, str(ours)), within_s)
         back, size = await in_thread(-1, place.location, partial(_digest_of, place, file), within_s)
@@ -212,7 +212,7 @@ class Backups:
             raise WriteFailed(-1, f"{file} came back from {place.location} with other bytes than were written")
         return Backup(one.head.uid, one.policy.backup_to, file, offset, size, digest, begun)
 
-    async def _found(self, one: _Due, place: Place, files: list[BackupFile], directory: Path) -> Backup | None:
+    async def _found(self, one: _Due, place: FileLocation, files: list[BackupFile], directory: Path) -> Backup | None:
         """Return the newest backup at the place if it is young enough: its maker died before it was recorded."""
         if not files or is_old(files[-1].time, one.policy.backup_every_s, one.now, self._certain()):
             return None
@@ -245,11 +245,11 @@ class Backups:
     async def _record(self, uid: str, made: Backup) -> None:
         """Record a backup, unless another process has recorded a newer one at the same place."""
 
-        def change(kept: Kept) -> Kept:
+        def change(kept: BackupRecord) -> BackupRecord:
             newest = kept.newest
             if newest is not None and newest.place == made.place and newest.offset > made.offset:
                 return kept
-            return Kept(made, "", kept.since or made.time)
+            return BackupRecord(made, "", kept.since or made.time)
 
         await self._change(uid, change)
 
@@ -257,7 +257,7 @@ class Backups:
         now = self._client.services.clocks.now()
         await self._change(one.head.uid, lambda kept: replace(kept, trouble=why, since=kept.since or now))
 
-    async def _change(self, uid: str, change: Callable[[Kept], Kept]) -> None:
+    async def _change(self, uid: str, change: Callable[[BackupRecord], BackupRecord]) -> None:
         key, keys = self._streams.layout.backup(uid), self._streams.keys
         while True:
             try:
@@ -268,12 +268,12 @@ class Backups:
                 return
             except NoSuchKey:
                 with suppress(KeyExists):
-                    await keys.create(key, encode_kept(change(Kept())))
+                    await keys.create(key, encode_kept(change(BackupRecord())))
                     return
             except VersionConflict:
                 continue
 
-    async def _thin_out(self, one: _Due, place: Place, recorded: str) -> None:
+    async def _thin_out(self, one: _Due, place: FileLocation, recorded: str) -> None:
         """Delete the backups of this database that the policy no longer keeps, and nothing else."""
         names = await in_thread(-1, place.location, place.names)
         for file in superseded(files_of(one.head.uid, names), one.policy.backup_keep, recorded):
@@ -291,7 +291,7 @@ def _check_integrity(path: Path, what: str) -> None:
         raise WriteFailed(-1, f"{what} has faults: {faults[0]}")
 
 
-def _digest_of(place: Place, file: str, copy: Path | None = None) -> tuple[str, int]:
+def _digest_of(place: FileLocation, file: str, copy: Path | None = None) -> tuple[str, int]:
     """Return the SHA-256 (hexadecimal) and the size of a file, and write it to `copy`, too. Blocks.
 
     Raises ReadFailed, OSError.
@@ -306,7 +306,7 @@ def _digest_of(place: Place, file: str, copy: Path | None = None) -> tuple[str, 
     return digest.hexdigest(), size
 
 
-def _piece_of(place: Place, source: BinaryIO) -> bytes:
+def _piece_of(place: FileLocation, source: BinaryIO) -> bytes:
     try:
         return source.read(_PIECE)
     except Exception as error:  # Each file system has errors of its own.

@@ -17,7 +17,7 @@ from buckram.core.streams.codecs import Codec
 from buckram.errors import ChangesGone, ChangesNotKept, InvalidArgument, NoSuchLedger, OffsetTruncated, ReadFailed
 from buckram.state.db.logs import check_database, has_changes
 from buckram.state.db.state import DatabaseState
-from buckram.state.machine.snapshots import Place, load_newest
+from buckram.state.machine.snapshots import LogHandle, load_newest
 from buckram.streams.read.locate import end_of_acknowledged, known_end
 from buckram.types import Offset
 
@@ -104,7 +104,7 @@ async def change_fold(
     """Return a fold of the log and its state, from the newest good snapshot at or below this offset; for `folded`."""
     state = ChangeState(str(name))
     fold = Fold(str(name), state)
-    loaded, _ = await load_newest(Place(client, ns.store, name, head.uid), head, state.fault, at_most)
+    loaded, _ = await load_newest(LogHandle(client, ns.store, name, head.uid), head, state.fault, at_most)
     if loaded is not None:
         fold.restore(loaded.header, loaded.sessions, loaded.chunks)
     return fold, state

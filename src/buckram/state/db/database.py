@@ -27,13 +27,13 @@ from buckram.state.db.engine import Engine
 from buckram.state.db.execution import Pending, Unit
 from buckram.state.db.images import write_in_thread
 from buckram.state.db.readers import Readers
-from buckram.state.db.replicas import ReplicaReport, ReplicaSign
+from buckram.state.db.replicas import ReplicaReport, ReplicaReporter
 from buckram.state.db.row_images import RowImages
 from buckram.state.db.settings import DatabaseLimits
 from buckram.state.db.state import DatabaseState
 from buckram.state.db.statements import first_word, is_vacuum, probably_reads, statement
 from buckram.state.db.transactions import Mode, OpenTransaction, Transactions, begin_transaction
-from buckram.state.db.writer import Writer
+from buckram.state.db.writer import WriteQueue
 from buckram.state.machine.machine import Consistency
 from buckram.state.machine.replica import Replica, Role
 from buckram.streams.namespace import StreamNamespace
@@ -68,19 +68,19 @@ class Database(NotBlocking):
         self._scope = TaskScope(f"database {name}")
         self._engine = state.engine = Engine(name, limits, self, directory, threads)
         self._readers = Readers(self._engine)
-        self._sign: ReplicaSign | None = None
+        self._sign: ReplicaReporter | None = None
         self._backups = asyncio.Semaphore(_BACKUPS)
         self._open = Transactions(name, limits)
         self._has_begun = False
         self._replica: Replica
         self._committing: Committing
-        self._writer: Writer
+        self._writer: WriteQueue
 
     def start(self, replica: Replica) -> None:
         """Begin to serve. For `state/db/opening.py`."""
         self._replica = replica
         self._committing = Committing(replica, self._state, self._scope)
-        self._writer = Writer(self._engine, self._committing, self._scope)
+        self._writer = WriteQueue(self._engine, self._committing, self._scope)
         self._engine.outcome = self._known
 
     def note_rows(self) -> None:
@@ -381,7 +381,7 @@ class Database(NotBlocking):
             groups, digest = await self._engine.run(lambda: (self._engine.sequence, self._engine.digest))
             return ReplicaReport(name, self.role, self.applied, groups, f"{digest:016x}")
 
-        self._sign = ReplicaSign(place.streams.keys, key, report)
+        self._sign = ReplicaReporter(place.streams.keys, key, report)
         self._sign.start()
 
     # -- the end ------------------------------------------------------------------------------------------

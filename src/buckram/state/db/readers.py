@@ -21,7 +21,7 @@ from buckram.runtime.net.tasks import thread_ended
 from buckram.seams import StartedThread
 from buckram.state.db.engine import Engine
 from buckram.state.db.statements import Executor, outcome_function
-from buckram.state.db.waiting import Room
+from buckram.state.db.waiting import CallLimits
 from buckram.state.db.wal_files import FilesGone, WalFiles
 
 _THREADS = 2
@@ -181,7 +181,7 @@ class Readers:
         self._calls = engine.threads.queue()
         """One item for each thread that is to work on the queued jobs; None ends a thread."""
         self._threads: list[StartedThread] = []
-        self._room = Room(engine.database, engine.limits, "reads")
+        self._room = CallLimits(engine.database, engine.limits, "reads")
         self._awake = 0
         """Number of threads that were called and have not found the queue empty yet."""
         self._waiting: deque[_Job] = deque()

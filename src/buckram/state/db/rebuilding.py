@@ -28,7 +28,7 @@ from buckram.state.db.execution import Pending
 from buckram.state.db.logs import check_database
 from buckram.state.db.settings import DatabaseLimits
 from buckram.state.db.state import DatabaseState
-from buckram.state.machine.snapshots import Loaded, Place, load_newest
+from buckram.state.machine.snapshots import Loaded, LogHandle, load_newest
 from buckram.streams.read.locate import end_of_acknowledged, known_end, offset_at_time, readable_end
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ async def _read(
     stop = end if offset is None else offset
     if not head.earliest <= stop <= end:
         raise NoEarlierState(str(name), stop, head.earliest, end)
-    place = Place(client, ns.store, name, head.uid)
+    place = LogHandle(client, ns.store, name, head.uid)
     fault = found.state.fault
     loaded, found.damaged = await (
         _oldest(place, head, fault, stop) if from_oldest else load_newest(place, head, fault, stop)
@@ -143,7 +143,7 @@ async def _newest(client: LedgerClient, ns: StreamNamespace, name: StreamName) -
 
 
 async def _oldest(
-    place: Place, head: Head, fault: Callable[[Sequence[bytes]], str], stop: int
+    place: LogHandle, head: Head, fault: Callable[[Sequence[bytes]], str], stop: int
 ) -> tuple[Loaded | None, list[SnapshotDamaged]]:
     """Return the oldest snapshot that can be read, or None if the log is kept from its beginning."""
     for row in head.snapshots or ():

@@ -38,7 +38,7 @@ class ReplicaReport(NamedTuple):
     digest: str
 
 
-class ReplicaSign:
+class ReplicaReporter:
     """Publishes one replica from `start` to `close`, calling `report` now and then. Waits while the store is away."""
 
     def __init__(self, keys: KeyStore, key: str, report: Callable[[], Awaitable[ReplicaReport]]) -> None:
@@ -116,4 +116,4 @@ async def _log_digests(
     return {groups: digest for groups, digest in found.items() if groups in wanted}
 
 
-__all__ = ["ReplicaReport", "ReplicaSign", "compare_replicas", "shown_replicas"]
+__all__ = ["ReplicaReport", "ReplicaReporter", "compare_replicas", "shown_replicas"]

@@ -14,7 +14,7 @@ Open = Callable[[str], Awaitable[Database]]
 """Opens the database of a name."""
 
 
-class Use(shelf.Use[Database]):
+class Use(shelf.BorrowedHandle[Database]):
     """A database that stays open until `give` is called. From `Shelf.take`."""
 
     @property
@@ -23,7 +23,7 @@ class Use(shelf.Use[Database]):
         return self.item
 
 
-class Shelf(shelf.Shelf[Database]):
+class Shelf(shelf.HandleCache[Database]):
     """`async with shelf.use("shop/main") as db`. A database that stopped begins from a snapshot at its next use."""
 
     def __init__(self, open_one: Open, *, idle_s: float = 60.0, most_open: int = 200) -> None:

@@ -29,7 +29,7 @@ from buckram.state.db.engine import Engine
 from buckram.state.db.readers import Reading
 from buckram.state.db.settings import DatabaseLimits
 from buckram.state.db.statements import after_comments, first_word, probably_reads, statement
-from buckram.state.db.writer import Writer
+from buckram.state.db.writer import WriteQueue
 
 T = TypeVar("T")
 Mode = Literal["deferred", "immediate", "exclusive"]
@@ -77,7 +77,13 @@ class OpenTransaction:
     """
 
     def __init__(
-        self, engine: Engine, committing: Committing, writer: Writer, others: Transactions, *, foreign_keys: bool = True
+        self,
+        engine: Engine,
+        committing: Committing,
+        writer: WriteQueue,
+        others: Transactions,
+        *,
+        foreign_keys: bool = True,
     ) -> None:
         """Raises DatabaseBusy if too many are open."""
         self._foreign_keys = foreign_keys
@@ -289,7 +295,7 @@ def _seen(done: asyncio.Future[Any]) -> None:
 
 
 async def begin_transaction(
-    engine: Engine, committing: Committing, writer: Writer, others: Transactions, mode: Mode, foreign_keys: bool
+    engine: Engine, committing: Committing, writer: WriteQueue, others: Transactions, mode: Mode, foreign_keys: bool
 ) -> OpenTransaction:
     """Begin a transaction with linearizable reads: this process still led when the call was made."""
     transaction = OpenTransaction(engine, committing, writer, others, foreign_keys=foreign_keys)

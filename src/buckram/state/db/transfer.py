@@ -28,7 +28,7 @@ from buckram.state.db.opening import open_database
 from buckram.state.db.rebuilding import rebuilt
 from buckram.state.db.state import DatabaseState
 from buckram.state.db.wal_files import Image
-from buckram.state.machine.snapshots import Place, load_newest
+from buckram.state.machine.snapshots import LogHandle, load_newest
 from buckram.streams.namespace import StreamNamespace
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ async def verify(client: LedgerClient, ns: StreamNamespace, name: StreamName) ->
 async def _damaged(client: LedgerClient, ns: StreamNamespace, name: StreamName) -> list[str]:
     """Return a sentence for each published snapshot that cannot be read whole."""
     head = (await ns.store.read(name)).head
-    place = Place(client, ns.store, name, head.uid)
+    place = LogHandle(client, ns.store, name, head.uid)
     faults: dict[int, str] = {}
     for row in head.snapshots or ():
         try:

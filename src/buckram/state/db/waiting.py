@@ -31,7 +31,7 @@ def _values(parameters: Parameters) -> Iterable[SqlValue]:
     return parameters.values() if isinstance(parameters, Mapping) else parameters
 
 
-class Room:
+class CallLimits:
     """Bounds of one queue of one database: number and bytes of its calls. `what` names the queue in errors."""
 
     def __init__(self, database: str, limits: DatabaseLimits, what: str) -> None:
@@ -59,4 +59,4 @@ class Room:
         return DatabaseBusy(self._database, f"{why}; try again ({limit_named(limit)})")
 
 
-__all__ = ["Room", "size_of"]
+__all__ = ["CallLimits", "size_of"]

@@ -15,14 +15,14 @@ from typing import Any
 
 from buckram.client.write.completions import fail_future
 from buckram.core.db.sql import SqlResult, Statement, decode_counts
-from buckram.core.db.turns import Turns
+from buckram.core.db.turns import RoundRobin
 from buckram.errors import BuckramError, CommitUnknown, DatabaseBusy, HandleClosed, NotLeader
 from buckram.errors.databases import limit_named
 from buckram.runtime.net.tasks import TaskScope
 from buckram.state.db.committing import Committing
 from buckram.state.db.engine import Engine
 from buckram.state.db.execution import Unit
-from buckram.state.db.waiting import Room
+from buckram.state.db.waiting import CallLimits
 from buckram.state.machine.leader import Leader
 
 _MOST_UNITS = 256
@@ -31,7 +31,7 @@ CALLER: ContextVar[str] = ContextVar("buckram_caller", default="")
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class QueuedCall:
     """A call in the queue: a unit of statements, one statement without a transaction, or an open transaction."""
 
     future: asyncio.Future[Any]
@@ -55,19 +55,19 @@ class Waiting:
 
 @dataclass(slots=True)
 class _Taken:
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[QueuedCall] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
 
 
-class Writer:
+class WriteQueue:
     """The queue of one database in one process. Callers have turns in rotation, each in the order of its arrivals."""
 
     def __init__(self, engine: Engine, committing: Committing, scope: TaskScope) -> None:
         self._engine, self._committing, self._scope = engine, committing, scope
         self._loop = asyncio.get_running_loop()
-        self._queue: Turns[Waiting] = Turns()
+        self._queue: RoundRobin[QueuedCall] = RoundRobin()
         self._timer: asyncio.TimerHandle | None = None
-        self._room = Room(engine.database, engine.limits, "calls")
+        self._room = CallLimits(engine.database, engine.limits, "calls")
         self._using: Counter[str] = Counter()
         self._running: asyncio.Task[None] | None = None
         self._closed = False
@@ -117,7 +117,7 @@ class Writer:
             raise self._gone()
         size = self._room.take(unit.statements if unit is not None else ())
         until = self._loop.time() + self._engine.limits.wait_s
-        waiting = Waiting(self._loop.create_future(), leader, size, until, unit=unit, alone=alone, ended=ended)
+        waiting = QueuedCall(self._loop.create_future(), leader, size, until, unit=unit, alone=alone, ended=ended)
         waiting.caller = CALLER.get()
         if waiting.token is not None:
             self.use(waiting.token)
@@ -128,7 +128,7 @@ class Writer:
             self._running = self._scope.spawn(self._run(), "turns")
         return await waiting.future
 
-    def _left(self, waiting: Waiting) -> None:
+    def _left(self, waiting: QueuedCall) -> None:
         """Release the room and the token of a call that neither waits nor is in flight any more."""
         self._room.give(waiting.size)
         if waiting.token is not None:
@@ -162,7 +162,7 @@ class Writer:
             if self._queue and not self._closed:
                 self._running = self._scope.spawn(self._run(), "turns")
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[QueuedCall]:
         """Take the calls whose turn it is from the queue: a single one, or several units."""
         taken = _Taken()
         while self._queue and len(taken.waiting) < _MOST_UNITS:
@@ -183,7 +183,7 @@ class Writer:
                 break
         return taken.waiting
 
-    async def _serve(self, taken: list[Waiting]) -> None:
+    async def _serve(self, taken: list[QueuedCall]) -> None:
         try:
             first = taken[0]
             if first.ended is not None:
@@ -204,16 +204,16 @@ class Writer:
             for waiting in taken:
                 self._left(waiting)
 
-    def _own(self, error: BuckramError, waiting: Waiting) -> BuckramError:
+    def _own(self, error: BuckramError, waiting: QueuedCall) -> BuckramError:
         """Return the error with the caller's own token."""
         if isinstance(error, CommitUnknown) and waiting.token is not None:
             return CommitUnknown(error.database, waiting.token, error.reason)
         return error
 
-    async def _execute(self, taken: list[Waiting]) -> None:
+    async def _execute(self, taken: list[QueuedCall]) -> None:
         leadership = await self._committing.leadership()
         leader = await self._committing.leader()
-        served: list[Waiting] = []
+        served: list[QueuedCall] = []
         for waiting in taken:
             if waiting.leader is not leader:
                 fail_future(waiting.future, NotLeader(self._engine.database, ""))
@@ -228,7 +228,7 @@ class Writer:
         elif served:
             await self._group(leadership, taken, served)
 
-    def _repeated(self, waiting: Waiting) -> bool:
+    def _repeated(self, waiting: QueuedCall) -> bool:
         """Answer a call whose token was used before."""
         counts = self._committing.counts(waiting.token) if waiting.token is not None else None
         if counts is None:
@@ -237,7 +237,7 @@ class Writer:
             waiting.future.set_result(decode_counts(counts))
         return True
 
-    async def _group(self, leadership: int, taken: list[Waiting], served: Sequence[Waiting]) -> None:
+    async def _group(self, leadership: int, taken: list[QueuedCall], served: Sequence[QueuedCall]) -> None:
         units = [waiting.unit for waiting in served if waiting.unit is not None]
         results, wrote = await self._engine.run(lambda: self._engine.execution.group(leadership, units))
         if not wrote:
@@ -255,7 +255,7 @@ class Writer:
             taken.remove(waiting)
             self._queue.give_back(waiting.caller, waiting)
 
-    async def _alone(self, leadership: int, waiting: Waiting) -> None:
+    async def _alone(self, leadership: int, waiting: QueuedCall) -> None:
         unit = waiting.unit
         assert unit is not None
         result, wrote = await self._engine.run(
@@ -276,4 +276,4 @@ class Writer:
             fail_future(waiting.future, self._gone())
 
 
-__all__ = ["Writer"]
+__all__ = ["WriteQueue"]

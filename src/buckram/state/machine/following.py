@@ -12,7 +12,7 @@ from buckram.core.machine.fold import Fold
 from buckram.core.streams.changes import check_usable
 from buckram.errors import ReplicaStopped, SnapshotDamaged, StateLost
 from buckram.state.machine.leader import OnApplied
-from buckram.state.machine.snapshots import Place, load_newest
+from buckram.state.machine.snapshots import LogHandle, load_newest
 from buckram.streams.read.reader import Range, StreamReader
 
 
@@ -23,7 +23,7 @@ class Begun(NamedTuple):
     segments: int
 
 
-async def load(place: Place, fold: Fold) -> Begun:
+async def load(place: LogHandle, fold: Fold) -> Begun:
     """Restore the newest good snapshot if it is newer than the state.
 
     Raises StateLost, ReplicaStopped (the state's own restore failed), NoSuchStream, ReadFailed, MetadataUnavailable.
@@ -43,7 +43,7 @@ async def load(place: Place, fold: Fold) -> Begun:
     return Begun(damaged, sum(segment.base >= fold.applied for segment in head.tail))
 
 
-async def tail(place: Place, fold: Fold, on_applied: OnApplied) -> None:
+async def tail(place: LogHandle, fold: Fold, on_applied: OnApplied) -> None:
     """Apply the records of the log, for ever. It may be cancelled at any time.
 
     Raises OffsetTruncated (load a snapshot), ReplicaStopped, StateLost (the log was ended), ReadFailed.

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from buckram.core.machine.proof import Freshness
 from buckram.errors import BuckramError, HandleClosed, NoSuchStream, ReplicaStopped, TooStale
 from buckram.runtime.net.tasks import TaskScope
-from buckram.state.machine.snapshots import Place
+from buckram.state.machine.snapshots import LogHandle
 from buckram.streams.read.locate import end_of_acknowledged, known_end
 
 _ASK_AGAIN_S = 0.5
@@ -33,7 +33,9 @@ AppliedAtLeast = Callable[[int], Awaitable[None]]
 class FreshnessQuestion:
     """Keeps `freshness` up to date when a read needs it."""
 
-    def __init__(self, place: Place, freshness: Freshness, applied_at_least: AppliedAtLeast, scope: TaskScope) -> None:
+    def __init__(
+        self, place: LogHandle, freshness: Freshness, applied_at_least: AppliedAtLeast, scope: TaskScope
+    ) -> None:
         self._place, self._freshness, self._applied_at_least, self._scope = place, freshness, applied_at_least, scope
         self._loop = asyncio.get_running_loop()
         self._asking: asyncio.Task[None] | None = None

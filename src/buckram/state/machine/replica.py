@@ -50,7 +50,7 @@ from buckram.state.machine.following import load, tail
 from buckram.state.machine.freshness import FreshnessQuestion
 from buckram.state.machine.leader import FLIGHTS, Leader, Result
 from buckram.state.machine.settings import MachineSettings
-from buckram.state.machine.snapshots import Place
+from buckram.state.machine.snapshots import LogHandle
 from buckram.state.machine.snapshotting import Failed, Snapshotter
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.write.engine import StreamEngine
@@ -88,7 +88,7 @@ class Replica:
 
     def __init__(
         self,
-        place: Place,
+        place: LogHandle,
         policy: Policy,
         state: Replicated,
         settings: MachineSettings,
@@ -538,7 +538,7 @@ async def open_replica(
     check_usable(str(name), head)
     if head.snapshots is None:
         raise NotMachineLog(str(name))
-    place = Place(client, streams, name, head.uid)
+    place = LogHandle(client, streams, name, head.uid)
     replica = Replica(place, policy, state, settings, candidacy, purpose_of(str(name), head))
     await replica.start()
     return replica

@@ -15,7 +15,7 @@ from functools import partial
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.backoff import MACHINE
 from buckram.core.machine.snapshot_format import BadSnapshot, SnapshotDecoder, SnapshotEncoder, SnapshotHeader
-from buckram.core.streams.changes import Step, check_epoch
+from buckram.core.streams.changes import HeadStep, check_epoch
 from buckram.core.streams.head import Head, SnapshotRow
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy
@@ -33,7 +33,7 @@ _READ_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogHandle:
     """The log of one machine, as the parts that read and change its head need it."""
 
     client: LedgerClient
@@ -53,7 +53,7 @@ class Loaded:
 
 
 async def write_snapshot(
-    place: Place,
+    place: LogHandle,
     policy: Policy,
     epoch: int,
     header: SnapshotHeader,
@@ -78,16 +78,16 @@ async def write_snapshot(
         client.services.clocks.now(),
     )
 
-    def change(head: Head) -> Step | None:
+    def change(head: Head) -> HeadStep | None:
         check_epoch(str(name), head, epoch)
         after = published(str(name), head, row, keep)
-        return None if after is None else Step(after)
+        return None if after is None else HeadStep(after)
 
     await streams.change(name, change, uid=place.uid, extra=lambda head: [present_op(streams, place.uid, intent)])
     return row
 
 
-async def free_space(place: Place, left: Iterable[LedgerId]) -> None:
+async def free_space(place: LogHandle, left: Iterable[LedgerId]) -> None:
     """Delete the log's dead segments, and the ledgers of snapshots that are no longer published.
 
     A ledger that left the head is best deleted one snapshot later, when no reader uses it any more.
@@ -100,7 +100,7 @@ async def free_space(place: Place, left: Iterable[LedgerId]) -> None:
 
 
 async def load_newest(
-    place: Place, head: Head, fault: Callable[[Sequence[bytes]], str], at_most: int | None = None
+    place: LogHandle, head: Head, fault: Callable[[Sequence[bytes]], str], at_most: int | None = None
 ) -> tuple[Loaded | None, list[SnapshotDamaged]]:
     """Read the newest snapshot that verifies, and say which were damaged. None: begin with the log's first record.
 
@@ -139,7 +139,7 @@ async def load_newest(
     )
 
 
-async def _read(place: Place, row: SnapshotRow, fault: Callable[[Sequence[bytes]], str]) -> Loaded:
+async def _read(place: LogHandle, row: SnapshotRow, fault: Callable[[Sequence[bytes]], str]) -> Loaded:
     """Read and verify a snapshot. Raises SnapshotDamaged, or ReadFailed, MetadataUnavailable (try again)."""
     decoder = SnapshotDecoder()
     try:
@@ -160,4 +160,4 @@ async def _read(place: Place, row: SnapshotRow, fault: Callable[[Sequence[bytes]
         raise SnapshotDamaged(str(place.name), row.offset, row.ledger, str(error)) from error
 
 
-__all__ = ["Loaded", "Place", "free_space", "load_newest", "write_snapshot"]
+__all__ = ["Loaded", "LogHandle", "free_space", "load_newest", "write_snapshot"]

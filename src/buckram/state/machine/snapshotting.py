@@ -16,7 +16,7 @@ from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, SnapshotFailed
 from buckram.runtime.net.tasks import TaskScope
 from buckram.state.machine.settings import MachineSettings
-from buckram.state.machine.snapshots import Place, free_space, write_snapshot
+from buckram.state.machine.snapshots import LogHandle, free_space, write_snapshot
 from buckram.types import LedgerId
 
 _log = logging.getLogger("buckram.machine")
@@ -37,7 +37,9 @@ class Failed:
 class Snapshotter:
     """Takes snapshots of one replica while it leads."""
 
-    def __init__(self, place: Place, policy: Policy, fold: Fold, settings: MachineSettings, scope: TaskScope) -> None:
+    def __init__(
+        self, place: LogHandle, policy: Policy, fold: Fold, settings: MachineSettings, scope: TaskScope
+    ) -> None:
         self._place, self._policy, self._fold, self._settings, self._scope = place, policy, fold, settings, scope
         self._next_commands = self._next_bytes = 0
         self._task: asyncio.Task[int | Failed] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
-from buckram.core.objects.mirroring import Named, Outline, Step, same
+from buckram.core.objects.mirroring import MirrorStep, Named, Outline, same
 from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.errors import BuckramError, ObjectDamaged
 from buckram.state.objects.data import Stored
@@ -64,7 +64,7 @@ class MirrorObjects(ObservedObjects):
                 return None
             raise
 
-    async def change(self, step: Step, taken: Sequence[tuple[Named, Stored]], version: int) -> None:
+    async def change(self, step: MirrorStep, taken: Sequence[tuple[Named, Stored]], version: int) -> None:
         """Make the changes of a step, with what was taken of its objects. CommandRefused: try the whole step again."""
         puts = [(name, row._replace(extents=tuple(stored.extents))) for (name, row), stored in taken]
         sealed = [pair for _, stored in taken for pair in stored.sealed]

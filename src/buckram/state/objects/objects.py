@@ -36,7 +36,7 @@ from buckram.state.machine.opening import open_machine
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.objects.data import SMALL_BYTES, LedgerMaker, Packs, Stored, write_large
 from buckram.state.objects.index_client import IndexClient
-from buckram.state.objects.reading import Readers
+from buckram.state.objects.reading import ObjectReaders
 from buckram.state.objects.refusals import NO_DIRECTORY, absent, refused
 from buckram.state.objects.rewriting import Rewriter
 from buckram.state.objects.sweeping import Sweeper
@@ -76,7 +76,7 @@ class Objects(NotBlocking):
         """Name of the namespace."""
         self._client, self._ns, self._on_closed = client, ns, on_closed
         self._scope = TaskScope(f"objects of {ns.name}")
-        self._readers: Readers
+        self._readers: ObjectReaders
 
     async def start(
         self,
@@ -116,7 +116,7 @@ class Objects(NotBlocking):
         self._own_policy, in_force = head.policy, merged(space.policy, head.policy)
         self._maker = LedgerMaker(client, ns.store, full, head, in_force, self._index, self._scope)
         self._packs = Packs(self._maker, self._index, self._scope)
-        self._readers = Readers(client, StreamId(full, head.uid))
+        self._readers = ObjectReaders(client, StreamId(full, head.uid))
         rewriter = Rewriter(self._index, self._packs, self._readers)
         self._sweeper = Sweeper(client, ns.store, head.uid, self._index, rewriter)
         self._scope.keep(self._sweeper.run, "sweep")

@@ -24,7 +24,7 @@ _KEPT_BYTES = 8 * 1024 * 1024
 """Size of the cache of recently read pack entries, bytes: neighbours in an entry are often read together."""
 
 
-class Readers:
+class ObjectReaders:
     """Keeps readers of the ledgers that were read last."""
 
     def __init__(self, client: LedgerClient, index: StreamId) -> None:
@@ -113,4 +113,4 @@ def _close(future: asyncio.Future[Reader]) -> None:
         asyncio.ensure_future(future.result().close())  # noqa: RUF006 - it ends by itself
 
 
-__all__ = ["Readers"]
+__all__ = ["ObjectReaders"]

@@ -13,7 +13,7 @@ from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.errors import CommandRefused, ObjectDamaged
 from buckram.state.objects.data import Packs
 from buckram.state.objects.index_client import IndexClient
-from buckram.state.objects.reading import Readers
+from buckram.state.objects.reading import ObjectReaders
 from buckram.types import LedgerId
 
 _log = logging.getLogger("buckram.objects")
@@ -27,7 +27,7 @@ _NAMES = 5_000
 class Rewriter:
     """Rewrites the sparse packs of one namespace."""
 
-    def __init__(self, index: IndexClient, packs: Packs, readers: Readers) -> None:
+    def __init__(self, index: IndexClient, packs: Packs, readers: ObjectReaders) -> None:
         self._index, self._packs, self._readers = index, packs, readers
         self._tried: dict[LedgerId, int] = {}
         """Packs that could not be emptied, with the references to them then: parts of uploads stay where they are."""

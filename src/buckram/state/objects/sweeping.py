@@ -39,7 +39,7 @@ _PARALLEL = 16
 _PAGE = 1000
 
 
-class Since:
+class ConditionTimes:
     """Remembers for each ledger since when a condition has held."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Sweeper:
         self._client, self._streams, self._uid = client, streams, uid
         self._index, self._rewriter = index, rewriter
         self._loop = asyncio.get_running_loop()
-        self._abandoned, self._unknown, self._dead = Since(), Since(), Since()
+        self._abandoned, self._unknown, self._dead = ConditionTimes(), ConditionTimes(), ConditionTimes()
         self._search_at = 0.0
         self._sweeping = asyncio.Lock()
 

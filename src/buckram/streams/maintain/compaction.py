@@ -66,7 +66,7 @@ from buckram.types import Entry, KeyOp, LedgerId, SetValue
 
 MIN_TARGET_BYTES = 4096
 
-Progress = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 """Called with the number of payload bytes that were copied since the last call."""
 
 
@@ -129,7 +129,7 @@ async def copy_run(
     run: Run,
     *,
     pace: Pace | None = None,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
     entries: Sequence[list[bytes]] | None = None,
 ) -> Copied:
     """Copy the run's records into a new ledger. A failure leaves nothing, a crash leaves a ledger with an intent.
@@ -159,7 +159,7 @@ async def copy_run(
 
 
 async def _write_entries(
-    chunks: AsyncGenerator[list[bytes], None], writer: LedgerAppender, pace: Pace, progress: Progress
+    chunks: AsyncGenerator[list[bytes], None], writer: LedgerAppender, pace: Pace, progress: ProgressCallback
 ) -> None:
     async with aclosing(chunks):
         async for entries in chunks:
@@ -274,7 +274,7 @@ async def compact_stream(
     *,
     target_bytes: int | None = None,
     pace: Pace | None = None,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> CompactionReport:
     """Compact one stream, run after run. It may be stopped and repeated at any point. Raises NoSuchStream."""
     work = await plan_compaction(streams, name, target_bytes=target_bytes)

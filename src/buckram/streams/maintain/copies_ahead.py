@@ -18,7 +18,7 @@ from buckram.client.ledger_client import LedgerClient
 from buckram.errors import BuckramError
 from buckram.runtime.net.pace import Pace
 from buckram.runtime.net.tasks import TaskScope
-from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.compaction import ProgressCallback
 from buckram.streams.maintain.segment_copy import PARTS_AT_ONCE, SegmentCopy
 from buckram.streams.shared.ledgers import drop_files
 from buckram.streams.shared.metadata import StreamStore
@@ -53,7 +53,7 @@ class CopiesAhead(Generic[T]):
         begin: Callable[[T], Awaitable[SegmentCopy]],
         *,
         pace: Pace | None,
-        progress: Progress,
+        progress: ProgressCallback,
     ) -> None:
         """`begin` gives the copy of an item, with its intent; it is called once the item before has been read."""
         self._client, self._streams = client, streams

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.changes import Step, deleted
+from buckram.core.streams.changes import HeadStep, deleted
 from buckram.core.streams.forks import given_up
 from buckram.core.streams.head import PAGE_SEGMENTS, Head, Segment
 from buckram.core.streams.names import StreamId, StreamName
@@ -79,7 +79,7 @@ async def delete_incomplete(client: LedgerClient, streams: StreamStore, name: St
     return head.deleting
 
 
-def _deleting(name: str, head: Head, *, acting_for: Purpose) -> Step | None:
+def _deleting(name: str, head: Head, *, acting_for: Purpose) -> HeadStep | None:
     return deleted(name, head, acting_for)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
-from buckram.core.streams.changes import Step, sealed, truncated
+from buckram.core.streams.changes import HeadStep, sealed, truncated
 from buckram.core.streams.head import LEDGER, Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.purposes import Purpose, purpose_of
@@ -71,7 +71,7 @@ async def _one(
     return lacking
 
 
-def _begin_at(name: str, head: Head, *, offset: Offset) -> Step | None:
+def _begin_at(name: str, head: Head, *, offset: Offset) -> HeadStep | None:
     return truncated(name, head, offset, head.end)
 
 

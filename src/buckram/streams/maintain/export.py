@@ -34,7 +34,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.runtime.net.pace import Pace
-from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.compaction import ProgressCallback
 from buckram.streams.maintain.copies_ahead import Attempt, CopiesAhead
 from buckram.streams.maintain.segment_copy import SegmentCopy, check_software
 from buckram.streams.maintain.table import base_of, is_in, update_table
@@ -49,7 +49,7 @@ from buckram.streams.shared.ledgers import (
     read_intent,
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries
-from buckram.streams.shared.places import Place, in_thread
+from buckram.streams.shared.places import FileLocation, in_thread
 from buckram.types import Delete, LedgerId, Offset
 
 _INTENTS = 1000
@@ -117,7 +117,7 @@ async def export_stream(
     *,
     prune: bool = False,
     pace: Pace | None = None,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> ExportReport:
     """Copy what is due, segment after segment, and bring the table up to date. It may be stopped at any point.
 
@@ -299,7 +299,7 @@ async def _prune(client: LedgerClient, streams: StreamStore, work: Exportable) -
 
 async def _bases(directory: str) -> dict[LedgerId, int]:
     """Return the first offset of each copy in the directory."""
-    files = await in_thread(-1, directory, Place(directory).files)
+    files = await in_thread(-1, directory, FileLocation(directory).files)
     return {copy: base_of(file) for file in files if file.startswith("_") and (copy := copy_of(file)) is not None}
 
 

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.changes import Step, check_usable
+from buckram.core.streams.changes import HeadStep, check_usable
 from buckram.core.streams.forks import (
+    CopiedSegment,
     ForkPlan,
-    Made,
     check_forking,
     copied_row,
     cut_entry,
@@ -62,7 +62,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.runtime.net.pace import Pace
-from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.compaction import ProgressCallback
 from buckram.streams.maintain.delete import delete_incomplete
 from buckram.streams.maintain.segment_copy import SegmentCopy
 from buckram.streams.maintain.table import update_table
@@ -144,7 +144,7 @@ async def fork_stream(
     at: Offset | None = None,
     policy: Mapping[str, Any] | None = None,
     pace: Pace | None = None,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> StreamFork:
     """Make the stream `name` of the records of `source` below the offset `at`, default the readable end.
 
@@ -217,13 +217,13 @@ class _Forking:
         head: Head,
         policy: Policy,
         pace: Pace,
-        progress: Progress,
+        progress: ProgressCallback,
     ) -> None:
         assert head.fork is not None
         self._client, self._streams, self._source, self._name = client, streams, source, name
         self._uid, self._fork, self._policy = head.uid, head.fork, policy
         self._pace, self._progress = pace, progress
-        self._copies: dict[_Key, tuple[Made, Intent]] = {}
+        self._copies: dict[_Key, tuple[CopiedSegment, Intent]] = {}
         """Copies of the source's segments, with their intents."""
         self._hidden: dict[LedgerId, None] = {}
         """Copies with records of producers and without a table of these."""
@@ -279,7 +279,7 @@ class _Forking:
 
     # -- copies -------------------------------------------------------------------------------------------
 
-    def _made(self, plan: ForkPlan) -> list[tuple[Made, Intent]]:
+    def _made(self, plan: ForkPlan) -> list[tuple[CopiedSegment, Intent]]:
         """Return the copies that the plan needs, as far as they exist."""
         return [copy for row in _copied_rows(plan) if (copy := self._copies.get(_key(plan, row))) is not None]
 
@@ -290,7 +290,7 @@ class _Forking:
                 copy = self._copy_into_ledger(plan, row) if _needs_ledger(plan, row) else self._copy_history(row)
                 self._copies[key] = await copy
 
-    async def _copy_into_ledger(self, plan: ForkPlan, row: Segment) -> tuple[Made, Intent]:
+    async def _copy_into_ledger(self, plan: ForkPlan, row: Segment) -> tuple[CopiedSegment, Intent]:
         writer, intent = await make_ledger(
             self._client, self._streams, self._name, self._uid, self._policy, epoch=0, purpose=FORK
         )
@@ -305,7 +305,7 @@ class _Forking:
                 raise
             async with opened(self._client, StreamId(self._name, self._uid), writer.ledger_id) as copied:
                 summary = await summarise(self._name, copied)
-            return Made(row, copied_row(str(self._name), plan, row, writer.ledger_id, summary)), intent
+            return CopiedSegment(row, copied_row(str(self._name), plan, row, writer.ledger_id, summary)), intent
         except BuckramError:
             await discard_after_error(self._client, self._streams, self._uid, intent)
             raise
@@ -341,7 +341,7 @@ class _Forking:
             self._progress(size)
         return hidden
 
-    async def _copy_history(self, row: Segment) -> tuple[Made, Intent]:
+    async def _copy_history(self, row: Segment) -> tuple[CopiedSegment, Intent]:
         """Copy the files of a segment into the fork's directory of the same location."""
         own = directory_of("", self._source, self._fork.uid)
         location = place_of(row).location.removesuffix(own)
@@ -350,7 +350,7 @@ class _Forking:
         source = StreamId(self._source, self._fork.uid)
         copy = SegmentCopy(self._name, self._uid, row, intent, directory, row.base, source=source)
         digest = await copy.make_or_discard(self._client, self._streams, self._pace, self._progress)
-        return Made(row, offloaded_row(row, intent.ledger, Offloaded(directory, digest))), intent
+        return CopiedSegment(row, offloaded_row(row, intent.ledger, Offloaded(directory, digest))), intent
 
     # -- shared ledgers -----------------------------------------------------------------------------------
 
@@ -409,7 +409,9 @@ class _Forking:
         intents = [intent for _, intent in copies]
         if len(intents) > _INTENTS_AT_ONCE:
             await self._streams.change(
-                self._name, lambda head: Step(forked(str(self._name), head, plan, made, done=False).head), uid=self._uid
+                self._name,
+                lambda head: HeadStep(forked(str(self._name), head, plan, made, done=False).head),
+                uid=self._uid,
             )
             while len(intents) > _INTENTS_AT_ONCE:
                 await self._take_from_intents(intents[:_INTENTS_AT_ONCE])
@@ -454,10 +456,10 @@ class _Forking:
                 asked = True
                 await retries.wait(error)
 
-    def _completed(self, head: Head, *, plan: ForkPlan, made: list[Made]) -> Step | None:
+    def _completed(self, head: Head, *, plan: ForkPlan, made: list[CopiedSegment]) -> HeadStep | None:
         if head.fork is not None and head.fork.done:
             return None  # An earlier request succeeded and its reply was lost.
-        return Step(forked(str(self._name), head, plan, made).head)  # Its pages are written already.
+        return HeadStep(forked(str(self._name), head, plan, made).head)  # Its pages are written already.
 
     async def _write_page(self, page: Page) -> None:
         """Write a page of a list that has no readers yet. MetadataUnavailable."""

@@ -28,7 +28,7 @@ from buckram.core.streams.imports import (
     RANGE_BYTES,
     Columns,
     Import,
-    Position,
+    ImportPosition,
     SourceFile,
     application_of,
     continued,
@@ -55,7 +55,7 @@ from buckram.errors import (
 )
 from buckram.runtime.net.pace import Pace
 from buckram.runtime.net.tasks import TaskScope
-from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.compaction import ProgressCallback
 from buckram.streams.maintain.import_rows import RowsAhead
 from buckram.streams.maintain.segment_copy import check_software
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
@@ -65,7 +65,7 @@ from buckram.streams.write.bulk import Bulk, BulkLedger
 from buckram.types import CheckVersion
 
 if TYPE_CHECKING:
-    from buckram.streams.shared.sources import Source
+    from buckram.streams.shared.sources import ImportSource
 
 _GROUPS_AHEAD = 3
 """The number of groups of entries (about 4 MiB each) in flight while the next one is encoded."""
@@ -120,7 +120,7 @@ class ImportReport:
 async def plan_import(
     streams: StreamStore,
     name: StreamName,
-    source: Source,
+    source: ImportSource,
     kind: str,
     columns: Columns,
     *,
@@ -177,10 +177,10 @@ async def import_files(
     client: LedgerClient,
     streams: StreamStore,
     work: Importable,
-    source: Source,
+    source: ImportSource,
     *,
     pace: Pace | None = None,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> ImportReport:
     """Import range after range. It may be stopped at any point, and repeated.
 
@@ -190,7 +190,7 @@ async def import_files(
     record, done = work.record, work.done
     report = ImportReport(str(work.name), source.url, files=len(work.files), ignored=work.ignored)
     report.next_offset = done.next_offset if done is not None else 0
-    start = position_of(record.done) if record.done >= 0 else Position(0, -1)
+    start = position_of(record.done) if record.done >= 0 else ImportPosition(0, -1)
     report.known = start.file
     publishing = _Publishing(work.name)
     try:
@@ -209,7 +209,12 @@ async def import_files(
 
 
 async def _ranges(
-    client: LedgerClient, streams: StreamStore, work: Importable, source: Source, start: Position, report: ImportReport
+    client: LedgerClient,
+    streams: StreamStore,
+    work: Importable,
+    source: ImportSource,
+    start: ImportPosition,
+    report: ImportReport,
 ) -> AsyncGenerator[tuple[_Range, int], None]:
     """Yield the ranges after `start`, and how many bytes of the files each is about."""
     from buckram.streams.shared.source_rows import ranges_of
@@ -221,7 +226,7 @@ async def _ranges(
         first = start.range + 1 if number == start.file else 0
         report.known += number == start.file and first >= count
         for part in range(first, count):
-            yield _Range(client, streams, work, source, Position(number, part), report), file.size // count
+            yield _Range(client, streams, work, source, ImportPosition(number, part), report), file.size // count
 
 
 class _Publishing:
@@ -272,8 +277,8 @@ class _Range:
         client: LedgerClient,
         streams: StreamStore,
         work: Importable,
-        source: Source,
-        position: Position,
+        source: ImportSource,
+        position: ImportPosition,
         report: ImportReport,
     ) -> None:
         self._client, self._streams, self._work, self._source = client, streams, work, source

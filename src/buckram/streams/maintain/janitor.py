@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.believed_time import Jump, agreed_jumps, held_back
-from buckram.core.streams.changes import Step, swept
+from buckram.core.streams.changes import HeadStep, swept
 from buckram.core.streams.compaction import small_runs
 from buckram.core.streams.head import Head
 from buckram.core.streams.mirrors import MIRROR
@@ -501,7 +501,7 @@ def _may_discard(
     return now is not None and now - last_activity[_application(intent)] > settings.bulk_age_s * _US
 
 
-def _swept(head: Head, *, ledgers: tuple[LedgerId, ...]) -> Step | None:
+def _swept(head: Head, *, ledgers: tuple[LedgerId, ...]) -> HeadStep | None:
     return swept(head, ledgers)
 
 

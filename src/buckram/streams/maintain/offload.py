@@ -28,7 +28,7 @@ from buckram.core.streams.policy import Policy, merged
 from buckram.core.streams.purposes import Act, check_act
 from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger
 from buckram.runtime.net.pace import Pace
-from buckram.streams.maintain.compaction import Compactable, Copied, Progress, replace_run
+from buckram.streams.maintain.compaction import Compactable, Copied, ProgressCallback, replace_run
 from buckram.streams.maintain.copies_ahead import Attempt, CopiesAhead
 from buckram.streams.maintain.export import replace_exported
 from buckram.streams.maintain.segment_copy import SegmentCopy, check_software
@@ -135,7 +135,7 @@ async def copy_segment(
     row: Segment,
     *,
     pace: Pace | None = None,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> tuple[Copied, int]:
     """Write a segment's files, read them back and compare; returns the row that can take its place, and their bytes.
 
@@ -168,7 +168,7 @@ async def offload_planned(
     work: Offloadable,
     *,
     pace: Pace | None = None,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> OffloadReport:
     """Offload the segments of a plan in their order, and bring the table up to date. The next one is read meanwhile.
 
@@ -200,7 +200,7 @@ async def offload_stream(
     to: str | None = None,
     wanted: Wanted | None = None,
     pace: Pace | None = None,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> OffloadReport:
     """Offload a stream, segment after segment. It may be stopped and repeated at any point.
 

@@ -43,12 +43,12 @@ from buckram.errors import (
 )
 from buckram.extras import needs
 from buckram.runtime.net.pace import Pace
-from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.compaction import ProgressCallback
 from buckram.streams.read.history import HistoryReader, SegmentReader, open_segment
 from buckram.streams.read.locate import entry_of_offset
 from buckram.streams.shared.ledgers import Intent, discard
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.places import WITHIN_S, Place, answer_of, away, forget_error
+from buckram.streams.shared.places import WITHIN_S, FileLocation, answer_of, away, forget_error
 from buckram.types import EntryId, LedgerId, Offset
 
 T = TypeVar("T")
@@ -95,7 +95,9 @@ class SegmentCopy:
         """Id that names the files."""
         return self.intent.ledger
 
-    async def make_or_discard(self, client: LedgerClient, streams: StreamStore, pace: Pace, progress: Progress) -> str:
+    async def make_or_discard(
+        self, client: LedgerClient, streams: StreamStore, pace: Pace, progress: ProgressCallback
+    ) -> str:
         """Do what `make` does. A failure leaves nothing, a crash leaves files with an intent."""
         try:
             return await self.make(client, pace, progress)
@@ -103,7 +105,7 @@ class SegmentCopy:
             self.taken = not await self.discard(client, streams)
             raise
 
-    async def make(self, client: LedgerClient, pace: Pace, progress: Progress) -> str:
+    async def make(self, client: LedgerClient, pace: Pace, progress: ProgressCallback) -> str:
         """Write and verify all files, the manifest last; returns its digest.
 
         Raises WriteFailed or ReadFailed if the location or the bookies cannot be reached, CorruptEntry if the files do
@@ -171,7 +173,7 @@ class SegmentCopy:
         return Origin(self.row.ledger, custom.get(BIRTH, b"").hex())
 
     async def _write_parts(
-        self, reader: SegmentReader, begin: EntryId, skipped: int, pace: Pace, progress: Progress
+        self, reader: SegmentReader, begin: EntryId, skipped: int, pace: Pace, progress: ProgressCallback
     ) -> None:
         """Cut the entries from `begin` on, before which are `skipped` records, into parts.
 
@@ -227,7 +229,7 @@ class SegmentCopy:
         """
         from buckram.streams.shared.history_parts import LoadedPart, build_part, describe_part, difference
 
-        file, place = part_file(self.row.base, self.copy, number), Place(self.directory)
+        file, place = part_file(self.row.base, self.copy, number), FileLocation(self.directory)
         assert self.row.summary is not None
         try:
             data, records = build_part(payloads, first, self.row.base, self.row.summary)
@@ -246,7 +248,7 @@ class SegmentCopy:
         return part
 
     def _write_manifest(self, data: bytes) -> None:
-        place, file = Place(self.directory), manifest_file(self.row.base, self.copy)
+        place, file = FileLocation(self.directory), manifest_file(self.row.base, self.copy)
         decode_manifest(file, data)  # This proves that the parts are the whole segment.
         place.write(file, data, self.copy)
         if self._read_back(place, file) != data:
@@ -254,7 +256,7 @@ class SegmentCopy:
                 str(self.name), self.copy, 0, f"{file} at {self.directory} was written and read back: other bytes"
             )
 
-    def _read_back(self, place: Place, file: str) -> bytes:
+    def _read_back(self, place: FileLocation, file: str) -> bytes:
         try:
             return place.read(file, self.copy)
         except NoSuchEntry as error:

@@ -20,7 +20,7 @@ from buckram.errors import ConfigError, NoSuchStream, ReadFailed, StreamError
 from buckram.extras import needs
 from buckram.streams.shared.exports import read_export
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.places import TABLE, Place, in_thread
+from buckram.streams.shared.places import TABLE, FileLocation, in_thread
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def update_table(streams: StreamStore, name: StreamName, uid: str, directo
         wanted = await _wanted(streams, name, uid, directory)
         if wanted is None or (not wanted and not table.exists):
             if wanted is None and table.exists:
-                await in_thread(-1, directory, Place(table.location).clear)
+                await in_thread(-1, directory, FileLocation(table.location).clear)
             return ""
         if await in_thread(-1, directory, partial(_commit, directory, table, wanted)):
             return table.location
@@ -86,7 +86,7 @@ async def _wanted(streams: StreamStore, name: StreamName, uid: str, directory: s
     export = await read_export(streams, uid, directory)
     if not alive and not export.copies:
         return None
-    files = await in_thread(-1, directory, Place(directory).files)
+    files = await in_thread(-1, directory, FileLocation(directory).files)
     manifests = {copy: file for file in files if file.startswith("_") and (copy := copy_of(file)) is not None}
     mine = [row.ledger for row in listed]
     # Offloaded segments take the place of exported copies of the same records.
@@ -113,7 +113,7 @@ def is_in(row: Segment, directory: str) -> bool:
 
 
 def _is_there(directory: str) -> bool:
-    return bool(Place(f"{directory}/{TABLE}/metadata").names())
+    return bool(FileLocation(f"{directory}/{TABLE}/metadata").names())
 
 
 def _load(directory: str) -> HistoryTable:
@@ -129,7 +129,7 @@ def _commit(directory: str, table: HistoryTable, wanted: dict[LedgerId, str]) ->
     """Commit what is missing or too much. False if another process committed first."""
     from buckram.streams.shared.iceberg import TableMoved
 
-    place = Place(directory)
+    place = FileLocation(directory)
     missing = [copy for copy in wanted if copy not in table.files]
     surplus = [copy for copy in table.files if copy not in wanted]
     if not missing and not surplus:

@@ -21,13 +21,13 @@ from buckram.core.streams.history import Manifest, check_location, copy_of, deco
 from buckram.core.streams.names import StreamName
 from buckram.errors import CorruptEntry, InvalidArgument, MalformedBatch, MalformedRecord, NoSuchEntry
 from buckram.runtime.net.pace import Pace
-from buckram.streams.maintain.compaction import Progress
+from buckram.streams.maintain.compaction import ProgressCallback
 from buckram.streams.maintain.segment_copy import check_software
 from buckram.streams.maintain.table import base_of, table_copies
 from buckram.streams.read.locate import known_end
 from buckram.streams.read.reader import Range, StreamReader
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.places import Place, answer_of, forget_error, in_thread
+from buckram.streams.shared.places import FileLocation, answer_of, forget_error, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ COMPARED = ("offset", "value", "key", "headers", "timestamp", "txid", "producer"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedSide:
     """One side of a comparison: a stream from `first` to before `end`, or the files of a directory."""
 
     name: str
@@ -51,7 +51,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RecordDifference:
     """The first offset at which the sides differ. `column` is empty if one of them has no such record."""
 
     offset: int
@@ -75,21 +75,21 @@ class VerifyReport:
     """Offset up to which the sides were compared."""
     a_end: int = 0
     b_end: int = 0
-    difference: Difference | None = None
+    difference: RecordDifference | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-async def stream_side(client: LedgerClient, name: StreamName) -> Side:
+async def stream_side(client: LedgerClient, name: StreamName) -> ComparedSide:
     """Return a stream as it is now. Raises NoSuchStream."""
     head = (await StreamStore(client.services.store).read(name)).head
     check_usable(str(name), head)
     end = await known_end(client, name, head)
-    return Side(str(name), head.earliest, end, client, name)
+    return ComparedSide(str(name), head.earliest, end, client, name)
 
 
-async def files_side(client: LedgerClient, name: StreamName, location: str) -> Side:
+async def files_side(client: LedgerClient, name: StreamName, location: str) -> ComparedSide:
     """Return the files of a stream at a location that it was exported or offloaded to, or in that very directory.
 
     Where there is a table it says which files count. Raises InvalidArgument if there are none, ReadFailed, and
@@ -100,7 +100,7 @@ async def files_side(client: LedgerClient, name: StreamName, location: str) -> S
     check_usable(str(name), head)
     location = check_location(location, "B")
     for directory in (directory_of(location, name, head.uid), location):
-        files = await in_thread(-1, directory, Place(directory).files)
+        files = await in_thread(-1, directory, FileLocation(directory).files)
         manifests = {copy: file for file in files if file.startswith("_") and (copy := copy_of(file)) is not None}
         if not manifests:
             continue
@@ -114,11 +114,13 @@ async def files_side(client: LedgerClient, name: StreamName, location: str) -> S
         last = await in_thread(-1, directory, partial(_manifest, name, directory, manifests[copies[-1]], copies[-1]))
         end = last.base + last.summary.records
         parts = tuple((manifests[copy], copy) for copy in copies)
-        return Side(directory, base_of(parts[0][0]), end, stream=name, manifests=parts, directory=directory)
+        return ComparedSide(directory, base_of(parts[0][0]), end, stream=name, manifests=parts, directory=directory)
     raise InvalidArgument(f"{location}: there are no files of stream {name}; name the place that it was exported to")
 
 
-async def verify(a: Side, b: Side, *, pace: Pace | None = None, progress: Progress = lambda _: None) -> VerifyReport:
+async def verify(
+    a: ComparedSide, b: ComparedSide, *, pace: Pace | None = None, progress: ProgressCallback = lambda _: None
+) -> VerifyReport:
     """Compare both sides from where both have records; the first difference ends it.
 
     Of two streams the ends must be the same, too; files may end before the stream does. Raises CorruptEntry for files
@@ -145,7 +147,7 @@ async def _compare(
     columns: tuple[str, ...],
     report: VerifyReport,
     pace: Pace,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> None:
     from buckram.streams.shared.row_compare import first_difference
 
@@ -160,7 +162,7 @@ async def _compare(
             assert there is not None
             offset = there.column("offset")[0].as_py()
             ends = ("no record", "a record") if a is None else ("a record", "no record")
-            report.difference = Difference(offset, "", *ends)
+            report.difference = RecordDifference(offset, "", *ends)
             return
         count = min(a.num_rows, b.num_rows)
         mine, other = a.slice(0, count), b.slice(0, count)
@@ -169,7 +171,7 @@ async def _compare(
             lower = min(batch.column("offset")[found.row].as_py() for batch in (mine, other))
             report.records += found.row
             report.next_offset = lower
-            report.difference = Difference(lower, found.column, found.a, found.b)
+            report.difference = RecordDifference(lower, found.column, found.a, found.b)
             return
         report.records += count
         report.next_offset = mine.column("offset")[-1].as_py() + 1
@@ -180,11 +182,11 @@ async def _compare(
         a, b = a.slice(count), b.slice(count)
 
 
-def _batches(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
+def _batches(side: ComparedSide, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
     return _from_files(side, first, end) if side.directory else _from_stream(side, first, end)
 
 
-async def _from_stream(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
+async def _from_stream(side: ComparedSide, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
     from buckram.streams.shared.history_rows import batch_rows
 
     assert side.client is not None
@@ -200,7 +202,7 @@ async def _from_stream(side: Side, first: int, end: int) -> AsyncGenerator[pa.Re
             yield batch_rows(batch)
 
 
-async def _from_files(side: Side, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
+async def _from_files(side: ComparedSide, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
     """Yield rows of the files; while those of a part are compared, a thread reads the next one."""
     loop, begun = asyncio.get_running_loop(), deque[tuple[int, asyncio.Future[list[Any]]]]()
     try:
@@ -225,7 +227,7 @@ async def _from_files(side: Side, first: int, end: int) -> AsyncGenerator[pa.Rec
             coming.add_done_callback(forget_error)
 
 
-async def _loads(side: Side, first: int, end: int) -> AsyncGenerator[tuple[int, Callable[[], list[Any]]], None]:
+async def _loads(side: ComparedSide, first: int, end: int) -> AsyncGenerator[tuple[int, Callable[[], list[Any]]], None]:
     """Yield what loads each part that has records from `first` to before `end`, with the id of its copy."""
     assert side.stream is not None
     for file, copy in side.manifests:
@@ -249,7 +251,7 @@ def _nothing(_: object) -> None:
 
 def _manifest(name: StreamName, directory: str, file: str, copy: int) -> Manifest:
     try:
-        return decode_manifest(file, Place(directory).read(file, copy))
+        return decode_manifest(file, FileLocation(directory).read(file, copy))
     except MalformedRecord as error:
         raise CorruptEntry(str(name), copy, 0, f"{error}, at {directory}") from None
 
@@ -259,11 +261,11 @@ def _part(name: StreamName, directory: str, manifest: Manifest, number: int) -> 
 
     part = manifest.parts[number]
     try:
-        table = part_rows(part, Place(directory).read(part.file, manifest.copy))
+        table = part_rows(part, FileLocation(directory).read(part.file, manifest.copy))
     except (MalformedBatch, NoSuchEntry) as error:
         raise CorruptEntry(str(name), manifest.copy, part.first_entry, f"{error}, at {directory}") from None
     found: list[Any] = [batch for batch in table.to_batches() if batch.num_rows]
     return found
 
 
-__all__ = ["Difference", "Side", "VerifyReport", "files_side", "stream_side", "verify"]
+__all__ = ["RecordDifference", "ComparedSide", "VerifyReport", "files_side", "stream_side", "verify"]

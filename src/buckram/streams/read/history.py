@@ -24,8 +24,8 @@ from buckram.core.streams.names import StreamId
 from buckram.core.streams.record_format import EntryHeader
 from buckram.errors import ConfigError, CorruptEntry, ForeignLedger, MalformedBatch, MalformedRecord, NoSuchEntry
 from buckram.extras import needs
-from buckram.streams.shared.owned import check_own_files, opened, told
-from buckram.streams.shared.places import Place, answer_of, forget_error, in_thread
+from buckram.streams.shared.owned import check_own_files, opened, report_foreign
+from buckram.streams.shared.places import FileLocation, answer_of, forget_error, in_thread
 from buckram.types import Entry, EntryId
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class SegmentFiles:
         location = place_of(segment).location
         check_own_files(stream, segment.ledger, location)
         self._name, self._segment = stream.name, segment
-        self._place = Place(location)
+        self._place = FileLocation(location)
         self._manifest: Manifest | None = None
         self._loaded: LoadedPart | None = None
 
@@ -250,7 +250,7 @@ async def _history(client: LedgerClient, stream: StreamId, segment: Segment) -> 
     try:
         reader = HistoryReader(stream, segment)
     except ForeignLedger as error:
-        raise await told(client, stream, error) from None
+        raise await report_foreign(client, stream, error) from None
     async with reader:
         yield reader
 

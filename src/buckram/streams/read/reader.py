@@ -21,7 +21,7 @@ from buckram.core.streams.names import StreamName
 from buckram.core.streams.record_format import NO_TXID
 from buckram.errors import HandleClosed, InvalidArgument, OffsetOutOfRange, OffsetTruncated
 from buckram.streams.read.locate import known_end, offset_at_time, offset_of_txid, readable_end
-from buckram.streams.read.source import Source
+from buckram.streams.read.source import StreamSource
 from buckram.streams.shared.metadata import HeadAt, StreamStore
 from buckram.types import Offset
 
@@ -91,7 +91,7 @@ class StreamReader(NotBlocking):
         self._client, self._streams, self._name, self._span = client, streams, name, span
         self._cursor = cursor
         self._on_open, self._on_closed = on_open, on_closed
-        self._source: Source | None = None
+        self._source: StreamSource | None = None
         self._records: list[Record] = []
         self._at = 0
         self._not_before = NO_TXID
@@ -245,7 +245,7 @@ class StreamReader(NotBlocking):
             return batch.between(first)
         return batch
 
-    async def _begin(self) -> Source:
+    async def _begin(self) -> StreamSource:
         span, name = self._span, self._name
         at = await self._streams.read(name)
         check_usable(self.stream, at.head)
@@ -261,7 +261,7 @@ class StreamReader(NotBlocking):
         if span.stop_time is not None:
             self._stop_time = microseconds(span.stop_time)
         self._delivered = start
-        return Source(
+        return StreamSource(
             self._client,
             self._streams,
             name,

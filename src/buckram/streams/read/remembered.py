@@ -11,7 +11,14 @@ from __future__ import annotations
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamId, StreamName
-from buckram.core.streams.positions import Mark, Present, Seen, Verdict, compare, same_history
+from buckram.core.streams.positions import (
+    PositionMark,
+    PositionVerdict,
+    PresentStream,
+    SeenRecord,
+    compare,
+    same_history,
+)
 from buckram.errors import NoSuchKey, NoSuchLedger
 from buckram.streams.read.history import open_segment
 from buckram.streams.read.locate import entry_of_offset
@@ -58,19 +65,19 @@ async def time_before(
 
 
 async def verdict_on(
-    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, end: Offset, mark: Mark
-) -> Verdict:
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, end: Offset, mark: PositionMark
+) -> PositionVerdict:
     """Compare a remembered position with a stream that is readable up to `end` now.
 
     SAME if no time is remembered. Raises as reading does.
     """
     now = history_now(client)
     if not mark.append_time or same_history(mark.epoch, mark.restore, now):
-        return Verdict.SAME
+        return PositionVerdict.SAME
     time = await time_before(client, streams, name, head, mark.offset) if mark.offset <= end else 0
-    before = Seen(time, "") if time else None
+    before = SeenRecord(time, "") if time else None
     return compare(
-        mark, Present(head.earliest, end, head.open_segment is not None, head.end, head.last_append, now, before)
+        mark, PresentStream(head.earliest, end, head.open_segment is not None, head.end, head.last_append, now, before)
     )
 
 

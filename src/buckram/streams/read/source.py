@@ -51,7 +51,7 @@ _Chunk: TypeAlias = Sequence[Entry | Batch | EntryHeader]
 """Entries of a ledger as they are, those of history decoded."""
 
 
-class Source:
+class StreamSource:
     """Returns batches in order. `position` is the next offset to return, `stop` where to end (exclusive), or None."""
 
     def __init__(

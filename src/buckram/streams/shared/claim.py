@@ -15,7 +15,7 @@ AppendClock = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class WriterClaim:
     """The stream that a writer opened and the epoch under which it may change the head.
 
     `uid` tells the stream from others of the same name, `nonce` this writer from others of the same epoch.

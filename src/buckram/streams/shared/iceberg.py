@@ -31,7 +31,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 from buckram.core.streams.history import copy_of
 from buckram.errors import CorruptEntry, NoSuchEntry, WriteFailed
 from buckram.streams.shared.history_rows import HISTORY_SCHEMA
-from buckram.streams.shared.places import TABLE, Place
+from buckram.streams.shared.places import TABLE, FileLocation
 from buckram.types import LedgerId
 
 _HINT = "version-hint.text"
@@ -125,7 +125,7 @@ class _PathCatalog(NoopCatalog):  # type: ignore[misc]  # pyiceberg is not follo
     def __init__(self, location: str) -> None:
         super().__init__("path")
         self._location = location
-        self._place = Place(f"{location}/metadata")
+        self._place = FileLocation(f"{location}/metadata")
         self._io = _PlaceIO(location.removesuffix(f"/{TABLE}"))
 
     def load(self) -> Table | None:
@@ -232,18 +232,18 @@ class _PlaceIO(FileIO):  # type: ignore[misc]
         place, file = self._split(location if isinstance(location, str) else location.location)
         place.delete(file)
 
-    def _split(self, location: str) -> tuple[Place, str]:
+    def _split(self, location: str) -> tuple[FileLocation, str]:
         directory, _, file = location.rpartition("/")
         if directory not in self._directories or file in ("", ".", ".."):
             why = (
                 f"the table at {self._directories[0]} names {location}, which is no file of it; nothing was done there"
             )
             raise CorruptEntry(location, -1, 0, why)
-        return Place(directory), file
+        return FileLocation(directory), file
 
 
 class _Input(InputFile):  # type: ignore[misc]
-    def __init__(self, location: str, place: Place, file: str) -> None:
+    def __init__(self, location: str, place: FileLocation, file: str) -> None:
         super().__init__(location)
         self._place, self._file = place, file
 
@@ -259,7 +259,7 @@ class _Input(InputFile):  # type: ignore[misc]
 
 
 class _Output(OutputFile):  # type: ignore[misc]
-    def __init__(self, location: str, place: Place, file: str) -> None:
+    def __init__(self, location: str, place: FileLocation, file: str) -> None:
         super().__init__(location)
         self._place, self._file = place, file
 

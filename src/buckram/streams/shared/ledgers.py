@@ -38,8 +38,8 @@ from buckram.errors import (
     WriteFailed,
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
-from buckram.streams.shared.owned import check_own_files, foreign, is_own, told
-from buckram.streams.shared.places import Place, in_thread
+from buckram.streams.shared.owned import check_own_files, foreign, is_own, report_foreign
+from buckram.streams.shared.places import FileLocation, in_thread
 from buckram.streams.shared.shares import forget, held, holders, release
 from buckram.types import CheckVersion, Create, Delete, LedgerId, LedgerMetadata
 
@@ -289,7 +289,7 @@ async def drop_ledger(client: LedgerClient, streams: StreamStore, stream: Stream
 
     async def judge(ledger: LedgerId, metadata: LedgerMetadata) -> None:
         if not (await is_own(streams.metadata, stream, ledger, metadata) or await held(streams, stream.uid, ledger)):
-            raise await told(client, stream, foreign(stream, ledger))
+            raise await report_foreign(client, stream, foreign(stream, ledger))
 
     try:
         await delete_ledger(client.services, ledger, force=True, judge=judge)
@@ -328,9 +328,9 @@ async def drop_files(client: LedgerClient, uid: str, place: str, copy: LedgerId)
     try:
         check_own_files(stream, copy, place)
     except ForeignLedger as error:
-        await told(client, stream, error)
+        await report_foreign(client, stream, error)
         return
-    await in_thread(copy, place, partial(Place(place).remove, copy))
+    await in_thread(copy, place, partial(FileLocation(place).remove, copy))
 
 
 async def drop_segment(client: LedgerClient, streams: StreamStore, uid: str, row: Segment) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from buckram.core.backoff import STREAM_HEAD
-from buckram.core.streams.changes import Step, check_step
+from buckram.core.streams.changes import HeadStep, check_step
 from buckram.core.streams.head import (
     PAGE_SEGMENTS,
     Head,
@@ -38,10 +38,10 @@ WITHIN_S = 10.0
 """Time for which an operation is retried while the metadata store is unavailable, seconds."""
 _CACHED_PAGES = 16
 
-Change = Callable[[Head], Step | None]
+Change = Callable[[Head], HeadStep | None]
 """Computes the new head from the present one; None if nothing is left to do. It must be a pure function, because it is
 called again with the newest head after every conflict and every lost reply."""
-Changes = Callable[[Sequence[Head]], Sequence[Step] | None]
+Changes = Callable[[Sequence[Head]], Sequence[HeadStep] | None]
 """The same for several streams: the new head of each, or None if nothing is left to do for any."""
 SegmentReached = Callable[[Segment], bool]
 """Predicate for a binary search: true for the wanted segment and all segments after it."""
@@ -153,7 +153,7 @@ class StreamStore:
         raised, that of the head is retried. After MetadataUnavailable the change may or may not have happened.
         """
 
-        def changes(heads: Sequence[Head]) -> Sequence[Step] | None:
+        def changes(heads: Sequence[Head]) -> Sequence[HeadStep] | None:
             step = change(heads[0])
             return None if step is None else (step,)
 

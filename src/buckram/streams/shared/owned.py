@@ -44,13 +44,13 @@ async def is_own(store: MetadataStore, stream: StreamId, ledger: LedgerId, metad
 async def check_own(client: LedgerClient, stream: StreamId, ledger: LedgerId, metadata: LedgerMetadata) -> None:
     """Raise ForeignLedger, and report it, unless the ledger is the stream's own."""
     if not await is_own(client.services.store, stream, ledger, metadata):
-        raise await told(client, stream, foreign(stream, ledger))
+        raise await report_foreign(client, stream, foreign(stream, ledger))
 
 
 def check_own_files(stream: StreamId, copy: LedgerId, directory: str) -> None:
     """Raise ForeignLedger unless a directory is that of the stream's history; `copy` is the id of the files.
 
-    A caller that has a client reports it (`told`).
+    A caller that has a client reports it (`report_foreign`).
     """
     if not is_directory_of(directory, stream):
         raise foreign(stream, copy, directory)
@@ -61,7 +61,7 @@ def foreign(stream: StreamId, ledger: LedgerId, location: str = "") -> ForeignLe
     return ForeignLedger(f"uid {stream.uid}" if stream.name is None else str(stream.name), ledger, location)
 
 
-async def told(client: LedgerClient, stream: StreamId, error: ForeignLedger) -> ForeignLedger:
+async def report_foreign(client: LedgerClient, stream: StreamId, error: ForeignLedger) -> ForeignLedger:
     """Report the error to the log, the metric, the audit trail and the notes that `buckram doctor` reads; returns it.
 
     The trail and the notes are for servers: a program that is held to grants may not write them.
@@ -102,4 +102,4 @@ async def _recovered(client: LedgerClient, stream: StreamId, ledger: LedgerId) -
     return await client.recover(ledger)
 
 
-__all__ = ["check_own", "check_own_files", "foreign", "is_own", "opened", "recovered", "told"]
+__all__ = ["check_own", "check_own_files", "foreign", "is_own", "opened", "recovered", "report_foreign"]

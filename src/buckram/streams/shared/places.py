@@ -30,7 +30,7 @@ WITHIN_S = 300.0
 """Deadline of one call, seconds, after which its location counts as away: no store needs so long for one part."""
 
 
-class Place:
+class FileLocation:
     """One directory at a location. Raises ReadFailed and WriteFailed, which name it, and ConfigError without fsspec.
 
     Methods take the id of the offloaded segment for what errors tell.
@@ -322,4 +322,4 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-__all__ = ["TABLE", "WITHIN_S", "Place", "answer_of", "away", "forget_error", "in_thread"]
+__all__ = ["TABLE", "WITHIN_S", "FileLocation", "answer_of", "away", "forget_error", "in_thread"]

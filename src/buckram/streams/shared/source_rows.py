@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from buckram.core.streams.imports import TIME_UNITS, Columns, SourceFile
 from buckram.errors import InvalidArgument, MalformedSource, ReadFailed
-from buckram.streams.shared.sources import Block, Source, blocks, line_number
+from buckram.streams.shared.sources import Block, ImportSource, blocks, line_number
 
 _BATCH_ROWS = 65_536
 Step: TypeAlias = Callable[[], pa.RecordBatch | None]
@@ -34,7 +34,7 @@ _SEEN = "\0"
 """A column that no object has: an explicit schema must have one, so that nothing else is inferred."""
 
 
-def ranges_of(source: Source, file: SourceFile, kind: str, range_bytes: int) -> int:
+def ranges_of(source: ImportSource, file: SourceFile, kind: str, range_bytes: int) -> int:
     """Return into how many ranges a file is cut; it depends on nothing but the file and `range_bytes`."""
     if kind != "parquet":
         return -(-file.size // range_bytes)
@@ -43,7 +43,7 @@ def ranges_of(source: Source, file: SourceFile, kind: str, range_bytes: int) -> 
 
 
 def steps_of(
-    source: Source, file: SourceFile, kind: str, columns: Columns, range_bytes: int, number: int
+    source: ImportSource, file: SourceFile, kind: str, columns: Columns, range_bytes: int, number: int
 ) -> Generator[Step, None, None]:
     """Yield what gives the rows of one range, step by step; the steps may be carried out at once, by several threads.
 
@@ -117,7 +117,7 @@ def _parquet_rows(parquet: Any, path: str, columns: Columns, range_bytes: int, n
 class _Lines:
     """Common base of the formats of lines. Threads parse blocks at the same time."""
 
-    def __init__(self, source: Source, file: SourceFile) -> None:
+    def __init__(self, source: ImportSource, file: SourceFile) -> None:
         self._source, self._file, self._path = source, file, source.path(file)
 
     def _numbers(self, block: Block) -> Callable[[int], int]:
@@ -138,7 +138,7 @@ class _Lines:
 class _Json(_Lines):
     """Lines that are JSON objects. Without a column for the value the line is the value."""
 
-    def __init__(self, source: Source, file: SourceFile, columns: Columns) -> None:
+    def __init__(self, source: ImportSource, file: SourceFile, columns: Columns) -> None:
         super().__init__(source, file)
         if columns.headers:
             raise InvalidArgument(f"{self._path}: --headers is for Parquet; lines of JSON have no column of that type")
@@ -204,7 +204,7 @@ class _Json(_Lines):
 class _Csv(_Lines):
     """Lines of CSV; the first line of a file has the names. Values have no newlines."""
 
-    def __init__(self, source: Source, file: SourceFile, opened: BinaryIO, columns: Columns) -> None:
+    def __init__(self, source: ImportSource, file: SourceFile, opened: BinaryIO, columns: Columns) -> None:
         super().__init__(source, file)
         self._columns, path = columns, self._path
         first = next(blocks(opened, path, 0, 1), None)

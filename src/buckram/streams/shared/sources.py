@@ -25,7 +25,7 @@ class Block(NamedTuple):
     data: bytes
 
 
-class Source:
+class ImportSource:
     """A file, or all files below a directory. Raises ConfigError without fsspec, ReadFailed if the place is away."""
 
     def __init__(self, url: str) -> None:
@@ -147,4 +147,4 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-__all__ = ["ENDINGS", "Block", "Source", "blocks", "line_number"]
+__all__ = ["ENDINGS", "Block", "ImportSource", "blocks", "line_number"]

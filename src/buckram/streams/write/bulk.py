@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.shared.opening import NotCopied
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.changes import MAX_BULK_SEGMENTS, LiveMoved, Step, check_publishable, published
+from buckram.core.streams.changes import MAX_BULK_SEGMENTS, HeadStep, LiveMoved, check_publishable, published
 from buckram.core.streams.codecs import codec_number
 from buckram.core.streams.head import Head, Summary, Transaction
 from buckram.core.streams.insertions import InsertedLedger, Insertion
@@ -444,7 +444,7 @@ async def _publish(
 
         def changes(
             heads: Sequence[Head], lives: Sequence[tuple[LedgerId, Summary] | None] = lives
-        ) -> list[Step] | None:
+        ) -> list[HeadStep] | None:
             return _steps(bulks, checked, heads, lives, seal_live=seal_live)
 
         try:
@@ -479,9 +479,9 @@ def _steps(
     lives: Sequence[tuple[LedgerId, Summary] | None],
     *,
     seal_live: bool,
-) -> list[Step] | None:
+) -> list[HeadStep] | None:
     """Return the next heads; None if the first stream has the step already."""
-    found: list[Step] = []
+    found: list[HeadStep] = []
     for bulk, ledgers, head, live in zip(bulks, checked, heads, lives, strict=True):
         _, _, query, place, new_epoch, was, targets, planned, history = bulk._step
         step = published(

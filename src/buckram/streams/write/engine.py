@@ -32,7 +32,7 @@ from buckram.errors import (
 )
 from buckram.runtime.net.tasks import TaskScope
 from buckram.streams.shared import records
-from buckram.streams.shared.claim import AppendClock, Claim
+from buckram.streams.shared.claim import AppendClock, WriterClaim
 from buckram.streams.write.append_queue import PendingAppend
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.inserting import answer_insertions
@@ -54,7 +54,7 @@ class StreamEngine:
 
     def __init__(
         self,
-        claim: Claim,
+        claim: WriterClaim,
         head: Head,
         policy: Policy,
         table: ProducerTable,

@@ -26,7 +26,7 @@ from buckram.errors import (
     VersionConflict,
     WriterLost,
 )
-from buckram.streams.shared.claim import Claim
+from buckram.streams.shared.claim import WriterClaim
 from buckram.streams.shared.ledgers import listing_op, read_intent
 from buckram.streams.write.roll import Roller
 from buckram.streams.write.sealing import WITHIN_S, finish
@@ -38,7 +38,7 @@ _PAUSE_S = 0.5
 """Pause before another attempt, seconds, if the metadata store is away or the writer could not do it now."""
 
 
-async def answer_insertions(claim: Claim, roller: Roller) -> None:
+async def answer_insertions(claim: WriterClaim, roller: Roller) -> None:
     """List the ledgers of bulk steps that ask for it, one step after the other, until the writer ends."""
     key, keys = claim.streams.layout.insertion(claim.uid), claim.streams.keys
     while True:
@@ -55,7 +55,7 @@ async def answer_insertions(claim: Claim, roller: Roller) -> None:
             await asyncio.sleep(_PAUSE_S)
 
 
-async def _answer(claim: Claim, roller: Roller, key: str, value: bytes, version: int) -> bool:
+async def _answer(claim: WriterClaim, roller: Roller, key: str, value: bytes, version: int) -> bool:
     """Insert what the key asks for, or delete it if that is never possible. False: not now."""
     try:
         wanted = decode_insertion(key, value)
@@ -78,7 +78,7 @@ async def _answer(claim: Claim, roller: Roller, key: str, value: bytes, version:
     return True
 
 
-async def _intents(claim: Claim, wanted: Insertion) -> list[Delete] | None:
+async def _intents(claim: WriterClaim, wanted: Insertion) -> list[Delete] | None:
     """Return the deletions of the ledgers' intents for the listing; None if one is not, or no longer, the step's."""
     found: list[Delete] = []
     for begin in range(0, len(wanted.ledgers), _READ_AT_ONCE):
@@ -92,7 +92,7 @@ async def _intents(claim: Claim, wanted: Insertion) -> list[Delete] | None:
 
 
 async def _insert(
-    claim: Claim,
+    claim: WriterClaim,
     roller: Roller,
     wanted: Insertion,
     ops: Sequence[KeyOp],
@@ -116,7 +116,7 @@ async def _insert(
 
 
 async def _listed(
-    claim: Claim, old: tuple[LedgerId, Summary] | None, wanted: Insertion | None, ops: Sequence[KeyOp]
+    claim: WriterClaim, old: tuple[LedgerId, Summary] | None, wanted: Insertion | None, ops: Sequence[KeyOp]
 ) -> Head:
     """Make the change of the head, without the step if there is none `wanted` or it cannot be published any more."""
     name, now = str(claim.name), claim.now()

@@ -20,7 +20,7 @@ from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.purposes import Act, Purpose, check_act, purpose_of
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed, StreamEnded, WriterLost
-from buckram.streams.shared.claim import AppendClock, Claim
+from buckram.streams.shared.claim import AppendClock, WriterClaim
 from buckram.streams.shared.ledgers import discard, is_stale, list_intents
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import load_producers, recover_segment
@@ -74,7 +74,7 @@ async def open_writer(
             present.lease_lost(reason)
 
     def closed(writer: StreamEngine) -> None:
-        leftover.gone(nonce)
+        leftover.deregister_unclosed(nonce)
         on_closed(writer)
 
     check_act(str(name), head, Act.WRITE, acting_for)
@@ -117,7 +117,7 @@ async def open_writer(
         opened.serve_insertions()
     if client.uri and not mirror_of:
         seal = partial(_seal_left, client.uri, name, head.uid, nonce, policy_of)
-        leftover.opened(nonce, opened, seal, what=f"stream {name}", later="the next writer or a janitor")
+        leftover.register_unclosed(nonce, opened, seal, what=f"stream {name}", later="the next writer or a janitor")
     return opened
 
 
@@ -157,16 +157,16 @@ async def _claim(
     me: Holder,
     mirror_of: str,
     acting_for: Purpose,
-) -> tuple[Claim, Head]:
+) -> tuple[WriterClaim, Head]:
     """Raise the epoch in the head, after which no older writer can change it. Returns the claim and the new head."""
     info = WriterInfo(me.name, me.nonce, me.since)
     head = await streams.change(name, lambda head: claimed(str(name), head, info, mirror_of, acting_for), uid=uid)
     if head.writer is None or head.writer.nonce != me.nonce:
         raise WriterLost(str(name), "another writer took it over while this one opened")
-    return Claim(client, streams, name, uid, head.epoch, me.nonce), head
+    return WriterClaim(client, streams, name, uid, head.epoch, me.nonce), head
 
 
-async def _unclaim(claim: Claim) -> None:
+async def _unclaim(claim: WriterClaim) -> None:
     """Remove this writer from the head after a failed opening.
 
     If the segment of the writer before is still open, the head keeps a writer, since the segment has to be recovered.
@@ -181,7 +181,7 @@ async def _unclaim(claim: Claim) -> None:
         )
 
 
-async def _seal(claim: Claim, head: Head) -> Head:
+async def _seal(claim: WriterClaim, head: Head) -> Head:
     """Fence and seal the segment that the writer before left open. Raises RecoveryFailed after half a minute."""
     segment = head.open_segment
     if segment is None:
@@ -202,7 +202,7 @@ async def _seal(claim: Claim, head: Head) -> Head:
     )
 
 
-async def _sweep(claim: Claim, head: Head) -> None:
+async def _sweep(claim: WriterClaim, head: Head) -> None:
     """Delete ledgers that earlier writers made and did not list. What fails is left to the janitor."""
     try:
         if head.garbage:

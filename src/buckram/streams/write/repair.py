@@ -14,7 +14,7 @@ from buckram.core.streams.head import Summary
 from buckram.core.streams.producers import ProducerTable
 from buckram.errors import MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed
 from buckram.runtime.net.retry import Attempt
-from buckram.streams.shared.claim import Claim
+from buckram.streams.shared.claim import WriterClaim
 from buckram.streams.shared.ledgers import discard
 from buckram.streams.shared.metadata import head_retries
 from buckram.streams.shared.recovery import load_producers, producers_of, recover_segment
@@ -51,7 +51,7 @@ async def retry_transient(attempt: Attempt[T], on_error: TroubleReport) -> T:
             await retries.wait(error)
 
 
-async def recover_broken(claim: Claim, failed: SegmentWriter, on_error: TroubleReport) -> Broken:
+async def recover_broken(claim: WriterClaim, failed: SegmentWriter, on_error: TroubleReport) -> Broken:
     """Close a broken segment's ledger by recovery and return what it holds.
 
     Raises WriterLost if another writer has the stream, otherwise the error that prevented recovery for a minute.
@@ -61,7 +61,7 @@ async def recover_broken(claim: Claim, failed: SegmentWriter, on_error: TroubleR
     return await retry_transient(lambda: _examine(claim, failed), on_error)
 
 
-async def _examine(claim: Claim, failed: SegmentWriter) -> Broken:
+async def _examine(claim: WriterClaim, failed: SegmentWriter) -> Broken:
     """Recover the segment if it is listed. Otherwise none of its records was acknowledged, and it is discarded."""
     ledger = failed.ledger.ledger_id
     at = await claim.streams.read(claim.name)

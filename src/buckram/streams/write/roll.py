@@ -30,7 +30,7 @@ from buckram.errors import (
 )
 from buckram.runtime.net.retry import Retries
 from buckram.runtime.net.tasks import TaskScope
-from buckram.streams.shared.claim import Claim
+from buckram.streams.shared.claim import WriterClaim
 from buckram.streams.shared.ledgers import discard, make_ledger
 from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.repair import recover_broken, retry_transient
@@ -82,7 +82,7 @@ begun; returns the one to go on with, which may be the present one if that is in
 class Roller:
     """Begins, ends and replaces the segments of one writer. Call `begin` once, then `entry_sent` after each entry."""
 
-    def __init__(self, claim: Claim, policy: Policy, scope: TaskScope, events: RollerEvents) -> None:
+    def __init__(self, claim: WriterClaim, policy: Policy, scope: TaskScope, events: RollerEvents) -> None:
         self._claim, self._policy, self._scope, self._events = claim, policy, scope, events
         self._loop = asyncio.get_running_loop()
         self._prepared: SegmentWriter | None = None

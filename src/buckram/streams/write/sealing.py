@@ -22,7 +22,7 @@ from buckram.errors import (
     WriterFailed,
     WriterLost,
 )
-from buckram.streams.shared.claim import Claim
+from buckram.streams.shared.claim import WriterClaim
 from buckram.streams.shared.ledgers import let_go, listing_op
 from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.segment import SegmentWriter
@@ -49,7 +49,7 @@ async def finish(segment: SegmentWriter) -> Summary:
             await retries.wait(error)
 
 
-async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: SegmentWriter) -> None:
+async def list_segment(claim: WriterClaim, old: tuple[int, Summary] | None, fresh: SegmentWriter) -> None:
     """Seal `old`, list the new ledger and delete its intent, in one compare-and-set of the head.
 
     Raises WriterLost if another writer has the stream, and WriterFailed if the new ledger's intent is gone.
@@ -69,7 +69,7 @@ async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: Seg
         ) from error
 
 
-async def sweep_garbage(claim: Claim, head: Head) -> None:
+async def sweep_garbage(claim: WriterClaim, head: Head) -> None:
     """Delete ledgers that left the list without records. What fails is left to the next writer or the janitor."""
     done = head.garbage[:_SWEPT_AT_ONCE]
     with suppress(MetadataUnavailable, RecoveryFailed):

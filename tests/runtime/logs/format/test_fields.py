@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from buckram.runtime.logs.format.fields import LONGEST, NAMES, fields, places
+from buckram.runtime.logs.format.fields import LONGEST_VALUE, NAMES, fields, places
 
 SOURCES = Path(__file__).parents[4] / "src" / "buckram"
 TEXT = re.compile(r'"([^"\n]*%[sd][^"\n]*)"')
@@ -27,7 +27,7 @@ def test_other_values_are_none() -> None:
 
 def test_the_first_of_two_counts_and_long_ones_are_cut() -> None:
     assert fields("bookie %s takes the place of bookie %s", ("new", "old")) == {"bookie": "new"}
-    assert fields("bookie %s", ("x" * 1000,)) == {"bookie": "x" * LONGEST}
+    assert fields("bookie %s", ("x" * 1000,)) == {"bookie": "x" * LONGEST_VALUE}
 
 
 def test_the_program_has_such_lines() -> None:

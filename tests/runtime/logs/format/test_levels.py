@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buckram.errors import ConfigError
-from buckram.runtime.logs.format.levels import LONGEST, parse_levels
+from buckram.runtime.logs.format.levels import LONGEST_LEVELS, parse_levels
 
 
 def test_one_level_for_all_and_others_for_rooms() -> None:
@@ -31,5 +31,5 @@ def test_others_are_refused(text: str) -> None:
 
 
 def test_a_long_text_is_refused() -> None:
-    with pytest.raises(ConfigError, match=str(LONGEST)):
+    with pytest.raises(ConfigError, match=str(LONGEST_LEVELS)):
         parse_levels("info " + " ".join(f"a{n}=debug" for n in range(100)))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 NAMES = ("ledger", "bookie", "namespace", "stream", "machine", "job", "auditor", "replicator", "task")
-LONGEST = 200
+LONGEST_VALUE = 200
 """Characters of a field's value."""
 _VALUE = re.compile(r"%(?:%|(?P<kind>[-#0 +]*\d*(?:\.\d+)?[a-zA-Z]))")
 _WORD = re.compile(rf"\b({'|'.join(NAMES)}) $", re.IGNORECASE)
@@ -40,5 +40,5 @@ def fields(template: str, values: object) -> dict[str, int | str]:
     for name, place in places(template):
         if place < len(values):
             value = values[place]
-            found[name] = value if type(value) is int else str(value)[:LONGEST]
+            found[name] = value if type(value) is int else str(value)[:LONGEST_VALUE]
     return found

@@ -9,7 +9,7 @@ from buckram.errors import ConfigError
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """Numbers of the levels, as in Python's logging."""
-LONGEST = 400
+LONGEST_LEVELS = 400
 _ROOM = re.compile(r"[A-Za-z_][\w.]{0,99}")
 
 
@@ -32,7 +32,7 @@ def parse_levels(text: str, what: str = "level") -> Levels:
     words = text.replace(",", " ").split()
     base: int | None = None
     rooms: dict[str, int] = {}
-    for word in words if len(text) <= LONGEST else ():
+    for word in words if len(text) <= LONGEST_LEVELS else ():
         room, equals, name = word.rpartition("=")
         level = LEVELS.get(name.lower())
         if level is None or bool(equals) != bool(_ROOM.fullmatch(room)) or (not equals and base is not None):
@@ -49,5 +49,5 @@ def parse_levels(text: str, what: str = "level") -> Levels:
 def _needs(what: str, text: str) -> str:
     return (
         f"{what} = {text[:60]!r}: needs one of {', '.join(LEVELS)}, and after it perhaps LOGGER=LEVEL, "
-        f"for example `info buckram.net=debug` (at most {LONGEST} characters)"
+        f"for example `info buckram.net=debug` (at most {LONGEST_LEVELS} characters)"
     )

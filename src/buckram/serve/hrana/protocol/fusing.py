@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buckram.core.sql.statements import Kind, Statement
+from buckram.core.sql.statements import ClassifiedStatement, Kind
 from buckram.serve.hrana.protocol.requests import Condition, Step
 
 
-def fusible(steps: Sequence[Step], statements: Sequence[Statement]) -> bool:
+def fusible(steps: Sequence[Step], statements: Sequence[ClassifiedStatement]) -> bool:
     """Return whether the steps are one transaction whose statements run all or none. `statements` are those of the
     steps.
     """

@@ -129,7 +129,7 @@ Request: TypeAlias = Close | Execute | Batch | Script | Describe | StoreSql | Cl
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class PipelineRequest:
     baton: str | None
     requests: tuple[Request, ...]
 
@@ -140,12 +140,12 @@ class CursorRequest:
     batch: Batch
 
 
-def parse_pipeline(raw: Any, sizes: Sizes = SIZES) -> Pipeline:
+def parse_pipeline(raw: Any, sizes: Sizes = SIZES) -> PipelineRequest:
     """The body of v2/pipeline and v3/pipeline."""
     body = _object(raw, "the body")
     requests = _list(body.get("requests"), "requests", sizes.requests, "requests")
     found = (parse_request(one, f"requests[{at}]", sizes) for at, one in enumerate(requests))
-    return Pipeline(_baton(body), tuple(found))
+    return PipelineRequest(_baton(body), tuple(found))
 
 
 def parse_cursor(raw: Any, sizes: Sizes = SIZES) -> CursorRequest:
@@ -293,7 +293,7 @@ __all__ = [
     "Describe",
     "Execute",
     "GetAutocommit",
-    "Pipeline",
+    "PipelineRequest",
     "Request",
     "Script",
     "Sizes",
