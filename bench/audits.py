@@ -19,10 +19,10 @@ from bench.machines import helpers
 from buckram.core.ledgers.metadata import closed, created
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import NoSuchKey
-from buckram.healing.board import HealingStatusStore
-from buckram.metadata.layout import Layout
-from buckram.metadata.store import TreeStore
-from buckram.metadata.underreplication import Underreplication
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.metadata.tree.layout import Layout
+from buckram.metadata.tree.store import TreeStore
 from buckram.seams import MetadataStore
 from buckram.types import Create, KeyOp
 

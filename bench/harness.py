@@ -20,7 +20,7 @@ from bench.machines import bookie_place, helpers, zookeeper
 from buckram import Client, connect
 from buckram.launch.processes import BookieProcess, stop_all
 from buckram.metadata.uri import open_store
-from buckram.runtime.net.loop import loop_factory
+from buckram.runtime.process.process_setup import loop_factory
 
 DATA_VARIABLE = "BENCH_DIR"
 

@@ -28,8 +28,8 @@ from buckram import connect
 from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.core.healing.needs import members_of
-from buckram.healing.board import HealingStatusStore
-from buckram.metadata.underreplication import Underreplication
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.underreplication import Underreplication
 from buckram.metadata.uri import open_store
 from buckram.seams import MetadataStore
 from buckram.types import BookieId

@@ -19,14 +19,14 @@ from bench.harness import Bench, inside
 from bench.healing import plain_copy
 from bench.machine import cpu_seconds
 from buckram import Client
-from buckram.core.streams.imports import Columns
+from buckram.core.streams.external.imports import Columns
 from buckram.core.streams.names import StreamName
-from buckram.streams.maintain.export import export_stream, plan_export
+from buckram.streams.maintain.history import iceberg  # noqa: F401 - loaded before the clock runs
+from buckram.streams.maintain.history.export import export_stream, plan_export
+from buckram.streams.maintain.history.verify import files_side, stream_side, verify
+from buckram.streams.maintain.import_sources import ImportSource
 from buckram.streams.maintain.imports import import_files, plan_import
 from buckram.streams.maintain.offload import offload_planned, plan_offload
-from buckram.streams.maintain.verify import files_side, stream_side, verify
-from buckram.streams.shared import iceberg  # noqa: F401 - loaded before the clock runs
-from buckram.streams.shared.sources import ImportSource
 
 Figures = dict[str, Any]
 MIB = 1024 * 1024

@@ -23,7 +23,7 @@ from bench.harness import Bench, cluster, data_root
 from bench.java.sides import ApacheSide
 from bench.machine import drop_caches
 from bench.machines import zookeeper
-from buckram.metadata.tenants import TenantStore
+from buckram.metadata.records.tenants import TenantStore
 from buckram.metadata.uri import open_store
 
 RATE = 1000

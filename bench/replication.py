@@ -13,7 +13,7 @@ from buckram.core.streams.names import StreamName
 from buckram.replication.sides import Side, side_of
 from buckram.replication.stream_copy import StreamCopy
 from buckram.runtime.net.pace import Pace
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 
 Figures = dict[str, Any]
 MIB = 1024 * 1024

@@ -27,7 +27,7 @@ from bench.machines import helpers
 from bench.rates import Call, rate
 from bench.served import Connection, connections, served
 from buckram import connect
-from buckram.runtime.net.loop import loop_factory
+from buckram.runtime.process.process_setup import loop_factory
 
 Figures = dict[str, Any]
 VERSION = "v8.36.0"

@@ -16,11 +16,11 @@ from typing import Any
 from bench.harness import Bench, cluster, data_root
 from bench.machine import Watch, cpu_seconds
 from bench.machines import LOOPBACK, apart, bookie_place, helpers
-from buckram.metadata.security import SecurityStore
-from buckram.metadata.tenants import TenantStore
+from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.records.tenants import TenantStore
 from buckram.metadata.uri import open_store
-from buckram.runtime.net.authority import Authority
-from buckram.runtime.net.logins import TOKEN_VARIABLE, secured_by
+from buckram.runtime.net.security.certificate_authority import Authority
+from buckram.runtime.net.security.logins import TOKEN_VARIABLE, secured_by
 from buckram.runtime.net.tcp import TcpNetwork
 
 KEYS = 300

@@ -35,7 +35,7 @@ def run() -> Figures:
 def main() -> None:
     uri, folder, port = sys.argv[1:]
     from buckram.spark import local_session
-    from buckram.spark.files import settings
+    from buckram.spark.relay.hadoop_settings import settings
 
     root = f"webhdfs://127.0.0.1:{port}"
     fewer = settings(f"{root}/", fewer_requests=True)

@@ -39,7 +39,7 @@ def run() -> Figures:
 def main() -> None:
     uri, folder, port = sys.argv[1:]
     from buckram.spark import local_session
-    from buckram.spark.files import settings
+    from buckram.spark.relay.hadoop_settings import settings
 
     root = f"webhdfs://127.0.0.1:{port}"
     spark = local_session("bench", memory="3g", settings=settings(f"{root}/"))

@@ -13,11 +13,11 @@ from typing import Any
 
 from bench.harness import inside
 from buckram import BufferFull, Client, Namespace
-from buckram.cli.load import every
-from buckram.core.streams.changes import check_head
-from buckram.core.streams.head import PAGE_SEGMENTS, Page, Segment, Summary, encode_head, encode_page
+from buckram.cli.bench.load import every
+from buckram.core.streams.metadata.changes import check_head
+from buckram.core.streams.metadata.head import PAGE_SEGMENTS, Page, Segment, Summary, encode_head, encode_page
 from buckram.core.streams.names import stream_name
-from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
+from buckram.core.streams.records.record_format import NO_SNAPSHOT, NO_TXID
 from buckram.types import Create, KeyOp, SetValue
 
 Figures = dict[str, Any]

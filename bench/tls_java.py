@@ -21,7 +21,7 @@ from bench.java.loads import Loaders
 from bench.java.runs import OUTSTANDING
 from bench.java.sides import OURS, ApacheSide, OurSide, Side
 from bench.machines import LOOPBACK, bookie_place, helpers, zookeeper
-from buckram.runtime.net.authority import Authority
+from buckram.runtime.net.security.certificate_authority import Authority
 
 SECONDS = float(os.environ.get("BENCH_SECONDS", "15"))
 TURNS = 3

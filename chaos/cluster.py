@@ -13,7 +13,7 @@ from pathlib import Path
 from buckram.addresses import join
 from buckram.metadata.default import VARIABLE as METADATA
 from buckram.runtime.disk.faulty import DiskFaults
-from buckram.runtime.net.clock import OFFSET_VARIABLE
+from buckram.runtime.process.clock import OFFSET_VARIABLE
 from chaos.actors.bank import REPLICA_PORT
 from chaos.history import read_own
 from chaos.network import CONTROL, FIRST_ACTOR, FIRST_BOOKIE, FIRST_HEALER, FIRST_SERVER, Network

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from buckram.cluster import Client, connect
 from buckram.errors import BuckramError
-from buckram.healing.periodic_checks import COPIES
-from buckram.metadata.underreplication import Underreplication
+from buckram.healing.auditing.periodic_checks import COPIES
+from buckram.metadata.records.underreplication import Underreplication
 from buckram.types import LedgerId
 from chaos.cluster import Cluster
 from chaos.faults import Faults

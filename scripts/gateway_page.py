@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from buckram.serve.gateway.cluster_pages import ClusterPages
+from buckram.serve.gateway.administration.cluster_pages import ClusterPages
+from buckram.serve.gateway.administration.maintenance_pages import MaintenancePages
+from buckram.serve.gateway.administration.namespace_pages import NamespacePages
+from buckram.serve.gateway.administration.security_pages import SecurityPages
+from buckram.serve.gateway.administration.session_pages import SessionPages
 from buckram.serve.gateway.database_pages import DatabasePages
 from buckram.serve.gateway.hrana_pages import HranaPages
-from buckram.serve.gateway.job_pages import JobPages
-from buckram.serve.gateway.ledger_pages import LedgerPages
-from buckram.serve.gateway.limits import GatewayLimits
-from buckram.serve.gateway.maintenance_pages import MaintenancePages
-from buckram.serve.gateway.namespace_pages import NamespacePages
-from buckram.serve.gateway.object_pages import ObjectPages
+from buckram.serve.gateway.objects.object_pages import ObjectPages
 from buckram.serve.gateway.openapi import needed
-from buckram.serve.gateway.operations import Operation, OperationGroup
-from buckram.serve.gateway.record_pages import RecordPages
-from buckram.serve.gateway.security_pages import SecurityPages
-from buckram.serve.gateway.session_pages import SessionPages
-from buckram.serve.gateway.stream_pages import StreamPages
+from buckram.serve.gateway.shared.job_pages import JobPages
+from buckram.serve.gateway.shared.limits import GatewayLimits
+from buckram.serve.gateway.shared.operations import Operation, OperationGroup
+from buckram.serve.gateway.streams.ledger_pages import LedgerPages
+from buckram.serve.gateway.streams.record_pages import RecordPages
+from buckram.serve.gateway.streams.stream_pages import StreamPages
 
 _NO: Any = None
 """Placeholder for arguments that a part needs only when it answers a request."""

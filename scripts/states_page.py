@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
+from buckram.core.health.state_table import TABLE
 from buckram.core.health.states import Severity, State
-from buckram.core.health.table import TABLE
 
 BY_HAND = "<!-- by hand from here to the next heading -->\n"
 LASTING = {Severity.ERROR: "2m", Severity.WARNING: "10m"}

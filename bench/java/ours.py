@@ -20,11 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 from buckram import Client, connect
-from buckram.cli.load import Tally, WriteLoad, write
+from buckram.cli.bench.load import Tally, WriteLoad, write
 from buckram.config import ClientConfig
-from buckram.runtime.net.loop import loop_factory
-from buckram.runtime.net.runtime import production_runtime
 from buckram.runtime.net.tcp import TcpNetwork
+from buckram.runtime.process.process_setup import loop_factory
+from buckram.runtime.production import production_runtime
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
 """Percentiles of the latency plot; the same as in Load.java."""

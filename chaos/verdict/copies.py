@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from buckram.client.maintain.audit import ReplicaAuditor
+from buckram.client.maintain.replica_audit import ReplicaAuditor
 from buckram.cluster import Client
 from buckram.core.ledgers.answers import Positive
-from buckram.core.ledgers.audit import Piece, PieceReport, plan_pieces
+from buckram.core.ledgers.replica_audit import Piece, PieceReport, plan_pieces
 from buckram.errors import NoSuchLedger
 from buckram.types import LedgerId, LedgerMetadata
 from chaos.actors.stage import MARK

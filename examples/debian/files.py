@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from buckram import connect
-from buckram.cli.secure_directory import SecureDirectory
-from buckram.spark.checkpoints import Checkpoint, describe
-from buckram.spark.files import OF_ENVIRONMENT, settings
-from buckram.spark.trust_store import write_trust_store
+from buckram.cli.up.security_files import SecureDirectory
+from buckram.spark.checkpoints.contents import Checkpoint, describe
+from buckram.spark.relay.hadoop_settings import OF_ENVIRONMENT, settings
+from buckram.spark.relay.trust_store import write_trust_store
 from examples.debian.load import NAMESPACE
 
 CHECKPOINTS = "checkpoints"

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from buckram.healing.depending import ledgers_naming
+from buckram.healing.operations.dependency_check import ledgers_naming
 from buckram.healing.overview import overview
 from buckram.metadata.uri import open_store
 from buckram.types import BookieId

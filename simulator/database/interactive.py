@@ -7,8 +7,8 @@ from typing import Any
 
 from buckram.core.db.sql import SqlResult
 from buckram.errors import BuckramError, CommitUnknown
+from buckram.state.db.commits.transactions import OpenTransaction
 from buckram.state.db.database import Database
-from buckram.state.db.transactions import OpenTransaction
 from simulator.database.asking import Asking
 from simulator.database.rules import Attempt
 from simulator.engine.checkers.serializability import Append, Read

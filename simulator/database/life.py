@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from buckram.cluster import Client
-from buckram.state.db.logs import PROPERTIES
+from buckram.state.db.commits.database_log import PROPERTIES
 from simulator.database.clients import ClientActor
 from simulator.database.ending import Ending
 from simulator.database.forking import ForkActor

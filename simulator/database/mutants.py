@@ -11,11 +11,11 @@ from simulator.engine.edits import edited
 from simulator.engine.hunting import Kill, first_caught, report_kills
 from simulator.engine.planting import Patches
 
-_EXECUTION = "buckram.state.db.execution:Execution"
-_STATE = "buckram.state.db.state:DatabaseState"
+_EXECUTION = "buckram.state.db.table_engine.execution:Execution"
+_STATE = "buckram.state.db.commits.state_machine:DatabaseState"
 _SENT = "outcome = await self._send(leader, own, parts)"
 _WRITTEN_TWICE = (
-    "buckram.state.db.committing:Committing._append",
+    "buckram.state.db.commits.committing:Committing._append",
     _SENT,
     f"parts = [*parts]\n        {_SENT}\n        await self._send(leader, own, parts[-1:])",
 )
@@ -47,13 +47,13 @@ MUTANTS: dict[str, Mutant] = {
             "commit-before-acknowledgement",
             "D1",
             "a transaction is committed in the files when its group is sent",
-            edited(("buckram.state.db.engine:Engine.ask_for_commit", "pending.decided.wait()", "pass")),
+            edited(("buckram.state.db.table_engine.engine:Engine.ask_for_commit", "pending.decided.wait()", "pass")),
         ),
         Mutant(
             "two-leaders",
             "D3, D5, log",
             "bookies acknowledge what a leader writes after the next one has fenced it",
-            edited(("buckram.bookie.service.adds:AddPath._decide", "record.fenced", "False")),
+            edited(("buckram.bookie.service.entries.adds:AddPath._decide", "record.fenced", "False")),
             200,
             faults=("expire a replica", "pause a replica", "expire a replica"),
         ),
@@ -82,7 +82,7 @@ MUTANTS: dict[str, Mutant] = {
             "the row and the header of a snapshot name the offset after that of its state",
             edited(
                 (
-                    "buckram.state.machine.snapshotting:Snapshotter.take",
+                    "buckram.state.machine.snapshotter:Snapshotter.take",
                     "fold.header()",
                     "fold.header()._replace(offset=fold.applied + 1)",
                 )
@@ -93,7 +93,7 @@ MUTANTS: dict[str, Mutant] = {
             "snapshot-without-its-newest-frames",
             "D3",
             "a snapshot takes its pages from the database file alone",
-            edited(("buckram.state.db.wal_files:WalFiles.image", "else dict(self._frames)", "else {}")),
+            edited(("buckram.state.db.table_engine.wal_files:WalFiles.image", "else dict(self._frames)", "else {}")),
             80,
         ),
         Mutant(
@@ -131,7 +131,7 @@ MUTANTS: dict[str, Mutant] = {
             "of frames that take the place of others that were rolled back, the first ones count",
             edited(
                 (
-                    "buckram.state.db.capture:CaptureVfs.writes",
+                    "buckram.state.db.table_engine.capture_vfs:CaptureVfs.writes",
                     "self._contents[frame] = bytes(data)",
                     "self._contents.setdefault(frame, bytes(data))",
                 )
@@ -170,7 +170,7 @@ MUTANTS: dict[str, Mutant] = {
             "repetition-is-executed-again",
             "D6",
             "a call is executed although its token was used",
-            edited(("buckram.state.db.writer:WriteQueue._repeated", "if counts is None:", "if True:")),
+            edited(("buckram.state.db.commits.write_queue:WriteQueue._repeated", "if counts is None:", "if True:")),
             200,
         ),
         Mutant(
@@ -179,7 +179,7 @@ MUTANTS: dict[str, Mutant] = {
             "a transaction of several calls is committed although its token was used",
             edited(
                 (
-                    "buckram.state.db.transactions:OpenTransaction.commit",
+                    "buckram.state.db.commits.transactions:OpenTransaction.commit",
                     "self._committing.counts(receipt.token) if receipt is not None else None",
                     "None",
                 )
@@ -221,7 +221,7 @@ MUTANTS: dict[str, Mutant] = {
             "pages-beyond-the-end",
             "D3",
             "the digest keeps pages that a transaction cut off",
-            edited(("buckram.state.db.engine:Engine.without_removed", "self.files.size + 1", "size + 1")),
+            edited(("buckram.state.db.table_engine.engine:Engine.without_removed", "self.files.size + 1", "size + 1")),
             200,
         ),
     )

@@ -1,7 +1,8 @@
 """Reference: an independent fold of a database's log into pages, with the facts of groups and tokens.
 
-It knows the bytes of records and groups, and nothing of `state/db/state.py`, `state/db/engine.py` or
-`core/db/outcomes.py`, whose bugs it must find. Not here: comparing replicas with it (`rules.py`).
+It knows the bytes of records and groups, and nothing of `state/db/commits/state_machine.py`,
+`state/db/table_engine/engine.py` or `core/db/outcomes.py`, whose bugs it must find. Not here: comparing replicas with
+it (`rules.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from buckram.core.db.group import PART, Group, decode_group
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.machine import records
 from buckram.core.machine.records import CommandRecord
-from buckram.core.streams.codecs import Codec
+from buckram.core.streams.records.codecs import Codec
 
 _PART_HEAD = 26
 Pages = dict[int, bytes]

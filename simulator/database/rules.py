@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from buckram.state.db.engine import Engine
+from buckram.state.db.table_engine.engine import Engine
 from simulator.database.reference import Reference
 from simulator.engine.checkers.linearizability import UNKNOWN, Call, Undecided, not_linearizable, register_step
 from simulator.engine.checkers.serializability import Append, Outcome, Read, Transaction, not_serializable

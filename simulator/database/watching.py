@@ -14,11 +14,12 @@ from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.errors import BuckramError, HandleClosed, ReplicaStopped
-from buckram.state.db import committing, execution, wal_files
-from buckram.state.db.engine import Engine
-from buckram.state.db.execution import Execution
-from buckram.state.db.state import DatabaseState
-from buckram.state.db.writer import WriteQueue
+from buckram.state.db.commits import committing
+from buckram.state.db.commits.state_machine import DatabaseState
+from buckram.state.db.commits.write_queue import WriteQueue
+from buckram.state.db.table_engine import execution, wal_files
+from buckram.state.db.table_engine.engine import Engine
+from buckram.state.db.table_engine.execution import Execution
 from buckram.state.machine.leader import Leader
 from buckram.state.machine.replica import Replica
 from simulator.database.plan import DatabasePlan

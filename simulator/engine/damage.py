@@ -12,9 +12,9 @@ import random
 from itertools import pairwise
 
 from buckram.bookie.storage import superblock
+from buckram.bookie.storage.log.tail_page import NAME as TAIL
+from buckram.bookie.storage.log.tail_page import read_mark
 from buckram.bookie.storage.superblock import Superblock
-from buckram.bookie.storage.tail_page import NAME as TAIL
-from buckram.bookie.storage.tail_page import read_mark
 from buckram.core.storage.segment_format import (
     BLOCK_HEADER,
     MAGIC,

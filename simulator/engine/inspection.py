@@ -14,7 +14,7 @@ from buckram.bookie.storage.read_results import Outcome
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.superblock import NAME as SUPERBLOCK
 from buckram.runtime.disk.memory import MemoryDisk
-from buckram.runtime.net.stats import NullStats
+from buckram.runtime.process.stats import NullStats
 from buckram.types import BookieId, EntryId, LedgerId
 from simulator.engine.pace import Pace
 

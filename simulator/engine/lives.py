@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from buckram.errors import InvariantViolation
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from simulator.engine.checkers.report import Violation
 from simulator.engine.loop import Crashed
 from simulator.engine.world import World

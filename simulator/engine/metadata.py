@@ -3,7 +3,7 @@
 `MetadataFaults` has the faults of any metadata store, `MetadataServer` is a store in memory (one per life), `SimKeys`
 is the session of one process. A request that was sent is carried out even if its process is paused or dead by then.
 
-Not here: ZooKeeper (`zookeeper.py`, `zk_server.py`), which keys belong to ledgers (`buckram/metadata/layout.py`).
+Not here: ZooKeeper (`zookeeper.py`, `zk_server.py`), which keys belong to ledgers (`buckram/metadata/tree/layout.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from buckram.errors import MetadataUnavailable
-from buckram.metadata.memory import MemoryTree, _Node
+from buckram.metadata.tree.memory import MemoryTree, _Node
 from buckram.seams import Notify
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
 from simulator.engine.loop import Process

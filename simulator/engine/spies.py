@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from buckram.bookie.service.admission import Admission, Verdict
-from buckram.bookie.storage.compaction_output import Output, Sources
-from buckram.bookie.storage.growth import Growth
+from buckram.bookie.service.entries.admission import Admission, Verdict
 from buckram.bookie.storage.log_scan import Scanned
-from buckram.bookie.storage.maintenance import Maintenance
 from buckram.bookie.storage.opening import Opening
-from buckram.bookie.storage.segments import Segment
+from buckram.bookie.storage.segments.segments import Segment
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock import SegmentEntry
+from buckram.bookie.storage.upkeep.compaction_output import Output, Sources
+from buckram.bookie.storage.upkeep.growth import Growth
+from buckram.bookie.storage.upkeep.maintenance import Maintenance
 from buckram.client.maintain.repair import _Repair
-from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.types import BookieId, Buffer, EntryId, LedgerId, LedgerMetadata
 from simulator.engine.disk import SimDisk

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
-from buckram.metadata.layout import ClusterLayout, Layout
-from buckram.metadata.store import TreeStore
-from buckram.metadata.zookeeper.paths import MANAGERS, ApacheLayout
+from buckram.metadata.tree.layout import ClusterLayout, Layout
+from buckram.metadata.tree.store import TreeStore
+from buckram.metadata.zookeeper.ledger_managers import MANAGERS, ApacheLayout
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from simulator.engine.loop import Process
 from simulator.engine.metadata import MetadataFaults, MetadataServer, SimKeys

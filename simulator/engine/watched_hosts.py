@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import combinations, permutations
 from typing import Any
 
-from buckram.client.shared.bookies import BookieWatcher
+from buckram.client.cluster.bookies import BookieWatcher
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.choose import Candidate, Chosen, slow_ones
 from buckram.types import BookieId

@@ -22,14 +22,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import ConnectionGate
+from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.bookie.storage.store import Store
 from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.core.placement.topology import HOST_PROPERTY, LOCATION_PROPERTY
 from buckram.errors import BuckramError
-from buckram.metadata.store import TreeStore
-from buckram.runtime.net.stats import NullStats
+from buckram.metadata.tree.store import TreeStore
+from buckram.runtime.process.stats import NullStats
 from buckram.seams import Network, Runtime
 from buckram.types import BookieId, EntryId, LedgerId
 from simulator.engine.checkers.introductions import Introductions

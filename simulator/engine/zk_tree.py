@@ -21,7 +21,7 @@ from buckram.errors import (
     NoSuchKey,
     VersionConflict,
 )
-from buckram.metadata.keys import split
+from buckram.metadata.tree.key_grammar import split
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkStat
 from buckram.metadata.zookeeper.watches import Change
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue

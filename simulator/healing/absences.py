@@ -2,7 +2,7 @@
 
 Each fault steers a life to one such situation: a member that its writer alone does not reach, one that stands still
 while a ledger is closed, one that is away twice before anybody could look at it. Not here: the notes and looks that
-make up for it (`healing/first_checks.py`), and the judging (`ending.py`).
+make up for it (`healing/auditing/absence_checks.py`), and the judging (`ending.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from buckram.core.healing.wishes import NOTHING, OperatorRequest, parse_wish
+from buckram.core.healing.operator_requests import NOTHING, OperatorRequest, parse_wish
 from buckram.types import BookieId, KeyValue, LedgerId
 from simulator.engine.checkers.facts import write_sets
 from simulator.healing.marks import UNDER_WAY_S

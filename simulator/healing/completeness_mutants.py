@@ -10,15 +10,15 @@ from simulator.engine.edits import edited
 from simulator.healing.mutant import Mutant
 from simulator.healing.plan import AWAY_TWICE, CUT_MEMBER, HANG_AT_CLOSE, HANGS
 
-_FIRST = "buckram.healing.first_checks:FirstChecks"
-_ATTENDANCE = "buckram.core.healing.attendance:Attendance"
+_FIRST = "buckram.healing.auditing.absence_checks:FirstChecks"
+_ATTENDANCE = "buckram.core.healing.absences:Attendance"
 
 MUTANTS = (
     Mutant(
         "mark-unverified",
         "H11",
         "a mark whose bookies are all registered goes without a look at their copies",
-        edited(("buckram.healing.ledger_repair:LedgerRepair.run", "and not outcome.reasons:", "and False:")),
+        edited(("buckram.healing.repair.ledger_repair:LedgerRepair.run", "and not outcome.reasons:", "and False:")),
         120,
         faults=(HANGS,),
         mute=True,

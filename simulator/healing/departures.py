@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 
 from buckram.cluster import Client
 from buckram.errors import BuckramError, NoSuchBookie
-from buckram.healing.asking import ask_readonly, begin_maintenance
-from buckram.healing.decommission import Departure, decommission, drain, replace_bookie
-from buckram.healing.depending import OperationRefused
-from buckram.healing.rebalance import rebalance
+from buckram.healing.operations.decommission import Departure, decommission, drain, replace_bookie
+from buckram.healing.operations.dependency_check import OperationRefused
+from buckram.healing.operations.operator_calls import ask_readonly, begin_maintenance
+from buckram.healing.operations.rebalance import rebalance
 from simulator.engine.world import Died, Machine
 from simulator.healing.faults import Operation, Operator
 from simulator.healing.marks import OPERATOR

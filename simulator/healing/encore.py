@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from buckram.healing.board import HealingStatusStore
+from buckram.healing.status_store import HealingStatusStore
 from simulator.engine.faults import FaultRunner
 from simulator.engine.world import Machine
 from simulator.healing.workers import Stage

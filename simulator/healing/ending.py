@@ -9,10 +9,10 @@ import asyncio
 from dataclasses import replace
 
 from buckram.core.healing.status import WaitingLedger
-from buckram.healing.board import HealingStatusStore
-from buckram.metadata.behind import noted_members
-from buckram.metadata.underreplication import Underreplication
-from buckram.metadata.wishes import change_wish, read_wishes
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.incomplete_copies import noted_members
+from buckram.metadata.records.operator_requests import change_wish, read_wishes
+from buckram.metadata.records.underreplication import Underreplication
 from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId, LedgerMetadata, LedgerState
 from simulator.engine.faults import FaultRunner
 from simulator.healing.encore import Encore

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from buckram.errors import BuckramError
-from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.records.underreplication import Underreplication
 from buckram.seams import KeyStore
 from simulator.engine.metadata import HOST
 from simulator.engine.world import Machine

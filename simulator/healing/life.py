@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, ExitStack
 from buckram.bookie import registration
 from buckram.client.shared import behind
 from buckram.core.healing.records import TreePaths
-from buckram.healing import auditor, first_checks
-from buckram.healing.board import HealingStatusStore
-from buckram.metadata.behind import IncompleteCopy
-from buckram.metadata.underreplication import Underreplication
+from buckram.healing.auditing import absence_checks as first_checks
+from buckram.healing.auditing import auditor
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.incomplete_copies import IncompleteCopy
+from buckram.metadata.records.underreplication import Underreplication
 from simulator.engine.checkers.safety import Records
 from simulator.engine.faults import FaultRunner
 from simulator.engine.lives import LifeResult, life_result, report_broken_invariants

@@ -12,9 +12,9 @@ from simulator.healing.mutant import Mutant
 from simulator.healing.names import INVARIANTS
 from simulator.healing.plan import make_healing_plan, with_absence, with_racks, with_shared_hosts
 
-_NEXT = "buckram.healing.spare:next_spare"
-_REPAIR = "buckram.healing.ledger_repair:LedgerRepair"
-_WORKER = "buckram.healing.replicator:Replicator"
+_NEXT = "buckram.healing.repair.spare_selection:next_spare"
+_REPAIR = "buckram.healing.repair.ledger_repair:LedgerRepair"
+_WORKER = "buckram.healing.repair.replicator:Replicator"
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -26,7 +26,7 @@ MUTANTS: dict[str, Mutant] = {
             "metadata names the new member although nothing was copied",
             edited(
                 (
-                    "buckram.healing.fragment_copy:FragmentCopy._through",
+                    "buckram.healing.repair.fragment_copy:FragmentCopy._through",
                     "for first, end in ranges:",
                     "for first, end in ():",
                 )
@@ -38,7 +38,7 @@ MUTANTS: dict[str, Mutant] = {
             "an open ledger is recovered while its writer is at work",
             edited(
                 (
-                    "buckram.healing.open_ledger:OpenLedgers.why_not",
+                    "buckram.healing.repair.member_verdicts:OpenLedgers.why_not",
                     "if still_s < self._grace_s:",
                     "if still_s < 0.0:",
                 )
@@ -73,12 +73,12 @@ MUTANTS: dict[str, Mutant] = {
             "a mark is taken back although the ledger was marked again since",
             edited(
                 (
-                    "buckram.metadata.underreplication:Underreplication.unmark",
+                    "buckram.metadata.records.underreplication:Underreplication.unmark",
                     "await self._keys.delete(key, mark.version)",
                     "await self._keys.delete(key, (await self._keys.get(key)).version)",
                 ),
                 (
-                    "buckram.metadata.underreplication:Underreplication.finish",
+                    "buckram.metadata.records.underreplication:Underreplication.finish",
                     "Delete(key, mark.version)",
                     "Delete(key, (await self._keys.get(key)).version)",
                 ),
@@ -90,7 +90,7 @@ MUTANTS: dict[str, Mutant] = {
             "away-is-lost",
             "H7",
             "entries of which copies are on a bookie that does not answer are said to be lost",
-            edited(("buckram.healing.fragment_copy:FragmentCopy._read", "if errors or away:", "if False:")),
+            edited(("buckram.healing.repair.fragment_copy:FragmentCopy._read", "if errors or away:", "if False:")),
             200,
             faults=("late bookie", "crash bookie"),
         ),
@@ -137,13 +137,13 @@ MUTANTS: dict[str, Mutant] = {
             "no-bookie-unnamed",
             "reason",
             "that no bookie can take the copies is said as something else",
-            edited(("buckram.healing.ledger_repair:_no_bookie", "Reason(Why.NO_BOOKIE,", "Reason(Why.OTHER,")),
+            edited(("buckram.healing.repair.ledger_repair:_no_bookie", "Reason(Why.NO_BOOKIE,", "Reason(Why.OTHER,")),
         ),
         Mutant(
             "copy-away-unnamed",
             "reason",
             "that copies are where nobody answers is said as something else",
-            edited(("buckram.healing.ledger_repair:_reasons_of", "Reason(Why.COPY_AWAY,", "Reason(Why.OTHER,")),
+            edited(("buckram.healing.repair.ledger_repair:_reasons_of", "Reason(Why.COPY_AWAY,", "Reason(Why.OTHER,")),
             120,
         ),
         Mutant(
@@ -201,7 +201,7 @@ MUTANTS: dict[str, Mutant] = {
             "an audit takes a listing that failed for its end",
             edited(
                 (
-                    "buckram.healing.auditor:Auditor._walk",
+                    "buckram.healing.auditing.auditor:Auditor._walk",
                     "await self._store.read_ledgers(after=after, limit=_PAGE)",
                     "next((p for p in await asyncio.gather(self._store.read_ledgers(after=after, limit=_PAGE), "
                     "return_exceptions=True) if isinstance(p, list | tuple)), [])",
@@ -216,7 +216,7 @@ MUTANTS: dict[str, Mutant] = {
             "a lost bookie's ledgers are marked at once",
             edited(
                 (
-                    "buckram.core.healing.losses:Losses._due_at",
+                    "buckram.core.healing.lost_bookies:Losses._due_at",
                     "(0.0 if at_once else self._delay_s)",
                     "0.0",
                 )
@@ -228,7 +228,7 @@ MUTANTS: dict[str, Mutant] = {
             "decommissioned-too-soon",
             "departure",
             "the command ends before the ledgers of its bookie are copied",
-            edited(("buckram.healing.decommission:_wait", "while left:", "while False:")),
+            edited(("buckram.healing.operations.decommission:_wait", "while left:", "while False:")),
             160,
             faults=("decommission",),
         ),
@@ -238,7 +238,7 @@ MUTANTS: dict[str, Mutant] = {
             "a mark that nobody can read ends every audit",
             edited(
                 (
-                    "buckram.healing.auditor:Auditor._mark",
+                    "buckram.healing.auditing.auditor:Auditor._mark",
                     "except MalformedRecord as error:",
                     "except KeyError as error:",
                 )
@@ -252,7 +252,7 @@ MUTANTS: dict[str, Mutant] = {
             "a mark that asks for all copies forgets that when names come",
             edited(
                 (
-                    "buckram.metadata.underreplication:Underreplication.mark",
+                    "buckram.metadata.records.underreplication:Underreplication.mark",
                     "if not names or not replicas:",
                     "if False:",
                 )
@@ -278,7 +278,9 @@ MUTANTS: dict[str, Mutant] = {
             "no-good-copy-unnamed",
             "reason",
             "that entries are lost is said as something else",
-            edited(("buckram.healing.lost_entries:reasons_for", "Reason(Why.NO_GOOD_COPY,", "Reason(Why.OTHER,")),
+            edited(
+                ("buckram.healing.repair.lost_entries:reasons_for", "Reason(Why.NO_GOOD_COPY,", "Reason(Why.OTHER,")
+            ),
             160,
             faults=("copies gone",),
         ),
@@ -347,7 +349,7 @@ MUTANTS: dict[str, Mutant] = {
             "whoever heals puts copies on hosts that have one of the entry already",
             edited(
                 (
-                    "buckram.healing.spare:spare_members",
+                    "buckram.healing.repair.spare_selection:spare_members",
                     "bookies.replace(ensemble, failed, write_quorum=quorum.write_quorum, policy=policy)",
                     "bookies.replace(ensemble, failed, write_quorum=quorum.write_quorum, policy=type(policy)())",
                 )
@@ -387,7 +389,13 @@ MUTANTS: dict[str, Mutant] = {
             "rack-is-no-domain",
             "domain",
             "the brake does not look at fault domains",
-            edited(("buckram.healing.auditor:Auditor._domains", "for level in self._brake_levels", "for level in ()")),
+            edited(
+                (
+                    "buckram.healing.auditing.auditor:Auditor._domains",
+                    "for level in self._brake_levels",
+                    "for level in ()",
+                )
+            ),
             80,
             faults=("lose rack",),
             racks=True,
@@ -396,7 +404,9 @@ MUTANTS: dict[str, Mutant] = {
             "needed-again",
             "brake",
             "bookies that no ledger names count again for the brake when others go",
-            edited(("buckram.core.healing.losses:Losses.named", "frozenset(self._lost_at)", "frozenset(self.lost)")),
+            edited(
+                ("buckram.core.healing.lost_bookies:Losses.named", "frozenset(self._lost_at)", "frozenset(self.lost)")
+            ),
             120,
             faults=("second loss",),
         ),
@@ -406,7 +416,7 @@ MUTANTS: dict[str, Mutant] = {
             "a stream's ledger is ended although its writer has the lease",
             edited(
                 (
-                    "buckram.healing.open_ledger:OpenLedgers.why_not",
+                    "buckram.healing.repair.member_verdicts:OpenLedgers.why_not",
                     "if owner is not None and await self._leased(owner[1]):",
                     "if False:",
                 )
@@ -418,7 +428,7 @@ MUTANTS: dict[str, Mutant] = {
             "drained-too-soon",
             "departure",
             "a drain ends before the bookie's ledgers are copied",
-            edited(("buckram.healing.decommission:_wait", "while left:", "while False:")),
+            edited(("buckram.healing.operations.decommission:_wait", "while left:", "while False:")),
             80,
             faults=("drain",),
         ),
@@ -426,7 +436,7 @@ MUTANTS: dict[str, Mutant] = {
             "replaced-too-soon",
             "departure",
             "a bookie counts as replaced before its ledgers are copied",
-            edited(("buckram.healing.decommission:_wait", "while left:", "while False:")),
+            edited(("buckram.healing.operations.decommission:_wait", "while left:", "while False:")),
             80,
             faults=("replace",),
         ),
@@ -436,7 +446,7 @@ MUTANTS: dict[str, Mutant] = {
             "the ledgers of a bookie are marked while it rests",
             edited(
                 (
-                    "buckram.healing.auditor:Auditor._step",
+                    "buckram.healing.auditing.auditor:Auditor._step",
                     "self._losses.resting(self._countdown.resting(now))",
                     "self._losses.resting(())",
                 )
@@ -448,7 +458,7 @@ MUTANTS: dict[str, Mutant] = {
             "rest-for-ever",
             "maintenance",
             "a maintenance that is over is not taken back",
-            edited(("buckram.core.healing.wishes:Countdown.changed", "if at <= now:", "if False:")),
+            edited(("buckram.core.healing.operator_requests:Countdown.changed", "if at <= now:", "if False:")),
             80,
             faults=("maintenance",),
         ),
@@ -457,7 +467,11 @@ MUTANTS: dict[str, Mutant] = {
             "maintenance",
             "a bookie may rest although entries are left with fewer than Qa copies",
             edited(
-                ("buckram.healing.room:below_ack_quorum", "left is not None and left < metadata.ack_quorum", "False")
+                (
+                    "buckram.healing.operations.room:below_ack_quorum",
+                    "left is not None and left < metadata.ack_quorum",
+                    "False",
+                )
             ),
             120,
             faults=("maintenance",),
@@ -467,7 +481,11 @@ MUTANTS: dict[str, Mutant] = {
             "H5",
             "evening out does not take the locks of ledgers",
             edited(
-                ("buckram.healing.rebalance:_Rebalance._ledger", "if not await self._tree.lock(ledger):", "if False:")
+                (
+                    "buckram.healing.operations.rebalance:_Rebalance._ledger",
+                    "if not await self._tree.lock(ledger):",
+                    "if False:",
+                )
             ),
             120,
             faults=("rebalance",),
@@ -477,9 +495,13 @@ MUTANTS: dict[str, Mutant] = {
             "H9",
             "evening out goes on while autorecovery is disabled",
             edited(
-                ("buckram.healing.rebalance:_Rebalance._carry_out", "await _check_allowed(self._client)", "pass"),
-                ("buckram.healing.rebalance:_Rebalance.run", "await _check_allowed(self._client)", "pass"),
-                ("buckram.healing.rebalance:rebalance", "await _check_allowed(client)", "pass"),
+                (
+                    "buckram.healing.operations.rebalance:_Rebalance._carry_out",
+                    "await _check_allowed(self._client)",
+                    "pass",
+                ),
+                ("buckram.healing.operations.rebalance:_Rebalance.run", "await _check_allowed(self._client)", "pass"),
+                ("buckram.healing.operations.rebalance:rebalance", "await _check_allowed(client)", "pass"),
             ),
             160,
             faults=("rebalance", "disable"),
@@ -489,9 +511,9 @@ MUTANTS: dict[str, Mutant] = {
             "M8",
             "an empty disk is accepted under an old id",
             edited(
-                ("buckram.bookie.cookie:_refuse_unless_new", "if remote is not None:", "if False:"),
+                ("buckram.bookie.trust.cookie:_refuse_unless_new", "if remote is not None:", "if False:"),
                 (
-                    "buckram.bookie.cookie:_check_unfinished",
+                    "buckram.bookie.trust.cookie:_check_unfinished",
                     "raise WrongCookie(why_replaced(claimed.bookie_id, claimed.incarnation, found.value))",
                     "from dataclasses import replace\n"
                     "        named = replace(found.value, incarnation=claimed.incarnation)\n"
@@ -507,7 +529,7 @@ MUTANTS: dict[str, Mutant] = {
             "a bookie deletes its data of ledgers that name it",
             edited(
                 (
-                    "buckram.bookie.gc:is_foreign",
+                    "buckram.bookie.garbage.collector:is_foreign",
                     "not any(bookie_id in fragment.ensemble for fragment in metadata.fragments)",
                     "True",
                 )

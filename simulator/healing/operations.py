@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.errors import BuckramError, Code
-from buckram.healing.board import HealingStatusStore
+from buckram.healing.status_store import HealingStatusStore
 from buckram.types import LedgerId
 from simulator.engine.metadata import HOST
 from simulator.engine.transport import Connection

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from buckram.core.healing.attendance import parse_attendance
+from buckram.core.healing.absences import parse_attendance
 from buckram.core.healing.records import TreePaths, ledger_of, parse_delay
 from buckram.core.healing.status import parse_waiting
 from buckram.core.ledgers.metadata_codec import parse
-from buckram.metadata.behind import BEHIND
-from buckram.metadata.layout import WISHES
+from buckram.metadata.records.incomplete_copies import BEHIND
+from buckram.metadata.tree.layout import WISHES
 from buckram.types import BookieId, EntryId, KeyValue, LedgerId
 from simulator.engine.world import World
 from simulator.healing.asked import Asked

@@ -12,9 +12,9 @@ from typing import Any
 
 from buckram.client.maintain.recover import recover_ledger
 from buckram.client.read.reader import Reader
-from buckram.healing import ledger_repair
-from buckram.healing.auditor import Auditor, Index
-from buckram.healing.ledger_repair import LedgerRepair, Outcome
+from buckram.healing.auditing.auditor import Auditor, Index
+from buckram.healing.repair import ledger_repair
+from buckram.healing.repair.ledger_repair import LedgerRepair, Outcome
 from buckram.types import BookieId, EntryId, LedgerId
 from simulator.engine.loop import PROCESS
 from simulator.engine.planting import patched

@@ -11,9 +11,9 @@ from buckram.client.write import writer as ledger_writer
 from buckram.cluster import Client
 from buckram.core.streams.names import OWNER, OWNER_UID
 from buckram.errors import BuckramError
-from buckram.healing.auditor import Auditor
-from buckram.healing.first_checks import FirstChecks
-from buckram.healing.replicator import Replicator
+from buckram.healing.auditing.absence_checks import FirstChecks
+from buckram.healing.auditing.auditor import Auditor
+from buckram.healing.repair.replicator import Replicator
 from buckram.seams import MetadataStore
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import LedgerId

@@ -11,7 +11,7 @@ import asyncio
 import random
 from dataclasses import replace
 
-from buckram.bookie.service.door import ConnectionGate
+from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.cluster import Client
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.security.acl import Acl
@@ -19,12 +19,12 @@ from buckram.core.security.tokens import Token, sign
 from buckram.core.streams.names import DEFAULT_NAMESPACE
 from buckram.core.wire.messages import Add, BatchRead, Force, ListEntries, Read, ReadLac, Request, WriteLac
 from buckram.errors import BuckramError
-from buckram.metadata.layout import SECURITY
-from buckram.metadata.security import SecurityStore
-from buckram.metadata.store import TreeStore
-from buckram.metadata.tenants import TenantStore
-from buckram.runtime.net.logins import TokenLogin
-from buckram.runtime.net.secure import SecureNetwork
+from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.records.tenants import TenantStore
+from buckram.metadata.tree.layout import SECURITY
+from buckram.metadata.tree.store import TreeStore
+from buckram.runtime.net.security.logins import TokenLogin
+from buckram.runtime.net.security.secure_network import SecureNetwork
 from buckram.seams import Network
 from buckram.types import LedgerId
 from simulator.engine.checkers.facts import LedgerFacts

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from buckram.cluster import Client
-from buckram.core.streams.changes import HeadStep
-from buckram.core.streams.head import Head, SnapshotRow, decode_head
+from buckram.core.streams.metadata.changes import HeadStep
+from buckram.core.streams.metadata.head import Head, SnapshotRow, decode_head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
 from buckram.errors import BuckramError

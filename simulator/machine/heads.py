@@ -1,12 +1,12 @@
 """The rules of a machine's head (R7, R8) and of the ledgers of its snapshots, checked at every change.
 
-They are written independently of core/streams/snapshots.py, whose bugs they must find.
+They are written independently of core/streams/metadata/snapshots.py, whose bugs they must find.
 """
 
 from __future__ import annotations
 
-from buckram.core.streams.head import Head, decode_head
-from buckram.metadata.layout import ClusterLayout
+from buckram.core.streams.metadata.head import Head, decode_head
+from buckram.metadata.tree.layout import ClusterLayout
 from buckram.types import KeyValue, LedgerId, LedgerState
 from simulator.engine.checkers.facts import Facts
 from simulator.engine.checkers.report import Report

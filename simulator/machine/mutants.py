@@ -53,7 +53,7 @@ MUTANTS: dict[str, Mutant] = {
             "R1, log",
             "bookies acknowledge what a leader writes after the next one has fenced it",
             edited(
-                ("buckram.bookie.service.adds:AddPath._decide", "record.fenced", "False"),
+                ("buckram.bookie.service.entries.adds:AddPath._decide", "record.fenced", "False"),
             ),
             200,
             faults=("expire a replica", "pause a replica", "expire a replica"),
@@ -84,7 +84,7 @@ MUTANTS: dict[str, Mutant] = {
             "the row and the header of a snapshot name the offset after that of its state",
             edited(
                 (
-                    "buckram.state.machine.snapshotting:Snapshotter.take",
+                    "buckram.state.machine.snapshotter:Snapshotter.take",
                     "fold.header()",
                     "fold.header()._replace(offset=fold.applied + 1)",
                 )
@@ -97,7 +97,7 @@ MUTANTS: dict[str, Mutant] = {
             "the state of a snapshot is taken while it is written, when later commands are applied",
             edited(
                 (
-                    "buckram.state.machine.snapshotting:Snapshotter.take",
+                    "buckram.state.machine.snapshotter:Snapshotter.take",
                     "fold.state.snapshot()",
                     "(piece for _ in (0,) for piece in fold.state.snapshot())",
                 )
@@ -108,7 +108,7 @@ MUTANTS: dict[str, Mutant] = {
             "sessions-not-in-snapshot",
             "R9",
             "a snapshot does not have the table by which a command counts once",
-            edited(("buckram.state.machine.snapshotting:Snapshotter.take", "fold.sessions.encode()", 'b""')),
+            edited(("buckram.state.machine.snapshotter:Snapshotter.take", "fold.sessions.encode()", 'b""')),
             80,
         ),
         Mutant(
@@ -135,7 +135,7 @@ MUTANTS: dict[str, Mutant] = {
             "earliest-too-far",
             "R8",
             "the log is cut at the newest snapshot, so that the one before is of no use",
-            edited(("buckram.core.streams.snapshots:published", "rows[0].offset)", "rows[-1].offset)")),
+            edited(("buckram.core.streams.metadata.snapshots:published", "rows[0].offset)", "rows[-1].offset)")),
             80,
         ),
         Mutant(

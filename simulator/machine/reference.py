@@ -11,7 +11,7 @@ from typing import Any
 
 from buckram.core.machine import records
 from buckram.core.machine.records import CommandRecord
-from buckram.core.machine.values import decode_value
+from buckram.core.machine.value_encoding import decode_value
 from buckram.errors import CommandRefused
 from simulator.machine.state import Book
 

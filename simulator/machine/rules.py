@@ -11,7 +11,7 @@ from typing import Any
 
 from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.sessions import Forgotten
-from buckram.core.machine.values import decode_value
+from buckram.core.machine.value_encoding import decode_value
 from buckram.errors import ReplicaDiverged, ReplicaStopped
 from buckram.state.machine.replica import Replica
 from simulator.engine.checkers.linearizability import (

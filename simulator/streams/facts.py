@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from buckram.core.streams.batch import Record
-from buckram.core.streams.head import Head, Segment
-from buckram.core.streams.record_format import HeaderList
+from buckram.core.streams.metadata.head import Head, Segment
+from buckram.core.streams.records.batch import Record
+from buckram.core.streams.records.record_format import HeaderList
 from buckram.types import LedgerId
 
 HOSTILE = "hostile"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from buckram.core.streams.links import Link
-from buckram.core.streams.mirrors import SUPERSEDED
+from buckram.core.streams.metadata.mirrors import SUPERSEDED
+from buckram.core.streams.replication_links import Link
 from buckram.errors import BuckramError
 from buckram.replication.fencing import supersede
 from buckram.replication.sides import side_of

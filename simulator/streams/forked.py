@@ -5,7 +5,7 @@ Not here: the actor that forks (`forking.py`).
 
 from __future__ import annotations
 
-from buckram.core.streams.head import Head
+from buckram.core.streams.metadata.head import Head
 from buckram.types import KeyValue, LedgerId
 from simulator.engine.checkers.report import Report
 from simulator.streams.facts import Facts, StreamHistory

@@ -1,6 +1,6 @@
 """The invariants of a stream's metadata: heads, pages, intents, cursors and owned ledgers, checked at every change.
 
-The rules are written independently of core/streams/changes.py, whose bugs they must find.
+The rules are written independently of core/streams/metadata/changes.py, whose bugs they must find.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import json
 from typing import Protocol
 
 from buckram.core.ledgers.metadata_codec import parse
-from buckram.core.streams.head import Head, Segment, decode_head, decode_page
+from buckram.core.streams.metadata.head import Head, Segment, decode_head, decode_page
 from buckram.core.streams.names import owner_of
 from buckram.core.streams.policy import Policy
-from buckram.metadata.layout import ClusterLayout
+from buckram.metadata.tree.layout import ClusterLayout
 from buckram.types import KeyValue, LedgerId, LedgerState
 from simulator.engine.checkers.facts import Facts as LedgerFacts
 from simulator.engine.checkers.report import Report

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from buckram.core.streams.head import Head, Segment, decode_head, encode_head
+from buckram.core.streams.metadata.head import Head, Segment, decode_head, encode_head
 from buckram.core.streams.names import StreamName
 from buckram.errors import BuckramError, ForeignLedger, NoSuchStream
 from buckram.namespace import Namespace

@@ -7,9 +7,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import compaction as stream_compaction
-from buckram.core.streams import head as stream_head
+from buckram.core.streams.metadata import changes as stream_changes
+from buckram.core.streams.metadata import head as stream_head
 from buckram.streams.maintain import delete as stream_delete
 from buckram.streams.shared import metadata as stream_metadata
 from simulator.engine.checkers.safety import Records

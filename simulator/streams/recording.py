@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from buckram.core.streams.producers import UNKNOWN_OFFSET
+from buckram.core.streams.records.producers import UNKNOWN_OFFSET
 from buckram.errors import (
     BuckramError,
     BufferFull,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from buckram.core.streams.batch import Record
+from buckram.core.streams.records.batch import Record
 from buckram.errors import BuckramError
 from simulator.engine.checkers.report import Report
 from simulator.streams.facts import (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from buckram.config import ClientConfig, NetConfig
     from buckram.core.db.changes import Change
     from buckram.core.db.sql import Described, SqlResult
-    from buckram.core.streams.batch import Batch, Record
+    from buckram.core.streams.records.batch import Batch, Record
     from buckram.errors import (
         AccessRefused,
         AlreadyRegistered,
@@ -169,9 +169,9 @@ if TYPE_CHECKING:
         ZooKeeperFailed,
     )
     from buckram.namespace import Namespace
+    from buckram.state.db.commits.transactions import OpenTransaction
     from buckram.state.db.database import Database
     from buckram.state.db.settings import DatabaseLimits
-    from buckram.state.db.transactions import OpenTransaction
     from buckram.state.machine.machine import Machine, StateMachine
     from buckram.state.machine.settings import MachineSettings
     from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
@@ -193,7 +193,7 @@ _LAZY = {
     "Fragment": "buckram.types",
     "LedgerMetadata": "buckram.types",
     "LedgerState": "buckram.types",
-    "Batch": "buckram.core.streams.batch",
+    "Batch": "buckram.core.streams.records.batch",
     "Client": "buckram.cluster",
     "Change": "buckram.core.db.changes",
     "Database": "buckram.state.db.database",
@@ -206,9 +206,9 @@ _LAZY = {
     "DirectoryInfo": "buckram.state.objects.objects",
     "ObjectInfo": "buckram.state.objects.objects",
     "Objects": "buckram.state.objects.objects",
-    "OpenTransaction": "buckram.state.db.transactions",
+    "OpenTransaction": "buckram.state.db.commits.transactions",
     "Reader": "buckram.client.read.reader",
-    "Record": "buckram.core.streams.batch",
+    "Record": "buckram.core.streams.records.batch",
     "RecordCodec": "buckram.streams.shared.record_values",
     "RepairReport": "buckram.client.maintain.repair_report",
     "SqlResult": "buckram.core.db.sql",

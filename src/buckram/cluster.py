@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from buckram.client.ledger_client import LedgerClient, connecting
-from buckram.client.shared.opening import Opening
+from buckram.client.shared.handles import Opening
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig
 from buckram.seams import MetadataStore, Runtime
 

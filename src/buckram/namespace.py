@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from buckram.client.shared.opening import Opening
+from buckram.client.shared.handles import Opening
 from buckram.core.streams.names import stream_name
 from buckram.state.db.settings import check_engine
 from buckram.streams.namespace import StreamNamespace
@@ -128,7 +128,7 @@ class Namespace(StreamNamespace):
         `cdc` (change data capture): its log keeps what transactions do to rows, for `database_changes`.
         """
         check_engine()
-        from buckram.state.db.logs import create_log
+        from buckram.state.db.commits.database_log import create_log
 
         await create_log(self, self._name(name), policy, cdc=cdc)
 
@@ -142,7 +142,7 @@ class Namespace(StreamNamespace):
         ChangesGone, NotDatabase, NoSuchStream.
         """
         check_engine()
-        from buckram.state.db.changes import read_changes
+        from buckram.state.db.commits.changes import read_changes
 
         return read_changes(self._client, self, self._name(name), from_offset, follow)
 

@@ -371,7 +371,7 @@ class Traces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The outside world as one value; production builds it in runtime/net/runtime, the simulator in simulator/."""
+    """The outside world as one value; production builds it in runtime/production, the simulator in simulator/."""
 
     network: Network
     clock: Clock

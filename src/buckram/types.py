@@ -65,7 +65,7 @@ class History:
     """Identity of a metadata store's past. Every accepted restore raises `epoch` and gives another `restore`.
 
     Epoch 0: a cluster that never recorded one. Not `accepted`: restored and not accepted by an operator yet; or `moved`
-    tells that the metadata are not here (any more, or not yet whole), see core/cluster/history.
+    tells that the metadata are not here (any more, or not yet whole), see core/cluster/store_history.
     """
 
     epoch: int = 0

@@ -14,16 +14,16 @@ import pytest
 from tests.support.bookie_kit import Kit, add, memory_metadata, running, seen, start
 from tests.support.polling import until
 
-from buckram.bookie import cookie, witness
-from buckram.bookie.service import pulse
-from buckram.core.cluster.history import encode_statement, parse_statement
+from buckram.bookie.service.connections import pulse
+from buckram.bookie.trust import cookie, witness
+from buckram.core.cluster.store_history import encode_statement, parse_statement
 from buckram.core.wire.messages import Read
 from buckram.errors import Code, MetadataUnavailable, NoSuchKey, WrongCookie
-from buckram.metadata.backup import set_history
-from buckram.metadata.memory import MemoryKeys, MemoryTree
-from buckram.metadata.store import TreeStore
+from buckram.metadata.maintain.backup import set_history
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.types import History
 
 

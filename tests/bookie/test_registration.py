@@ -15,9 +15,9 @@ from buckram.bookie.process import Bookie
 from buckram.bookie.registration import Registration
 from buckram.config import NetConfig
 from buckram.errors import Code, WrongCookie
-from buckram.metadata.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.types import BookieAddress, BookieInfo
 
 INFO = BookieInfo("alpha", BookieAddress("127.0.0.1", 4000), {"buckram.incarnation": "i"})

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from buckram.errors import BuckramError
-from buckram.metadata.etcd.http import HttpConnection
+from buckram.runtime.net.http_client import HttpConnection
 from buckram.state.db.database import Database
 from chaos.actors.bank import (
     DATABASE,

@@ -25,7 +25,7 @@ from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig
 from buckram.core.wire.adds import frame_add
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.stats import NullStats
+from buckram.runtime.process.stats import NullStats
 
 KEY = b"k" * 20
 LEDGERS = 3

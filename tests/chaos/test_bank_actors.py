@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.support.polling import until
 
-from buckram.state.db.committing import Committing
-from buckram.state.db.execution import Pending
+from buckram.state.db.commits.committing import Committing
+from buckram.state.db.table_engine.execution import Pending
 from buckram.testing import Cluster, cluster
 from chaos.actors import customers
 from chaos.actors.bank import ask

@@ -10,7 +10,7 @@ from tests.e2e.conftest import Ended
 from tests.support.polling import wait_until
 
 from buckram.cli.app import run as in_process
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.testing import ThreadedCluster
 
 Run = Callable[..., Ended]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from buckram.cli.app import run
-from buckram.cli.cluster_directory import GATEWAY_URL, LOCK, only_one
+from buckram.cli.up.cluster_directory import GATEWAY_URL, LOCK, only_one
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.cli.test_doctor import with_client
+from tests.cli.cluster.test_doctor import with_client
 
 from buckram.cli.app import run
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.cluster import Client
 from buckram.testing import ThreadedCluster
 

@@ -10,9 +10,9 @@ import pytest
 
 import buckram.db
 from buckram.cli.app import run
-from buckram.cli.exits import Exit
-from buckram.client.shared import bookies
-from buckram.serve.views import usage
+from buckram.cli.shared.exits import Exit
+from buckram.client.cluster import bookies
+from buckram.serve.json_views import usage
 from buckram.sql import OperationalError
 from buckram.sync import connect
 from buckram.testing import ThreadedCluster

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from buckram import connect
-from buckram.bookie.audit_log import AuditLog
+from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.cli.app import run
-from buckram.cli.audit_trail.writing import AuditWriter
-from buckram.cli.exits import Exit
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.stats import NullStats
+from buckram.cli.security.audit_writer import AuditWriter
+from buckram.cli.shared.exits import Exit
+from buckram.runtime.process.stats import NullStats
+from buckram.runtime.production import production_runtime
 from buckram.testing import ThreadedCluster
 
 Call = Callable[..., tuple[int, str, str]]

@@ -17,8 +17,8 @@ from buckram.config import ClientConfig, NetConfig
 from buckram.core.wire.introduction import IDENTITY_PROPERTY
 from buckram.core.wire.messages import GetBookieInfo
 from buckram.errors import BuckramError, NotEnoughBookies, ReadFailed, RecoveryFailed, StoreWentBack
-from buckram.metadata.memory import MemoryTree
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.memory import MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.types import BookieInfo, LedgerState
 
 NET = NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0, sweep_interval_s=0.05)

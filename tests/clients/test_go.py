@@ -18,7 +18,7 @@ from tests.e2e.conftest import buckram, environment
 from tests.support.polling import wait_until
 
 from buckram import errors
-from buckram.serve.gateway.failures import code_of
+from buckram.serve.gateway.shared.error_answers import code_of
 from buckram.testing import ThreadedCluster
 
 ROOT = Path(__file__).parents[2]

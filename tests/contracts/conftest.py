@@ -17,10 +17,10 @@ from buckram.launch.etcd_server import EtcdServer
 from buckram.launch.zookeeper_server import ZooKeeperServer
 from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.etcd.store import EtcdStore
-from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.service.keys import ServiceKeys
-from buckram.metadata.sqlite import SqliteKeys
-from buckram.metadata.store import TreeStore
+from buckram.metadata.sqlite.keys import SqliteKeys
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.store import ZooKeeperStore

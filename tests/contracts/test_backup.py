@@ -10,16 +10,16 @@ import pytest
 from tests.contracts.conftest import Cluster
 from tests.contracts.test_metadata_store import bookie, new_ledger
 
-from buckram.client.shared.past import StoreHistory, guarded
-from buckram.core.cluster.history import WitnessStatement as Said
-from buckram.core.cluster.history import encode_history, encode_statement
-from buckram.core.streams.head import Fork, Head, Segment, encode_head
+from buckram.client.cluster.store_history import StoreHistory, guarded
+from buckram.core.cluster.store_history import WitnessStatement as Said
+from buckram.core.cluster.store_history import encode_history, encode_statement
+from buckram.core.streams.metadata.head import Fork, Head, Segment, encode_head
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, StoreWentBack, WrongCluster
-from buckram.metadata import acceptance
-from buckram.metadata.acceptance import accept, allow_collection, suspects
-from buckram.metadata.backup import copy_of, read_file, restore, set_history, write_file
-from buckram.metadata.layout import SUSPECTS, WITNESSES
-from buckram.metadata.store import TreeStore
+from buckram.metadata.maintain import acceptance
+from buckram.metadata.maintain.acceptance import accept, allow_collection, suspects
+from buckram.metadata.maintain.backup import copy_of, read_file, restore, set_history, write_file
+from buckram.metadata.tree.layout import SUSPECTS, WITNESSES
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.types import History
 

@@ -24,7 +24,7 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.seams import MetadataStore
 from buckram.types import MAX_LEDGER_ID, BookieAddress, BookieInfo, Create, History, LedgerMetadata, Versioned
 

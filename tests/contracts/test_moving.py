@@ -20,8 +20,8 @@ from tests.contracts.conftest import (
 )
 from tests.contracts.test_metadata_store import bookie, new_ledger
 
-from buckram.client.shared.past import StoreHistory
-from buckram.core.cluster.history import (
+from buckram.client.cluster.store_history import StoreHistory
+from buckram.core.cluster.store_history import (
     Confirmed,
     Contradiction,
     Judgement,
@@ -43,14 +43,14 @@ from buckram.errors import (
     StoreWentBack,
     WrongCluster,
 )
-from buckram.metadata.acceptance import accept, allow_collection
-from buckram.metadata.backup import copy_of, restore
-from buckram.metadata.layout import WITNESSES
-from buckram.metadata.memory import MemoryKeys, MemoryTree
-from buckram.metadata.moving import abandon, move
-from buckram.metadata.store import TreeStore
-from buckram.metadata.topology import apache_key
-from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.maintain.acceptance import accept, allow_collection
+from buckram.metadata.maintain.backup import copy_of, restore
+from buckram.metadata.maintain.migration import abandon, move
+from buckram.metadata.records.topology import apache_key
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.metadata.tree.layout import WITNESSES
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.types import MAX_LEDGER_ID, Create, History, KeyOp
 
 RNG = random.Random(5)

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from tests.contracts.conftest import Cluster
 
-from buckram.core.streams.head import Head, Mirror
-from buckram.core.streams.links import SOURCE, Link
-from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED
+from buckram.core.streams.metadata.head import Head, Mirror
+from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.replication_links import SOURCE, Link
 from buckram.errors import ReplicationRefused
 from buckram.replication.sides import Side, put_link, write_link
 from buckram.streams.shared.metadata import StreamStore

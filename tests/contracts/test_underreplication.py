@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.contracts.conftest import Cluster, Watch
 
 from buckram.core.healing.records import UnderreplicationMark
-from buckram.metadata.election import Election, elected_of
-from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.records.auditor_election import Election, elected_of
+from buckram.metadata.records.underreplication import Underreplication
 
 NOW = 1_700_000_000_000
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.contracts.conftest import Cluster, Watch
 
-from buckram.core.healing.wishes import NOTHING, OperatorRequest
+from buckram.core.healing.operator_requests import NOTHING, OperatorRequest
 from buckram.errors import MalformedRecord
-from buckram.metadata.wishes import change_wish, read_wish, read_wishes, wish_key
+from buckram.metadata.records.operator_requests import change_wish, read_wish, read_wishes, wish_key
 
 
 async def test_who_asks_at_the_same_time_takes_nothing_back_from_another(cluster: Cluster) -> None:

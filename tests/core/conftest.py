@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.core.entries import entry, hot, scan, seal, verify
+from buckram.core.entries import entry, hot, scan, seal
+from buckram.core.entries import python_twins as verify
 from buckram.core.wire import adds
 
 

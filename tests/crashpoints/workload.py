@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from buckram.bookie.storage.log.tail_page import NAME as TAIL
+from buckram.bookie.storage.log.tail_page import read_mark
 from buckram.bookie.storage.store import Store, StoreError
 from buckram.bookie.storage.superblock import read_superblock
-from buckram.bookie.storage.tail_page import NAME as TAIL
-from buckram.bookie.storage.tail_page import read_mark
 from buckram.config import StoreConfig
 from buckram.runtime.disk.crash_model import CrashModel
 from buckram.runtime.disk.memory import MemoryDisk

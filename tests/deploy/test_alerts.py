@@ -12,7 +12,7 @@ from scripts.states_page import LEVELS, alert_of
 from tests.deploy.test_dashboards import rules
 from tests.support.prometheus_kit import RULES, program
 
-from buckram.core.health.table import TABLE
+from buckram.core.health.state_table import TABLE
 
 BOOKIE = 'job="buckram",instance="b1"'
 LE = ("0.05", "0.1", "0.5", "+Inf")

@@ -23,8 +23,8 @@ from tests.support.prometheus_kit import ROOT, RULES, Prometheus, program, prome
 
 from buckram.cluster import Client
 from buckram.launch.processes import BookieProcess, stop_all
-from buckram.metadata.tenants import TenantStore
-from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.records.tenants import TenantStore
+from buckram.metadata.records.underreplication import Underreplication
 
 NAME = re.compile(r"\bbuckram_\w+")
 RULE = re.compile(

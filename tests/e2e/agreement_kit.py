@@ -18,7 +18,7 @@ from tests.e2e.conftest import buckram, environment
 from tests.support.polling import wait_until
 
 from buckram.cli.app import run
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.launch.processes import BookieProcess, stop_all
 
 INCOMPLETE = {"unverified", "not-asked"}

@@ -21,10 +21,10 @@ from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.launch.processes import BookieProcess
 from buckram.metadata.default import sqlite_uri
-from buckram.metadata.security import SecurityStore
+from buckram.metadata.records.security import SecurityStore
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.runtime.net.clock import OFFSET_VARIABLE, ShiftedClock, SystemClock
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.process.clock import OFFSET_VARIABLE, ShiftedClock, SystemClock
+from buckram.runtime.production import production_runtime
 
 DAY_S = 86_400
 BELIEVE_S = 30

@@ -17,21 +17,21 @@ from kazoo.security import CREATOR_ALL_ACL
 from tests.e2e.conftest import Up, buckram
 from tests.support.polling import until
 
-from buckram.cli.apache_access import FILES, ApacheAccess
-from buckram.cli.cluster_directory import ClusterDirectory
-from buckram.cli.secure_directory import FOLDER, SecureDirectory
-from buckram.cli.secure_store import ZOOKEEPER_USER, SecureStore
+from buckram.cli.security.apache_access import FILES, ApacheAccess
+from buckram.cli.up.cluster_directory import ClusterDirectory
+from buckram.cli.up.security_files import FOLDER, SecureDirectory
+from buckram.cli.up.store_security import ZOOKEEPER_USER, SecureStore
 from buckram.config import TlsConfig
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import GetBookieInfo
 from buckram.errors import AccessRefused, ConfigError, InvalidArgument
 from buckram.launch.zookeeper_server.settings import Settings, java_command
+from buckram.metadata.zookeeper.access_lists import may_enter
 from buckram.metadata.zookeeper.kazoo_link import ThreadingHandler, sasl_options
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
-from buckram.metadata.zookeeper.shared_tree import may_enter
-from buckram.runtime.net.secure import SecureNetwork
+from buckram.runtime.net.security.certificate_files import TlsFiles
+from buckram.runtime.net.security.secure_network import SecureNetwork
 from buckram.runtime.net.tcp import TcpNetwork
-from buckram.runtime.net.tls_files import TlsFiles
 
 clusters = pytest.mark.share(6, "clusters")
 LEDGER = "/ledgers/00/0000/L0000"

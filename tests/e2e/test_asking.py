@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import buckram, environment
 
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 
 LOSSES = [
     ("ledger", "delete", 7),

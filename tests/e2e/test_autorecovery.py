@@ -11,7 +11,7 @@ from tests.e2e.conftest import Up, buckram
 from tests.support.polling import wait_until
 
 from buckram import sync
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 
 pytestmark = pytest.mark.share(10, "clusters")
 

@@ -154,7 +154,7 @@ def test_an_idle_bookie_uses_little_memory(tmp_path: Path, processes: list[Proce
 
 def test_a_bookie_never_imports_spark_or_arrow() -> None:
     code = (
-        "import sys, buckram.bookie.run, buckram.cli.bookie_run\n"
+        "import sys, buckram.bookie.run, buckram.cli.bookie.run\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('pyarrow', 'pyspark', 'numpy', 'pandas')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

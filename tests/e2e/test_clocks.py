@@ -19,10 +19,10 @@ from tests.e2e.conftest import buckram
 from tests.support.polling import eventually, until
 
 from buckram.cluster import Client
-from buckram.core.streams.head import HISTORY, LEDGER
+from buckram.core.streams.metadata.head import HISTORY, LEDGER
 from buckram.namespace import Namespace
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.shares import holders
+from buckram.streams.shared.shared_ledgers import holders
 
 pytestmark = [pytest.mark.share(6, "clusters"), pytest.mark.asyncio(loop_scope="module")]
 OBJECTS, UPLOADS = "/v2/namespaces/default/objects", "/v2/namespaces/default/uploads"

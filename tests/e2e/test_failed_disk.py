@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.conftest import buckram, environment
 from tests.support.polling import wait_until
 
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.launch.processes import BookieProcess
 from buckram.runtime.disk.faulty import DiskFaults
 

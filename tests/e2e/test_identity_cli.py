@@ -13,8 +13,8 @@ from buckram.config import ClientConfig, NetConfig
 from buckram.core.cluster.conviction import Deed, Evidence
 from buckram.errors import BuckramError, RecoveryFailed
 from buckram.launch.processes import BookieProcess
-from buckram.metadata.accused import accuse
 from buckram.metadata.default import sqlite_uri
+from buckram.metadata.records.bookie_health import accuse
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.types import LedgerState
 

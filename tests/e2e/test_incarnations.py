@@ -14,7 +14,7 @@ from tests.e2e.conftest import buckram
 from tests.support.polling import wait_until
 
 from buckram import connect
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.core.healing.needs import members_of
 from buckram.errors import ConfigError
 from buckram.launch.etcd_server import find_etcd, start_etcd

@@ -12,10 +12,10 @@ import pytest
 from tests.e2e.conftest import Up, buckram
 from tests.support.polling import wait_until
 
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.core.healing.needs import members_of
-from buckram.healing.depending import ledger_records
-from buckram.metadata.election import Election
+from buckram.healing.operations.dependency_check import ledger_records
+from buckram.metadata.records.auditor_election import Election
 from buckram.metadata.uri import open_store
 
 pytestmark = pytest.mark.share(10, "clusters")

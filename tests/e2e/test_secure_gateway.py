@@ -20,9 +20,9 @@ import pytest
 from tests.e2e.conftest import Up, buckram, environment
 from tests.e2e.test_secure import settings
 
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.core.security.certificates import life_of
-from buckram.runtime.net.authority import Authority
+from buckram.runtime.net.security.certificate_authority import Authority
 
 pytestmark = pytest.mark.share(10, "stores")
 DAY_S = 86_400

@@ -16,10 +16,10 @@ import pytest
 from tests.e2e.agreement_kit import place
 from tests.e2e.conftest import environment
 
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.errors import ChildFailed
-from buckram.metadata.overwriting import overwrite
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.overwriting import overwrite
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 
 pytestmark = pytest.mark.share(10, "clusters")

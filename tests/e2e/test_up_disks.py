@@ -79,7 +79,7 @@ def test_disks_that_cannot_be_used_are_refused(tmp_path: Path, given: str) -> No
 
 def test_a_release_that_does_not_know_disks_does_not_know_the_description(tmp_path: Path) -> None:
     """It would look for the bookies where they are not, and start them empty."""
-    from buckram.cli.cluster_directory import FORMATS, ClusterDirectory
+    from buckram.cli.up.cluster_directory import FORMATS, ClusterDirectory
 
     place = ClusterDirectory(tmp_path, disks=[tmp_path / "a"])
     place.place(2)

@@ -21,7 +21,7 @@ from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 
 STORE = StoreConfig(
     segment_bytes=64 << 10,

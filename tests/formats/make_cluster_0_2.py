@@ -188,7 +188,7 @@ def spark(uri: str) -> dict[str, Any]:
     from pyspark.sql.types import BinaryType, StructField, StructType
     from tests.spark.fixtures.make_records_0_2 import LOCATION, QUERY, run
 
-    from buckram.spark.sink import stream_writer
+    from buckram.spark.sink.stream_sink import stream_writer
 
     given = {"metadata": uri, "stream": "shop/from-spark", "checkpointLocation": LOCATION}
     with sync.connect(uri) as client:

@@ -22,8 +22,8 @@ from buckram.core.entries.entry import Digest
 from buckram.core.wire.adds import frame_add
 from buckram.metadata.uri import open_store
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.stats import NullStats
+from buckram.runtime.process.stats import NullStats
+from buckram.runtime.production import production_runtime
 from buckram.seams import Write
 from buckram.types import NO_BIRTH, DigestType
 

@@ -20,7 +20,7 @@ from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, NetConfig
 from buckram.metadata.uri import open_store
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 
 HERE = Path(__file__).parent / "0.2"
 FACTS: dict[str, Any] = json.loads((HERE / "content.json").read_text())

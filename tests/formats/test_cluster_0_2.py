@@ -21,22 +21,22 @@ from tests.formats.make_cluster_0_2 import SPACES, row
 from buckram import MirrorStream, NoSuchLedger, Reader
 from buckram.bookie.process import Bookie
 from buckram.bookie.storage.superblock import FORMAT, decode
-from buckram.cli.cluster_history import open_tree
+from buckram.cli.cluster.metadata_backup import open_tree
 from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, NetConfig, StoreConfig
-from buckram.core.cluster.history import WitnessStatement, parse_statement
+from buckram.core.cluster.store_history import WitnessStatement, parse_statement
 from buckram.core.security.acl import Grant
 from buckram.core.security.tokens import verify
-from buckram.metadata.acceptance import accept
-from buckram.metadata.backup import read_file, restore
-from buckram.metadata.checkup import examine
-from buckram.metadata.layout import WITNESSES
-from buckram.metadata.security import SecurityStore
+from buckram.metadata.maintain.acceptance import accept
+from buckram.metadata.maintain.backup import read_file, restore
+from buckram.metadata.maintain.checkup import examine
+from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.tree.layout import WITNESSES
 from buckram.metadata.uri import open_store
 from buckram.replication.promotion import promote
 from buckram.replication.sides import side_of
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 
 HERE = Path(__file__).parent / "cluster_0_2"
 FACTS: dict[str, Any] = json.loads((HERE / "content.json").read_text())
@@ -227,7 +227,7 @@ async def test_a_query_of_spark_goes_on(place: Path) -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
     from tests.spark.fixtures.make_records_0_2 import run
 
-    from buckram.spark.sink import stream_writer
+    from buckram.spark.sink.stream_sink import stream_writer
 
     uri = f"sqlite://{place}/metadata.db"
     given = {"metadata": uri, "stream": "shop/from-spark", "checkpointLocation": FACTS["location"]}

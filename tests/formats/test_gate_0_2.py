@@ -23,18 +23,18 @@ from tests.formats.test_cluster_0_2 import (
 from tests.support.secure_kit import Files
 
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import ConnectionGate
-from buckram.cli.cluster_history import open_tree
+from buckram.bookie.service.security.connection_gate import ConnectionGate
+from buckram.cli.cluster.metadata_backup import open_tree
 from buckram.cluster import Client, connect
 from buckram.config import AuthConfig, BookieConfig, ClientConfig, NetConfig
 from buckram.core.streams.names import StreamName
 from buckram.errors import AccessRefused
-from buckram.metadata.security import SecurityStore
+from buckram.metadata.records.security import SecurityStore
 from buckram.metadata.uri import open_store
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
-from buckram.streams.maintain.history import check_stream
+from buckram.runtime.production import production_runtime
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
+from buckram.streams.maintain.offload_policy import check_stream
 
 __all__ = ["place"]
 GRANTED = ("read", "append", "create", "delete")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.healing.test_lost_bookie import QUICK, is_gone, there, tree, until
 
-from buckram.healing.replicator import Replicator
-from buckram.runtime.net.tasks import TaskScope
+from buckram.healing.repair.replicator import Replicator
+from buckram.runtime.process.tasks import TaskScope
 from buckram.testing import cluster
 
 

@@ -12,14 +12,14 @@ from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tre
 
 from buckram.cluster import Client
 from buckram.config import HealingConfig
-from buckram.core.healing.wishes import NOTHING
+from buckram.core.healing.operator_requests import NOTHING
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
-from buckram.healing.asking import allow_rejoin, ask_readonly, begin_maintenance, end_maintenance
-from buckram.healing.board import HealingStatusStore
-from buckram.healing.decommission import DecommissionProgress, decommission, drain, replace_bookie
-from buckram.healing.depending import OperationRefused, ledgers_naming
-from buckram.metadata.election import Election
-from buckram.metadata.wishes import change_wish, read_wish, read_wishes
+from buckram.healing.operations.decommission import DecommissionProgress, decommission, drain, replace_bookie
+from buckram.healing.operations.dependency_check import OperationRefused, ledgers_naming
+from buckram.healing.operations.operator_calls import allow_rejoin, ask_readonly, begin_maintenance, end_maintenance
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.auditor_election import Election
+from buckram.metadata.records.operator_requests import change_wish, read_wish, read_wishes
 from buckram.testing import Cluster, cluster
 
 PATIENT = replace(QUICK, lost_bookie_delay_s=3600.0)
@@ -111,7 +111,7 @@ async def test_a_drain_without_room_is_refused_before_it_begins(monkeypatch: pyt
         async def full(client: Client, bookies: list[str]) -> dict[str, tuple[int, int]]:
             return dict.fromkeys(bookies, (1000, 10_000))
 
-        monkeypatch.setattr("buckram.healing.room.spaces", full)
+        monkeypatch.setattr("buckram.healing.operations.room.spaces", full)
         with pytest.raises(
             OperationRefused, match=r"100000 bytes.*3 others that are writable have 3000 free: start one more"
         ):

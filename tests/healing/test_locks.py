@@ -10,9 +10,9 @@ import pytest
 
 from buckram.config import HealingConfig
 from buckram.errors import MetadataUnavailable
-from buckram.healing.replicator import Replicator
-from buckram.metadata.underreplication import Underreplication
-from buckram.runtime.net.tasks import TaskScope
+from buckram.healing.repair.replicator import Replicator
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import KeyStore
 from buckram.testing import cluster
 from buckram.types import Delete, KeyOp

@@ -15,13 +15,13 @@ from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.core.healing.status import WaitingLedger, Why
 from buckram.core.placement.topology import RackMap
-from buckram.healing import replicator as replicator_module
-from buckram.healing.auditor import Auditor
-from buckram.healing.board import HealingStatusStore
-from buckram.healing.replicator import Replicator
-from buckram.metadata.topology import change_rack_map
-from buckram.metadata.underreplication import Underreplication
-from buckram.runtime.net.tasks import TaskScope
+from buckram.healing.auditing.auditor import Auditor
+from buckram.healing.repair import replicator as replicator_module
+from buckram.healing.repair.replicator import Replicator
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.topology import change_rack_map
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.runtime.process.tasks import TaskScope
 from buckram.testing import Cluster, cluster
 
 QUICK = HealingConfig(lost_bookie_delay_s=0.2, open_ledger_grace_s=0.5, retry_s=0.2, copy_bytes_per_s=0)

@@ -9,9 +9,9 @@ from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tre
 from buckram.cluster import Client
 from buckram.core.healing.status import Why
 from buckram.core.ledgers.metadata_codec import serialise
-from buckram.healing.auditor import Auditor
-from buckram.healing.replicator import Replicator
-from buckram.runtime.net.tasks import TaskScope
+from buckram.healing.auditing.auditor import Auditor
+from buckram.healing.repair.replicator import Replicator
+from buckram.runtime.process.tasks import TaskScope
 from buckram.testing import cluster
 
 

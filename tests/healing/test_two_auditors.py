@@ -8,9 +8,9 @@ from tests.healing.test_lost_bookie import QUICK, members, tree, until, write
 
 from buckram.cluster import Client
 from buckram.core.healing.records import UnderreplicationMark
-from buckram.healing.auditor import Auditor
-from buckram.healing.replicator import Replicator
-from buckram.runtime.net.tasks import TaskScope
+from buckram.healing.auditing.auditor import Auditor
+from buckram.healing.repair.replicator import Replicator
+from buckram.runtime.process.tasks import TaskScope
 from buckram.testing import Cluster, cluster
 
 

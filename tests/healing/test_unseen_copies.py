@@ -11,8 +11,8 @@ from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tre
 from buckram.client.maintain.entry_lists import lists_all
 from buckram.core.ledgers.metadata import birth_of, member_replaced
 from buckram.errors import MalformedRecord
-from buckram.healing.replicator import Replicator
-from buckram.runtime.net.tasks import TaskScope
+from buckram.healing.repair.replicator import Replicator
+from buckram.runtime.process.tasks import TaskScope
 from buckram.testing import cluster
 
 

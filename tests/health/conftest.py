@@ -10,8 +10,8 @@ import pytest_asyncio
 from tests.health.kit import Doors, doors
 
 from buckram.cluster import Client
-from buckram.health import streams
-from buckram.metadata.election import Election
+from buckram.health import stream_facts as streams
+from buckram.metadata.records.auditor_election import Election
 from buckram.testing import Cluster, cluster
 
 

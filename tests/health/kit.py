@@ -15,13 +15,13 @@ from typing import Any
 from tests.serve.gateway.kit import Api, serving
 
 from buckram.cli.app import run
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.cluster import Client
+from buckram.core.health.state_table import TABLE
 from buckram.core.health.states import RUNBOOK, Severity
-from buckram.core.health.table import TABLE
 from buckram.health.gathering import Gatherer
-from buckram.runtime.net.http import Request
-from buckram.serve.exporter.serving import Exporter, health
+from buckram.runtime.net.http_server import Request
+from buckram.serve.cluster_exporter import Exporter, health
 
 DEADLINE_S = 30.0
 COMMANDS = (("status",), ("doctor",), ("cluster", "check"))

@@ -12,12 +12,12 @@ from buckram.core.cluster.bookie_report import BookieReport
 from buckram.core.cluster.cookie import Cookie, encode_dirs, serialise_cookie
 from buckram.core.wire.introduction import INCARNATION_PROPERTY
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo, Trouble
-from buckram.core.wire.server import Incoming, encode_reply
+from buckram.core.wire.server_protocol import Incoming, encode_reply
 from buckram.errors import Code
-from buckram.healing.decommission import forget
-from buckram.metadata.memory import MemoryTree
+from buckram.healing.operations.decommission import forget
+from buckram.metadata.tree.memory import MemoryTree
 from buckram.metadata.uri import open_store
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.types import BookieAddress, BookieInfo
 
 TB = 10**12

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from buckram.core.health.table import TABLE
+from buckram.core.health.state_table import TABLE
 
 NOT_MADE: dict[str, str] = {}
 """States that no test can bring about, and why."""

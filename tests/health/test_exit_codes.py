@@ -13,10 +13,10 @@ import pytest
 
 from buckram.core.health.facts import Facts, Noted
 from buckram.core.health.findings import finding_of, findings, healthy
+from buckram.core.health.state_table import TABLE
 from buckram.core.health.states import RUNBOOK, Severity
-from buckram.core.health.table import TABLE
 from buckram.health.gathering import Health
-from buckram.serve.views.status import problems_json, status_json
+from buckram.serve.json_views.status import problems_json, status_json
 
 ROOT = Path(__file__).parents[2]
 VALUES = {field: "x" for state in TABLE.values() for field in state.fields}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from tests.health.conftest import Site
 
-from buckram.core.healing.attendance import Attendance, Unsettled, sessions_of
-from buckram.core.healing.wishes import NOTHING, OperatorRequest
+from buckram.core.healing.absences import Attendance, Unsettled, sessions_of
+from buckram.core.healing.operator_requests import NOTHING, OperatorRequest
 from buckram.core.placement.topology import RackMap
 from buckram.core.streams.names import OWNER, OWNER_UID, StreamName
-from buckram.healing.board import HealingStatusStore
 from buckram.healing.overview import COPIES, PLACEMENT
-from buckram.metadata.degraded import say_degraded
-from buckram.metadata.overwriting import overwrite, remove
-from buckram.metadata.topology import change_rack_map
-from buckram.metadata.wishes import change_wish
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.degraded import say_degraded
+from buckram.metadata.records.operator_requests import change_wish
+from buckram.metadata.records.topology import change_rack_map
+from buckram.metadata.tree.overwriting import overwrite, remove
 from buckram.streams.shared.metadata import StreamStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -17,32 +17,32 @@ from buckram.bookie.process import Bookie
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.cluster.believed_time import UNSTEADY_AFTER
 from buckram.core.cluster.conviction import Deed, Evidence
-from buckram.core.cluster.history import WitnessStatement, encode_statement
+from buckram.core.cluster.store_history import WitnessStatement, encode_statement
 from buckram.core.db.backups import encode_kept
-from buckram.core.healing.losses import HealingBrake
+from buckram.core.healing.lost_bookies import HealingBrake
 from buckram.core.healing.status import Reason, WaitingLedger, Why
-from buckram.core.streams.head import Head, Mirror, decode_head, encode_head
-from buckram.core.streams.mirrors import MIRROR
+from buckram.core.streams.metadata.head import Head, Mirror, decode_head, encode_head
+from buckram.core.streams.metadata.mirrors import MIRROR
 from buckram.core.streams.names import StreamName
 from buckram.core.wire.introduction import INCARNATION_PROPERTY
 from buckram.errors import AccessRefused, ForeignLedger, NoSuchKey
-from buckram.healing.asking import ask_readonly
-from buckram.healing.board import HealingStatusStore
-from buckram.healing.decommission import forget
-from buckram.health import bookies as asking
-from buckram.metadata.accused import accuse, pardon
-from buckram.metadata.election import Election
-from buckram.metadata.layout import BRAKES, WITNESSES
-from buckram.metadata.store import TreeStore
-from buckram.metadata.tenants import TenantStore
-from buckram.metadata.underreplication import Underreplication
+from buckram.healing.operations.decommission import forget
+from buckram.healing.operations.operator_calls import ask_readonly
+from buckram.healing.status_store import HealingStatusStore
+from buckram.health import bookie_reports as asking
+from buckram.metadata.records.auditor_election import Election
+from buckram.metadata.records.bookie_health import accuse, pardon
+from buckram.metadata.records.tenants import TenantStore
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.metadata.tree.layout import BRAKES, WITNESSES
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
-from buckram.runtime.net.clock import SystemClock
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.process.clock import SystemClock
+from buckram.runtime.production import production_runtime
 from buckram.seams import Clock
 from buckram.state.db.backups import Backups, read_kept
-from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
+from buckram.streams.maintain.offload_policy import check_stream
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import BookieAddress, BookieInfo
 

@@ -23,16 +23,16 @@ from tests.support.secure_kit import Files, guarded
 from buckram.cluster import connect
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.cluster.believed_time import UNSTEADY_AFTER
-from buckram.core.cluster.history import GONE
+from buckram.core.cluster.store_history import GONE
 from buckram.core.health.states import removes
 from buckram.errors import ConfigError
 from buckram.health import gathering
 from buckram.launch.etcd_server import EtcdServer, start_etcd
 from buckram.launch.zookeeper_server import ZooKeeperServer
-from buckram.metadata.acceptance import accept, suspects
-from buckram.metadata.backup import set_history
-from buckram.metadata.overwriting import overwrite
-from buckram.metadata.store import TreeStore
+from buckram.metadata.maintain.acceptance import accept, suspects
+from buckram.metadata.maintain.backup import set_history
+from buckram.metadata.tree.overwriting import overwrite
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 from buckram.testing import Cluster, cluster
 from buckram.types import BookieAddress, BookieInfo

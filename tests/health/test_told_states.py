@@ -13,7 +13,7 @@ from buckram.core.cluster.bookie_report import BookieReport, Collected, Keeps, K
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
 from buckram.core.wire.introduction import INCARNATION_PROPERTY
 from buckram.core.wire.messages import Trouble
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

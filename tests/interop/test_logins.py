@@ -18,10 +18,10 @@ from tests.interop.words import check, entries
 from buckram import connect
 from buckram.config import ClientConfig, TlsConfig
 from buckram.errors import BuckramError
-from buckram.runtime.net.authority import Authority
-from buckram.runtime.net.logins import secured_by
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.net.security.certificate_authority import Authority
+from buckram.runtime.net.security.logins import secured_by
 from buckram.runtime.net.tcp import TcpNetwork
+from buckram.runtime.production import production_runtime
 from buckram.seams import Runtime
 
 pytestmark = pytest.mark.share(3, "doors")

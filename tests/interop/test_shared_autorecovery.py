@@ -18,11 +18,11 @@ from tests.interop.words import check
 
 from buckram.cluster import Client, connect
 from buckram.config import HealingConfig
-from buckram.healing.auditor import Auditor
-from buckram.healing.replicator import Replicator
-from buckram.metadata.election import Election, elected_of
-from buckram.metadata.underreplication import Underreplication
-from buckram.runtime.net.tasks import TaskScope
+from buckram.healing.auditing.auditor import Auditor
+from buckram.healing.repair.replicator import Replicator
+from buckram.metadata.records.auditor_election import Election, elected_of
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.runtime.process.tasks import TaskScope
 
 pytestmark = pytest.mark.share(8, "mixed clusters")
 

@@ -15,7 +15,7 @@ from tests.interop.words import check, each_wire, entries
 
 from buckram import connect
 from buckram.config import ClientConfig, TlsConfig
-from buckram.runtime.net.authority import Authority, Pair
+from buckram.runtime.net.security.certificate_authority import Authority, Pair
 
 pytestmark = pytest.mark.share(4)
 

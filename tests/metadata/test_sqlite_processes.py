@@ -18,12 +18,12 @@ from tests.support.soak import soak
 from tests.support.sqlite_kit import DEADLINE_S, FILE, opened
 
 from buckram.errors import MetadataUnavailable, NoSuchKey
-from buckram.metadata.sqlite import SqliteKeys
+from buckram.metadata.sqlite.keys import SqliteKeys
 
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from buckram.metadata.sqlite import SqliteKeys
+from buckram.metadata.sqlite.keys import SqliteKeys
 from buckram.errors import *
 from buckram.seams import *
 from buckram.types import *

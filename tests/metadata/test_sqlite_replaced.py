@@ -15,8 +15,8 @@ from tests.support.polling import until
 from tests.support.sqlite_kit import DEADLINE_S, FILE, opened
 
 from buckram.errors import ClusterNotInitialised, KeyExists, StoreReplaced
-from buckram.metadata.sqlite import SqliteKeys
-from buckram.metadata.sqlite_changes import Changes
+from buckram.metadata.sqlite.changes import Changes
+from buckram.metadata.sqlite.keys import SqliteKeys
 from buckram.types import Create
 
 

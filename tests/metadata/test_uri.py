@@ -10,7 +10,7 @@ from buckram.errors import ClusterNotInitialised, ConfigError
 from buckram.metadata.default import default_uri, sqlite_uri
 from buckram.metadata.etcd.uri import EtcdUri
 from buckram.metadata.uri import ZOOKEEPER_AUTH, MetadataUri, init_cluster, open_store, parse
-from buckram.metadata.zookeeper.paths import FLAT, HIERARCHICAL, LONG_HIERARCHICAL
+from buckram.metadata.zookeeper.ledger_managers import FLAT, HIERARCHICAL, LONG_HIERARCHICAL
 from buckram.metadata.zookeeper.uri import ZkUri
 
 

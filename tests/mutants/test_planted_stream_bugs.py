@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.soak import SOAK
 
-from buckram.core.streams import changes as stream_changes
-from buckram.streams.read.source import StreamSource
+from buckram.core.streams.metadata import changes as stream_changes
+from buckram.streams.read.batch_source import StreamSource
 from buckram.streams.write import roll
 from buckram.streams.write.segment import SegmentWriter
 from simulator.streams.mutants.hunt import MUTANTS, kill

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from buckram.cli.options import read_toml
+from buckram.cli.shared.options import read_toml
 from buckram.config import load
 from buckram.errors import ConfigError
-from buckram.runtime.net.loop import loop_factory
+from buckram.runtime.process.process_setup import loop_factory
 
 
 def test_arguments_override_environment_and_file() -> None:

@@ -20,7 +20,7 @@ from scripts.install_matrix import NONE, installed, make, pip, project, python_o
 from scripts.public_imports import BROUGHT_BY, CORE, MODULES, NAMES, judged, needed_by
 from tests.support.page_kit import bare_environment
 
-from buckram.cli.exits import Exit, fault_of
+from buckram.cli.shared.exits import Exit, fault_of
 from buckram.extras import BRINGS, needs
 from buckram.extras import MODULES as BROUGHT
 

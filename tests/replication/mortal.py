@@ -15,9 +15,9 @@ from typing import Any
 
 from tests.replication.kit import Pair
 
-from buckram.client.shared.past import unguarded
+from buckram.client.cluster.store_history import unguarded
 from buckram.cluster import Client, connect
-from buckram.metadata.memory import MemoryKeys
+from buckram.metadata.tree.memory import MemoryKeys
 from buckram.replication.sides import side_of
 
 Work = Callable[[Pair], Awaitable[object]]

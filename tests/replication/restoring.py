@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from tests.replication.kit import Pair
 
-from buckram.core.streams.head import encode_head
+from buckram.core.streams.metadata.head import encode_head
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyExists
-from buckram.metadata.acceptance import accept
-from buckram.metadata.backup import Backup, copy_of, restore
-from buckram.metadata.store import TreeStore
+from buckram.metadata.maintain.acceptance import accept
+from buckram.metadata.maintain.backup import Backup, copy_of, restore
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 from buckram.replication.sides import Side, side_of
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.testing import Cluster, ThreadedCluster
 
 

@@ -19,7 +19,7 @@ from tests.support.polling import wait_until
 
 import buckram
 from buckram.cli.app import run as in_process
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.sync import connect
 from buckram.testing import ThreadedCluster
 

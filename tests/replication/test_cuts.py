@@ -15,7 +15,7 @@ from buckram.core.streams.names import StreamName
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tests.state.machine.kit import Inventory
 from tests.support.soak import some_of
 
 from buckram import MirrorStream, Record, ReplicationRefused
-from buckram.core.objects.mirroring import difference
+from buckram.core.objects.index_difference import difference
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.replication.object_copy import _kept, observed
 from buckram.replication.promotion import Promotion, promote

@@ -17,7 +17,7 @@ from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
 from buckram.replication.stream_copy import StreamCopy
 from buckram.runtime.net.pace import Pace
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 
 GOODS = StreamName(SPACE, "goods")
 

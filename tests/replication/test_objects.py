@@ -11,9 +11,9 @@ from tests.replication.kit import SPACE, Pair, append, numbered, pair
 from tests.streams.kit import eventually
 
 from buckram import MirrorStream, NoSuchObject, ReplicationRefused
-from buckram.core.objects.mirroring import MirrorStep, difference
+from buckram.core.objects.index_difference import MirrorStep, difference
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
-from buckram.metadata.security import SecurityStore
+from buckram.metadata.records.security import SecurityStore
 from buckram.replication.gauges import show_replication
 from buckram.replication.object_copy import ObjectCopy, observed
 from buckram.replication.object_differences import missing_objects
@@ -22,8 +22,8 @@ from buckram.replication.reconciling import differences, differing_objects, reco
 from buckram.replication.sides import Side
 from buckram.replication.status import status_of
 from buckram.runtime.net.pace import Pace
-from buckram.runtime.net.stats import PrometheusStats
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.stats import PrometheusStats
+from buckram.runtime.process.tasks import TaskScope
 from buckram.state.objects.mirror import MirrorObjects
 
 MIB = 1024 * 1024
@@ -95,7 +95,7 @@ async def _ledgers(side: Side) -> set[int]:
 
 
 async def test_a_pass_that_is_stopped_at_any_step_is_completed_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.core.objects.mirroring.MOST_CHANGES", 3)
+    monkeypatch.setattr("buckram.core.objects.index_difference.MOST_CHANGES", 3)
     change, done = MirrorObjects.change, 0
 
     class Stop(Exception):

@@ -21,20 +21,20 @@ from buckram import (
     StreamError,
     WriterLost,
 )
-from buckram.core.security.namespaces import LEDGER_NAMESPACE
-from buckram.core.streams.changes import deleted
+from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
 from buckram.core.streams.forks import ForkPlan
-from buckram.core.streams.head import Head
+from buckram.core.streams.metadata.changes import deleted
+from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.purposes import Purpose
+from buckram.core.streams.metadata.transactions import StepId
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.purposes import Purpose
-from buckram.core.streams.transactions import StepId
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side, read_link
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.spark.jobs.import_kafka import _opened
-from buckram.spark.transactions import open_step
+from buckram.spark.sink.transactions import open_step
 from buckram.streams.maintain.fork import _Forking
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import Versioned

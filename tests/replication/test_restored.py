@@ -13,8 +13,8 @@ from tests.replication.restoring import backed_up, becomes, went_back
 from tests.state.machine.kit import Inventory
 
 from buckram import SourceWentBack, StoreWentBack
-from buckram.core.streams.changes import HeadStep
-from buckram.core.streams.head import Head
+from buckram.core.streams.metadata.changes import HeadStep
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.replication.lag import read_progress
 from buckram.replication.promotion import promote
@@ -28,7 +28,7 @@ from buckram.runtime.net.pace import Pace
 @pytest.fixture(autouse=True)
 def quick_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bookies look soon whether the store went back."""
-    monkeypatch.setattr("buckram.bookie.witness.LOOK_S", 0.1)
+    monkeypatch.setattr("buckram.bookie.trust.witness.LOOK_S", 0.1)
 
 
 async def troubles(both: Pair, **options: bool) -> dict[str, str]:

@@ -12,8 +12,8 @@ from buckram.replication.lag import lag_of
 from buckram.replication.run import Replication
 from buckram.replication.status import replicated_namespaces, status_of
 from buckram.runtime.net.pace import Pace
-from buckram.runtime.net.stats import PrometheusStats
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.stats import PrometheusStats
+from buckram.runtime.process.tasks import TaskScope
 
 
 async def test_all_streams_of_a_namespace_are_copied_with_its_settings() -> None:

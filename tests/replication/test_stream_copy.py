@@ -10,9 +10,9 @@ from tests.replication.kit import ORDERS, append, numbered, pair, records, space
 from tests.streams.kit import eventually
 
 from buckram import Client, MirrorStream, OutOfOrderSequence, ReplicationRefused
-from buckram.core.streams.changes import deleted
+from buckram.core.streams.metadata.changes import deleted
 from buckram.core.streams.names import StreamName
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.maintain.compaction import compact_stream
 from buckram.streams.shared.metadata import StreamStore
 
@@ -276,7 +276,7 @@ async def test_a_rate_holds_a_copy_back() -> None:
 async def _promote_alone(both: object) -> None:
     from tests.replication.kit import Pair
 
-    from buckram.core.streams.mirrors import PROMOTED
+    from buckram.core.streams.metadata.mirrors import PROMOTED
     from buckram.replication.fencing import hand_over
 
     assert isinstance(both, Pair)

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.bookie.service.test_access import AUTH, QUIET, client_of
+from tests.bookie.service.security.test_entry_access import AUTH, QUIET, client_of
 from tests.serve.gateway.kit import Api
-from tests.serve.gateway.test_access import Guarded, guarded
+from tests.serve.gateway.shared.test_authentication import Guarded, guarded
 from tests.serve.hrana.kit import Hrana
-from tests.serve.hrana.test_access import code, token_of
-from tests.serve.hrana.test_access import guarded as serving_databases
+from tests.serve.hrana.test_database_access import code, token_of
+from tests.serve.hrana.test_database_access import guarded as serving_databases
 from tests.serve.webhdfs.kit import Remote, Web
 from tests.support.polling import until
 from tests.support.secure_kit import guarded as guarded_bookie
@@ -21,9 +21,9 @@ from buckram.cluster import Client
 from buckram.core.security.acl import ACL_PROPERTY, LOGIN_PROPERTY, Acl
 from buckram.core.wire.messages import Read, ReadLac
 from buckram.errors import AccessRefused, BuckramError, Code, InvalidArgument
-from buckram.metadata.layout import DATABASE_SERVERS, GATEWAYS
-from buckram.metadata.security import SecurityStore
-from buckram.serve.http.shown import ServerRegistry
+from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.tree.layout import DATABASE_SERVERS, GATEWAYS
+from buckram.serve.http.server_registry import ServerRegistry
 from buckram.types import BookieInfo
 
 assert QUIET.local_read_bytes == 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.gate_kit import Stream, World
 
-from buckram.bookie.service import gate
-from buckram.core.security import bounds
+from buckram.bookie.service.metadata import change_gate as gate
+from buckram.core.security import write_limits as bounds
 from buckram.core.security.acl import Acl
-from buckram.core.security.bounds import OF_STREAM, Bound
+from buckram.core.security.write_limits import OF_STREAM, Bound
 from buckram.errors import AccessRefused, ValueTooLarge
 from buckram.seams import MAX_VALUE_BYTES
 from buckram.types import Create, KeyOp

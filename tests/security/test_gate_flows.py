@@ -14,13 +14,13 @@ from tests.support.secure_kit import Guarded, guarded
 
 from buckram import Client, Namespace, connect
 from buckram.config import AuthConfig, ClientConfig
-from buckram.core.streams.head import HISTORY, PAGE_SEGMENTS
+from buckram.core.streams.metadata.head import HISTORY, PAGE_SEGMENTS
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import merged
 from buckram.errors import AccessRefused
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.streams.maintain.compaction import compact_stream
-from buckram.streams.maintain.export import export_stream, plan_export
+from buckram.streams.maintain.history.export import export_stream, plan_export
 from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.read.cursors import list_cursors, place_cursor
 from buckram.streams.shared.ledgers import list_intents, make_ledger

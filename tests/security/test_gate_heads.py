@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.gate_kit import INTENT, Stream, World
 
-from buckram.core.streams.head import Fork
+from buckram.core.streams.metadata.head import Fork
 from buckram.errors import AccessRefused, InvalidArgument, KeyExists, VersionConflict
 from buckram.types import Create, Delete, KeyOp, SetValue
 

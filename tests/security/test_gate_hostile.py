@@ -20,11 +20,11 @@ from tests.support.gate_kit import INTENT, Backend, Stream, World, rows
 from tests.support.soak import drawn, soak
 
 from buckram.core.ledgers.metadata_codec import parse, serialise
-from buckram.core.security.namespaces import ClusterKeys, uid_in
-from buckram.core.security.naming import naming_key, uid_and_ids
+from buckram.core.security.ledger_claims import naming_key, uid_and_ids
+from buckram.core.security.namespace_rules import ClusterKeys, uid_in
 from buckram.core.security.records import lasting_change
-from buckram.core.streams.exports import Export, encode_export
-from buckram.core.streams.head import Fork
+from buckram.core.streams.external.exports import Export, encode_export
+from buckram.core.streams.metadata.head import Fork
 from buckram.core.streams.names import owner_of
 from buckram.errors import BuckramError
 from buckram.metadata.service.packets import KeyRequest, RequestKind

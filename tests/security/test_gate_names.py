@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tests.support.gate_kit import INTENT, Stream, World, rows
 
-from buckram.bookie.service.key_session import KeySession
+from buckram.bookie.service.metadata.key_session import KeySession
 from buckram.core.ledgers.metadata_codec import serialise
-from buckram.core.streams.exports import Export, encode_export
-from buckram.core.streams.head import HISTORY, SnapshotRow, decode_head
+from buckram.core.streams.external.exports import Export, encode_export
+from buckram.core.streams.metadata.head import HISTORY, SnapshotRow, decode_head
 from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.metadata.service.packets import KeyReply, KeyRequest, RequestKind
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
 
 
@@ -223,7 +223,7 @@ async def test_a_head_is_judged_by_what_the_store_has_and_not_by_another_version
 
 
 async def shared(world: World, mine: Stream, theirs: Stream, ledger: LedgerId) -> list[KeyOp]:
-    """As `streams/shared/shares.py` begins it."""
+    """As `streams/shared/shared_ledgers.py` begins it."""
     key = await mine.tenant.ledger_key(ledger)
     return [
         Create(f"{key}/{theirs.uid}", str(theirs.name).encode()),

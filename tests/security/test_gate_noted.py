@@ -13,17 +13,17 @@ from tests.support.metadata_service_kit import service_store
 from tests.support.polling import until
 from tests.support.secure_kit import Guarded, guarded
 
-from buckram.bookie.audit_log import AuditLog
+from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.config import AuthConfig
-from buckram.core.security import bounds
-from buckram.core.security.bounds import Bound
-from buckram.core.tenants.audit import REFUSED, AuditEvent
+from buckram.core.security import write_limits as bounds
+from buckram.core.security.write_limits import Bound
+from buckram.core.tenants.audit_trail import REFUSED, AuditEvent
 from buckram.errors import AccessRefused, LedgerIdRefused, QuotaExceeded, ValueTooLarge
+from buckram.metadata.records.tenants import TenantStore
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.uri import ServiceUri
-from buckram.metadata.tenants import TenantStore
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.stats import NullStats
+from buckram.runtime.process.stats import NullStats
+from buckram.runtime.production import production_runtime
 from buckram.types import Create, Delete, LedgerId, SetValue
 
 AUTH = AuthConfig(logins="token", authorisation="on")

@@ -12,14 +12,14 @@ from tests.support.bookie_kit import memory_metadata
 from tests.support.gate_kit import Grants, Tenant, World
 from tests.support.metadata_service_kit import ServedMetadata, service_store
 
-from buckram.bookie.creations import QuotasOfCreations
+from buckram.bookie.accounting.creation_quotas import QuotasOfCreations
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
-from buckram.core.streams.head import Head, encode_head
+from buckram.core.streams.metadata.head import Head, encode_head
 from buckram.core.tenants.quotas import Quotas
 from buckram.core.tenants.usage import Counts
 from buckram.errors import QuotaExceeded
-from buckram.metadata.tenants import Published
+from buckram.metadata.records.tenants import Published
 from buckram.types import Create, KeyOp
 
 RECORD = serialise(created(1, 1, 1, ("b",), custom_metadata={"buckram.namespace": b"shop"}))
@@ -27,7 +27,7 @@ RECORD = serialise(created(1, 1, 1, ("b",), custom_metadata={"buckram.namespace"
 
 @dataclass
 class Use:
-    """What `bookie/accounting.py` knows."""
+    """What `bookie/accounting/namespace_usage.py` knows."""
 
     quotas: Mapping[str, Quotas]
     published: Published = field(default_factory=Published)

@@ -6,8 +6,8 @@ import pytest
 from tests.support.gate_kit import Stream, World
 
 from buckram.errors import AccessRefused, NoSuchKey
-from buckram.metadata.behind import BEHIND, note_behind, noted_members
-from buckram.metadata.degraded import DEGRADED, degraded_bookies, say_degraded
+from buckram.metadata.records.degraded import DEGRADED, degraded_bookies, say_degraded
+from buckram.metadata.records.incomplete_copies import BEHIND, note_behind, noted_members
 from buckram.types import Create, SetValue
 
 

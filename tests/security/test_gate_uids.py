@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from tests.support.gate_kit import Stream, World
 
-from buckram.bookie.service.key_session import KeySession
+from buckram.bookie.service.metadata.key_session import KeySession
 from buckram.errors import AccessRefused, KeyExists
 from buckram.metadata.service.packets import KeyReply
 from buckram.types import Create, Delete, KeyOp

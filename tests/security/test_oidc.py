@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.bookie.service.test_login import closed, principals
+from tests.bookie.service.security.test_login import closed, principals
 from tests.serve.gateway.kit import Api, serving
 from tests.serve.hrana.kit import Hrana
 from tests.serve.hrana.kit import serving as serving_databases
-from tests.serve.hrana.test_access import code
+from tests.serve.hrana.test_database_access import code
 from tests.serve.webhdfs.kit import Remote, Web
 from tests.support.bookie_kit import Wire
 from tests.support.issuer_kit import AUDIENCE, FakeIssuer, Key, issuing
@@ -22,17 +22,17 @@ from tests.support.polling import eventually, until
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram import connect
-from buckram.bookie.service.door import ConnectionGate
+from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.oidc import issuer_of
 from buckram.core.wire.messages import Auth, Read
 from buckram.errors import AccessRefused, Code, ConfigError
-from buckram.metadata.security import SecurityStore
-from buckram.runtime.net.issuer import IssuerKeys
-from buckram.runtime.net.logins import TOKEN_PLUGIN, TokenLogin, login_of
-from buckram.runtime.net.secure import LoginRefused
-from buckram.serve.hrana.access import TokenAccess
+from buckram.metadata.records.security import SecurityStore
+from buckram.runtime.net.security.issuer_keys import IssuerKeys
+from buckram.runtime.net.security.logins import TOKEN_PLUGIN, TokenLogin, login_of
+from buckram.runtime.net.security.secure_network import LoginRefused
+from buckram.serve.hrana.database_access import TokenAccess
 from buckram.serve.http.origins import Origins
 from buckram.serve.http.tokens import ClusterTokens
 
@@ -147,7 +147,7 @@ async def test_a_login_with_a_new_key_waits_for_it_and_what_comes_behind_waits_t
 async def test_an_issuer_that_does_not_answer_holds_up_nobody_else(
     tmp_path: Path, there: FakeIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buckram.runtime.net.issuer.FETCH_S", 1.0)
+    monkeypatch.setattr("buckram.runtime.net.security.issuer_keys.FETCH_S", 1.0)
     async with guarded(tmp_path, auth=settings(there), login_s=20.0) as running:
         fetched_at_once(running)
         there.rotate(Key("second"))

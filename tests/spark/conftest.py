@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from buckram.errors import ConfigError
 from buckram.launch.java import find_java
 from buckram.launch.zookeeper_server import ZooKeeperServer
-from buckram.spark.clients import close_connections
 from buckram.spark.session import QUIET, class_archive, local_session
+from buckram.spark.shared.clients import close_connections
 from buckram.testing import ThreadedCluster
 
 # One compiler tier and one collector thread make the JVM start quickly; its speed does not matter here.

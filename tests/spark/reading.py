@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from buckram import sync
-from buckram.spark.source import BuckramDataSource
+from buckram.spark.data_source import BuckramDataSource
 
 Row = dict[str, Any]
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))

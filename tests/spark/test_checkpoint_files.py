@@ -26,11 +26,11 @@ from tests.serve.webhdfs.wire import Wire
 from tests.spark.reading import numbered, write
 from tests.spark.test_streaming import source, until
 
-from buckram.runtime.net.authority import Authority
+from buckram.runtime.net.security.certificate_authority import Authority
 from buckram.spark import configure
-from buckram.spark.files import gateways, settings
-from buckram.spark.relay import relay_to
-from buckram.spark.trust_store import PASSWORD
+from buckram.spark.relay.hadoop_settings import gateways, settings
+from buckram.spark.relay.server import relay_to
+from buckram.spark.relay.trust_store import PASSWORD
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark

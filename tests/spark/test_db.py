@@ -22,7 +22,7 @@ from tests.spark.test_sink_replay import planned_now
 from tests.support.polling import wait_until
 
 from buckram import sync
-from buckram.core.streams.transactions import ONCE, StepId
+from buckram.core.streams.metadata.transactions import ONCE, StepId
 from buckram.errors import (
     BatchesLost,
     BuckramError,
@@ -38,13 +38,14 @@ from buckram.errors import (
     StaleTransaction,
     UnknownQuery,
 )
-from buckram.spark import db_changes, db_copies
-from buckram.spark.clients import connection
-from buckram.spark.db_changes import CHANGE_COLUMNS
-from buckram.spark.db_options import DATABASE_OPTIONS, DatabaseSinkOptions
-from buckram.spark.db_source import DatabaseDataSource
-from buckram.spark.db_writing import DatabaseStep, RemoteServer, inserts
-from buckram.state.db.changes import change_fold
+from buckram.spark.databases import local_copies as db_copies
+from buckram.spark.databases import row_changes as db_changes
+from buckram.spark.databases.data_source import DatabaseDataSource
+from buckram.spark.databases.database_options import DATABASE_OPTIONS, DatabaseSinkOptions
+from buckram.spark.databases.row_changes import CHANGE_COLUMNS
+from buckram.spark.databases.sink_transactions import DatabaseStep, RemoteServer, inserts
+from buckram.spark.shared.clients import connection
+from buckram.state.db.commits.changes import change_fold
 from buckram.testing import ThreadedCluster
 
 pytest.importorskip("apsw")
@@ -261,7 +262,7 @@ def test_a_repeated_first_batch_of_changes_begins_where_it_began(
     again = source(cluster, database, changes=True).streamReader(CHANGES)  # now `latest`
     assert rows(again, again.partitions(again.initialOffset(), end)) == whole
     stop = end[f"default/{database}"]
-    monkeypatch.setattr("buckram.state.db.changes.oldest", lambda head: stop)
+    monkeypatch.setattr("buckram.state.db.commits.changes.oldest", lambda head: stop)
     monkeypatch.setattr(db_changes, "_folds", {})
 
     async def freed(client: Any, ns: Any, name: Any, head: Any, first: int) -> Any:
@@ -269,7 +270,7 @@ def test_a_repeated_first_batch_of_changes_begins_where_it_began(
         fold.applied = stop
         return fold, state
 
-    monkeypatch.setattr("buckram.state.db.changes.change_fold", freed)
+    monkeypatch.setattr("buckram.state.db.commits.changes.change_fold", freed)
     late = source(cluster, database, **options).streamReader(CHANGES)
     begin = late.initialOffset()
     assert begin[f"default/{database}"] == stop
@@ -576,7 +577,7 @@ def test_batch_jobs_and_wrong_options(cluster: ThreadedCluster, database: str) -
 
 
 def test_a_batch_has_a_limit(cluster: ThreadedCluster, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.spark.db_sink.MOST_BYTES", 1000)
+    monkeypatch.setattr("buckram.spark.databases.table_sink.MOST_BYTES", 1000)
     writer = source(cluster, database, dbtable="item").writer(ROW, False)
     with task(), pytest.raises(InvalidArgument, match="the limit is 1000"):
         writer.write(iter([batch(*[(n, "x" * 100) for n in range(20)])]))

@@ -10,7 +10,7 @@ from tests.spark.reading import rows
 from tests.spark.test_streaming_parts import EARLIEST, Run
 
 from buckram import connect
-from buckram.spark.gathering import AT_ONCE, run_in_order
+from buckram.spark.shared.bounded_gather import AT_ONCE, run_in_order
 from buckram.testing import ThreadedCluster
 
 STREAMS, FILLED = 1500, 60

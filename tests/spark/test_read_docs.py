@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from buckram.spark.db_options import DATABASE_OPTIONS
-from buckram.spark.options import table
+from buckram.spark.databases.database_options import DATABASE_OPTIONS
+from buckram.spark.shared.options import table
 
 pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "spark.md"

@@ -14,9 +14,10 @@ from tests.spark.reading import batch_reader, numbered, offsets, record_batches,
 
 from buckram import sync
 from buckram.errors import InvalidArgument, NoSuchStream, OffsetOutOfRange, ReadFailed, RecordsLost
-from buckram.spark import clients, stream_read
-from buckram.spark.stream_partition import StreamPartition
-from buckram.spark.stream_plan import Planner, Wanted
+from buckram.spark.shared import clients
+from buckram.spark.shared.stream_partition import StreamPartition
+from buckram.spark.source import partition_reader as stream_read
+from buckram.spark.source.stream_planner import Planner, Wanted
 from buckram.testing import ThreadedCluster
 from buckram.types import BookieAddress, BookieInfo
 

@@ -15,8 +15,10 @@ from buckram import sync
 from buckram.core.entries.entry import Digest
 from buckram.core.entries.packed import FRAME_HEAD
 from buckram.core.wire.introduction import Peer
-from buckram.spark import clients, stream_read, stream_scan
-from buckram.spark.stream_scan import Scan, ScanFailed
+from buckram.spark.shared import clients
+from buckram.spark.source import partition_reader as stream_read
+from buckram.spark.source import replica_scan as stream_scan
+from buckram.spark.source.replica_scan import Scan, ScanFailed
 from buckram.testing import ThreadedCluster
 from buckram.types import BookieAddress, DigestType
 

@@ -16,7 +16,7 @@ import pytest
 from tests.spark.conftest import OLDEST_PACKAGES
 from tests.spark.reading import numbered, write
 
-from buckram.spark.versions import NEWEST, OLDEST
+from buckram.spark.shared.pyspark_version import NEWEST, OLDEST
 from buckram.testing import ThreadedCluster
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from pyspark.sql.functions import col
 from tests.e2e.conftest import Up, buckram
 
 from buckram.config import TlsConfig
-from buckram.spark.access import ClusterUri, cluster_uri
-from buckram.spark.clients import close_connections
+from buckram.spark.shared.clients import close_connections
+from buckram.spark.shared.cluster_uri import ClusterUri, cluster_uri
 from buckram.testing import ThreadedCluster
 
 VALUES = [b"%d" % number for number in range(500)]

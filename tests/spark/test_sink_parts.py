@@ -28,10 +28,10 @@ from buckram.errors import (
     UnknownQuery,
     WriterLost,
 )
-from buckram.spark.clients import close_connections
-from buckram.spark.sink import batch_writer, stream_writer
+from buckram.spark.shared.clients import close_connections
+from buckram.spark.sink.stream_sink import batch_writer, stream_writer
+from buckram.spark.sink.transactions import Attempt, Part, in_order
 from buckram.spark.sink_rows import record_batches
-from buckram.spark.transactions import Attempt, Part, in_order
 from buckram.testing import ThreadedCluster
 
 VALUE = "value binary"

@@ -24,9 +24,9 @@ from tests.spark.test_sink_parts import (
 from buckram import sync
 from buckram.core.streams.names import stream_name
 from buckram.errors import ReplayDiffers
-from buckram.spark.exactly_once import OnceStreamWriter
-from buckram.spark.replay import local_path, planned_at, tally
-from buckram.spark.transactions import in_order
+from buckram.spark.sink.exactly_once import OnceStreamWriter
+from buckram.spark.sink.replay_check import local_path, planned_at, tally
+from buckram.spark.sink.transactions import in_order
 from buckram.testing import ThreadedCluster
 
 

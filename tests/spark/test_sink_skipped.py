@@ -8,7 +8,7 @@ from tests.spark.test_sink_parts import batch, create, ledgers, micro_batch, pla
 from buckram import sync
 from buckram.core.streams.names import stream_name
 from buckram.errors import OpenSegment, StreamError
-from buckram.spark.transactions import Attempt, Identity, Part
+from buckram.spark.sink.transactions import Attempt, Identity, Part
 from buckram.testing import ThreadedCluster
 
 

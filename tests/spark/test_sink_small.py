@@ -25,10 +25,10 @@ from buckram.core.streams.names import stream_name
 from buckram.errors import InvalidArgument, OpenSegment, StreamError
 from buckram.launch.processes import BookieProcess, stop_all
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.spark.clients import close_connections
-from buckram.spark.sink import batch_writer
-from buckram.spark.small_parts import SmallPart
-from buckram.spark.transactions import Part
+from buckram.spark.shared.clients import close_connections
+from buckram.spark.sink.small_parts import SmallPart
+from buckram.spark.sink.stream_sink import batch_writer
+from buckram.spark.sink.transactions import Part
 from buckram.streams.write.bulk import Bulk
 from buckram.testing import ThreadedCluster
 

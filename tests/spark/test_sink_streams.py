@@ -14,9 +14,9 @@ from tests.spark.test_sink_parts import create, ledgers, task, values
 from buckram import sync
 from buckram.core.streams.names import stream_name
 from buckram.errors import InvalidArgument, NoSuchStream, OpenSegment, ReplayDiffers, UnknownQuery
-from buckram.spark import transactions
-from buckram.spark.sink import batch_writer, stream_writer
-from buckram.spark.transactions import Part
+from buckram.spark.sink import transactions
+from buckram.spark.sink.stream_sink import batch_writer, stream_writer
+from buckram.spark.sink.transactions import Part
 from buckram.testing import ThreadedCluster
 
 Rows = Sequence[tuple[str | None, bytes]]

@@ -16,7 +16,7 @@ from tests.spark.reading import numbered, write
 
 from buckram import sync
 from buckram.spark import lag, register
-from buckram.spark.lags import reported
+from buckram.spark.source.query_lag import reported
 from buckram.testing import ThreadedCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.share(4)]

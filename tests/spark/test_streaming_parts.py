@@ -11,12 +11,12 @@ from tests.spark.reading import STREAM_NAMES, live_reader, numbered, readable, r
 
 from buckram import sync
 from buckram.errors import InvalidArgument, NoSuchStream, NotReadable, RecordsLost
-from buckram.spark.clients import close_connections
-from buckram.spark.columns import STREAM_COLUMNS, Shape
-from buckram.spark.cursor import cursor_move
-from buckram.spark.planning import StreamOptions
-from buckram.spark.remembered import without_notes
-from buckram.spark.stream_live import LiveReader, positions
+from buckram.spark.shared.clients import close_connections
+from buckram.spark.shared.columns import STREAM_COLUMNS, Shape
+from buckram.spark.shared.rollback_detection import without_notes
+from buckram.spark.source.micro_batches import LiveReader, positions
+from buckram.spark.source.planning import StreamOptions
+from buckram.spark.source.query_cursor import cursor_move
 from buckram.testing import ThreadedCluster
 
 EARLIEST = {"startingOffsets": "earliest"}

@@ -16,11 +16,11 @@ from tests.support.polling import until
 from buckram import BatchesLost, RecordsLost
 from buckram.core.streams.names import StreamName
 from buckram.replication.sides import Side
-from buckram.spark.clients import close_connections
-from buckram.spark.planning import StreamOptions
-from buckram.spark.remembered import HISTORY, TIMES, without_notes
-from buckram.spark.stream_live import UIDS, Live
-from buckram.streams.read.remembered import time_before
+from buckram.spark.shared.clients import close_connections
+from buckram.spark.shared.rollback_detection import HISTORY, TIMES, without_notes
+from buckram.spark.source.micro_batches import UIDS, Live
+from buckram.spark.source.planning import StreamOptions
+from buckram.streams.read.position_check import time_before
 from buckram.testing import ThreadedCluster
 
 

@@ -11,7 +11,7 @@ from tests.support.clock import pass_time
 from tests.support.polling import until
 
 from buckram.sql import InterfaceError, OperationalError, aio
-from buckram.sql.sharing import LINGER_S, sharing
+from buckram.sql.shared_databases import LINGER_S, sharing
 from buckram.testing import Cluster, cluster
 
 

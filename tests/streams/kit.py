@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from buckram.core.streams.batch import Record
+from buckram.core.streams.records.batch import Record
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.write.writer import StreamWriter
 

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from buckram.cli import values
-from buckram.cli.stream_read import Form
+from buckram.cli.shared import values
+from buckram.cli.stream.read import Form
 from buckram.errors import InvalidArgument, OffsetOutOfRange
 from buckram.namespace import Namespace
-from buckram.serve.views.records import record_json
-from buckram.streams.shared import records
-from buckram.streams.shared.row_compare import first_difference
+from buckram.serve.json_views.records import record_json
+from buckram.streams.maintain.history.row_compare import first_difference
+from buckram.streams.write import record_arguments as records
 from buckram.types import MAX_TIME, MIN_TIME
 
 NO_UTF8 = "\ud800"

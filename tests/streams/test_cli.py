@@ -19,8 +19,8 @@ from tests.e2e.conftest import buckram as spawned
 from tests.support.polling import wait_until
 
 from buckram.cli.app import run as in_process
-from buckram.cli.exits import Exit
-from buckram.serve.views.record_lines import JsonLines, PlainLines
+from buckram.cli.shared.exits import Exit
+from buckram.serve.json_views.record_lines import JsonLines, PlainLines
 from buckram.testing import ThreadedCluster
 
 Run = Callable[..., Ended]

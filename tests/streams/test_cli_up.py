@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import Up, buckram
 from tests.support.polling import wait_until
 
-from buckram.cli import up_threads
+from buckram.cli.up import background_threads as up_threads
 from buckram.cluster import Client
 from buckram.testing import ThreadedCluster
 

@@ -12,17 +12,17 @@ from tests.support.metadata_service_kit import ServedMetadata
 from tests.support.purposes_kit import LOGS, Door, refuses, shop
 
 from buckram import Client, Namespace, StreamPurpose
-from buckram.core.streams.head import Head, decode_head, encode_head
+from buckram.core.streams.metadata.head import Head, decode_head, encode_head
+from buckram.core.streams.metadata.purposes import Purpose
 from buckram.core.streams.names import OBJECTS_LOG, stream_name
-from buckram.core.streams.purposes import Purpose
 from buckram.errors import AccessRefused, BuckramError, InvalidArgument, NamespaceNotEmpty
-from buckram.metadata.sqlite import SqliteKeys
-from buckram.metadata.store import TreeStore
+from buckram.metadata.sqlite.keys import SqliteKeys
+from buckram.metadata.tree.store import TreeStore
 from buckram.streams.maintain.compaction import plan_compaction
-from buckram.streams.maintain.export import plan_export
+from buckram.streams.maintain.history.export import plan_export
 from buckram.streams.maintain.imports import plan_import
 from buckram.streams.maintain.offload import plan_offload
-from buckram.streams.system import append_in_one_step
+from buckram.streams.system_streams import append_in_one_step
 from buckram.testing import cluster
 from buckram.types import Delete, KeyOp, SetValue
 

@@ -20,10 +20,10 @@ from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import frame_add
 from buckram.core.wire.messages import Add, BatchRead, Request
-from buckram.metadata.memory import MemoryKeys, MemoryTree
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.seams import Disk, LocalFiles, Runtime, Space, Write
 from buckram.types import DigestType, Fragment, LedgerMetadata, LedgerState
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from buckram.cluster import Client, connect
-from buckram.metadata.tenants import TenantStore
-from buckram.state.db.replicas import ReplicaReport, ReplicaReporter
+from buckram.metadata.records.tenants import TenantStore
+from buckram.state.db.commits.replica_reports import ReplicaReport, ReplicaReporter
 
 
 @asynccontextmanager

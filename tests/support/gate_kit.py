@@ -11,11 +11,11 @@ from typing import Protocol
 from tests.support.metadata_service_kit import ServedMetadata, service_store
 
 from buckram.core.ledgers.metadata import created
-from buckram.core.security.access import KeyRules
 from buckram.core.security.acl import Acl
-from buckram.core.security.namespaces import ClusterKeys, Known, NamespaceRules
+from buckram.core.security.key_access import KeyRules
+from buckram.core.security.namespace_rules import ClusterKeys, Known, NamespaceRules
 from buckram.core.security.principal import Principal
-from buckram.core.streams.head import (
+from buckram.core.streams.metadata.head import (
     LEDGER,
     Head,
     Offloaded,
@@ -29,7 +29,7 @@ from buckram.core.streams.head import (
 from buckram.core.streams.names import StreamName, owner_mark
 from buckram.errors import NoSuchKey
 from buckram.metadata.service.store import ServiceStore
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.seams import KeyStore
 from buckram.streams.shared.layout import Layout
 from buckram.types import Create, Delete, LedgerId, LedgerMetadata, SetValue

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
-from buckram.metadata import session_lock
-from buckram.metadata.sqlite import SqliteKeys
+from buckram.metadata.sqlite import session_lock
+from buckram.metadata.sqlite.keys import SqliteKeys
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
 if TYPE_CHECKING:

@@ -25,8 +25,12 @@ import pytest
 from tests.support.interleaving_clients import Store
 
 from buckram.errors import BuckramError
-from buckram.metadata import session_lock, sqlite, sqlite_commit, sqlite_file, sqlite_tree
-from buckram.metadata.memory import MemoryTree
+from buckram.metadata.sqlite import commit_statement as sqlite_commit
+from buckram.metadata.sqlite import database_file as sqlite_file
+from buckram.metadata.sqlite import keys as sqlite
+from buckram.metadata.sqlite import session_lock
+from buckram.metadata.sqlite import tree as sqlite_tree
+from buckram.metadata.tree.memory import MemoryTree
 from buckram.types import Create, KeyOp, SetValue
 
 

@@ -19,7 +19,7 @@ from buckram.core.wire.located import Located
 from buckram.core.wire.messages import BatchRead, LocatedReply
 from buckram.runtime.disk.neighbours import NeighbourDirectory, Neighbours
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.seams import FileData, FileRange
 from buckram.testing import Cluster, cluster
 

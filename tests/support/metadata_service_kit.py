@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 
-from buckram.bookie.service.metadata import MetadataService
+from buckram.bookie.service.metadata.metadata_service import MetadataService
 from buckram.bookie.service.server import BookieServer
 from buckram.config import BookieConfig, NetConfig
-from buckram.core.security.access import KeyAccess
+from buckram.core.security.key_access import KeyAccess
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.store import ServiceStore
 from buckram.metadata.service.uri import ServiceUri
-from buckram.metadata.store import TreeStore
-from buckram.runtime.net.runtime import production_runtime
+from buckram.metadata.tree.store import TreeStore
+from buckram.runtime.production import production_runtime
 from buckram.seams import KeyStore
 
 NET = NetConfig()

@@ -20,7 +20,7 @@ from buckram.core.wire.messages import (
     ReadLacReply,
     ReadReply,
 )
-from buckram.core.wire.server import (
+from buckram.core.wire.server_protocol import (
     Close,
     Incoming,
     Ready,

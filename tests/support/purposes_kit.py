@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from buckram import Client, StreamPurpose
 from buckram.core.streams.names import OBJECTS_LOG
-from buckram.streams.system import make_system_stream
+from buckram.streams.system_streams import make_system_stream
 from buckram.testing import cluster
 
 LOGS = ("shop/main", "shop/inventory", f"shop/{OBJECTS_LOG}")

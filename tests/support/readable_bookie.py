@@ -26,7 +26,7 @@ from buckram.core.wire.messages import (
     WriteLac,
     WriteLacReply,
 )
-from buckram.core.wire.server import (
+from buckram.core.wire.server_protocol import (
     Close,
     Incoming,
     Ready,

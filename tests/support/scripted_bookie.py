@@ -29,7 +29,7 @@ from buckram.core.wire.messages import (
     WriteLac,
     WriteLacReply,
 )
-from buckram.core.wire.server import (
+from buckram.core.wire.server_protocol import (
     Close,
     Incoming,
     Ready,
@@ -39,9 +39,9 @@ from buckram.core.wire.server import (
     encode_reply,
 )
 from buckram.errors import Code
-from buckram.metadata.memory import MemoryKeys, MemoryTree
-from buckram.metadata.store import TreeStore
-from buckram.runtime.net.runtime import production_runtime
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
+from buckram.runtime.production import production_runtime
 from buckram.seams import Listener, MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieInfo
 

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from tests.support.bookie_kit import CONFIG, STORE
 
-from buckram.bookie.audit_log import AuditLog
+from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import ConnectionGate
+from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.config import AuthConfig, NetConfig, TlsConfig
-from buckram.metadata.security import SecurityStore
-from buckram.metadata.store import TreeStore
+from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.authority import Authority
-from buckram.runtime.net.logins import TokenLogin
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.secure import SecureNetwork
+from buckram.runtime.net.security.certificate_authority import Authority
+from buckram.runtime.net.security.certificate_files import TlsFiles
+from buckram.runtime.net.security.logins import TokenLogin
+from buckram.runtime.net.security.secure_network import SecureNetwork
 from buckram.runtime.net.tcp import TcpNetwork
-from buckram.runtime.net.tls_files import TlsFiles
+from buckram.runtime.production import production_runtime
 
 
 class Files:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buckram.core.streams.batch import Record
-from buckram.core.streams.head import Segment
+from buckram.core.streams.metadata.head import Segment
+from buckram.core.streams.records.batch import Record
 from buckram.namespace import Namespace
 
 

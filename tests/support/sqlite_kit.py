@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from buckram.metadata.sqlite import SqliteKeys
+from buckram.metadata.sqlite.keys import SqliteKeys
 
 DEADLINE_S = 20.0
 FILE = "metadata.db"

@@ -12,9 +12,9 @@ from tests.support.bookie_kit import KEY, Kit, ledger_metadata, running
 from tests.support.polling import until
 
 from buckram import connect
-from buckram.bookie.accounting import Accounting
+from buckram.bookie.accounting.namespace_usage import Accounting
+from buckram.bookie.service.rate_limiter import RateLimiter
 from buckram.bookie.service.tenant import Tenant
-from buckram.bookie.service.turnstile import RateLimiter
 from buckram.client.write.writer import Writer
 from buckram.cluster import Client
 from buckram.config import ClientConfig

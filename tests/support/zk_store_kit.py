@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from buckram.core.ledgers.metadata import created
-from buckram.metadata.zookeeper.paths import Manager
+from buckram.metadata.zookeeper.ledger_managers import Manager
 from buckram.metadata.zookeeper.session import OperationCount
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.types import LedgerMetadata

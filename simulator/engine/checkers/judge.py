@@ -12,9 +12,9 @@ from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.metadata import birth_of
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.errors import BuckramError, Code
-from buckram.metadata.accused import CONVICTED
-from buckram.metadata.layout import ClusterLayout, Layout
-from buckram.metadata.store import TreeStore
+from buckram.metadata.records.bookie_health import CONVICTED
+from buckram.metadata.tree.layout import ClusterLayout, Layout
+from buckram.metadata.tree.store import TreeStore
 from buckram.types import (
     NO_BIRTH,
     BookieId,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from buckram.core.cluster.history import parse_statement
+from buckram.core.cluster.store_history import parse_statement
 from buckram.core.ledgers.service_info import decode_bookie
 from buckram.errors import MalformedRecord
-from buckram.metadata.layout import WITNESSES, ClusterLayout
+from buckram.metadata.tree.layout import WITNESSES, ClusterLayout
 from buckram.types import BookieId, KeyValue
 from simulator.engine.checkers.report import Report
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from buckram.core.cluster.history import parse_statement
+from buckram.core.cluster.store_history import parse_statement
 from simulator.engine.faults.registry import LEDGERS, crashes_only, register_independent
 from simulator.engine.metadata import HOST
 

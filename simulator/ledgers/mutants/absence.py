@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.client.maintain import accusing, recover
+from buckram.client.cluster.bookies import BookieWatcher
+from buckram.client.maintain import evidence as accusing
+from buckram.client.maintain import recover
 from buckram.client.read import lac
-from buckram.client.shared.bookies import BookieWatcher
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.promises import Promises
 from buckram.core.ledgers.reading import Race, Strategy

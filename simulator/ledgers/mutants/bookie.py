@@ -7,19 +7,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from buckram.bookie import cookie, gc
-from buckram.bookie.limbo_end import LimboEnd
-from buckram.bookie.service import adds, dispatch, fencing, read_replies, reads
-from buckram.bookie.service.adds import AddPath
-from buckram.bookie.service.admission import Admission, Finding, Verdict
-from buckram.bookie.service.read_replies import ReadReplies
-from buckram.bookie.service.reads import ReadPath
-from buckram.bookie.storage.bad_entries import BadEntries
+from buckram.bookie.garbage import collector as gc
+from buckram.bookie.integrity.limbo_end import LimboEnd
+from buckram.bookie.service import dispatch
+from buckram.bookie.service.entries import adds, fencing, read_replies, reads
+from buckram.bookie.service.entries.adds import AddPath
+from buckram.bookie.service.entries.admission import Admission, Finding, Verdict
+from buckram.bookie.service.entries.read_replies import ReadReplies
+from buckram.bookie.service.entries.reads import ReadPath
 from buckram.bookie.storage.ledger_table import Losses
+from buckram.bookie.storage.segments.bad_entries import BadEntries
 from buckram.bookie.storage.store import Store
+from buckram.bookie.trust import cookie
 from buckram.client.write import engine
 from buckram.client.write.ensemble_change import EnsembleChange
-from buckram.core.cluster.history import encode_statement
+from buckram.core.cluster.store_history import encode_statement
 from buckram.errors import Code
 from buckram.runtime.net import introductions
 from buckram.runtime.net.connection import Connection

@@ -5,7 +5,11 @@ from __future__ import annotations
 from simulator.engine.edits import edited
 from simulator.ledgers.mutants.base import Mutant
 
-_REMOVALS, _GC, _PURE = "buckram.metadata.removals:Removals.", "buckram.bookie.gc:Collector.", "buckram.core.ledgers."
+_REMOVALS, _GC, _PURE = (
+    "buckram.metadata.tree.removals:Removals.",
+    "buckram.bookie.garbage.collector:Collector.",
+    "buckram.core.ledgers.",
+)
 _SEEDS = 6
 
 MUTANTS = [
@@ -49,7 +53,9 @@ MUTANTS = [
         "brake-counts-the-waiting",
         "M14",
         "the brake looks at how many ledgers wait, not at how many vanished between two listings",
-        edited(("buckram.bookie.brake:DeletionLimits.released", "vanished[one] <= most", "len(known) <= most")),
+        edited(
+            ("buckram.bookie.garbage.gc_limits:DeletionLimits.released", "vanished[one] <= most", "len(known) <= most")
+        ),
         ("deletions",),
         scenario_seeds=_SEEDS,
     ),
@@ -57,7 +63,7 @@ MUTANTS = [
         "no-brake",
         "M14",
         "what a store lost at once is collected",
-        edited(("buckram.bookie.brake:DeletionLimits.released", "vanished[one] <= most", "True")),
+        edited(("buckram.bookie.garbage.gc_limits:DeletionLimits.released", "vanished[one] <= most", "True")),
         ("deletions",),
         scenario_seeds=_SEEDS,
     ),
@@ -89,7 +95,7 @@ MUTANTS = [
         "restore-does-not-compare",
         "M12",
         "what was deleted since the backup comes back with it",
-        edited(("buckram.metadata.acceptance:accept", "await compare(store)", "[]")),
+        edited(("buckram.metadata.maintain.acceptance:accept", "await compare(store)", "[]")),
         ("deletions",),
         scenario_seeds=_SEEDS,
     ),
@@ -107,7 +113,7 @@ MUTANTS = [
         "bookies tell nothing while restored metadata wait",
         edited(
             (
-                "buckram.bookie.witness:Witness._tell_deletions",
+                "buckram.bookie.trust.witness:Witness._tell_deletions",
                 "await tell(self._metadata, await self._bookie.deletions.known())",
                 "pass",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.bookie.service.session import Session
+from buckram.bookie.service.connections.session import Session
 from buckram.runtime.net.connection import Connection
 from buckram.runtime.net.introductions import Introductions
 from simulator.engine.planting import nothing, plant

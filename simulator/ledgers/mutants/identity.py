@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.bookie import witness
-from buckram.bookie.service import admission, dispatch, fencing, read_replies, reads
-from buckram.bookie.service.adds import AddPath
-from buckram.bookie.service.admission import Admission
+from buckram.bookie.service import dispatch
+from buckram.bookie.service.entries import admission, fencing, read_replies, reads
+from buckram.bookie.service.entries.adds import AddPath
+from buckram.bookie.service.entries.admission import Admission
+from buckram.bookie.trust import witness
 from buckram.client.read import open as opening
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.core.cluster.incarnations import decide

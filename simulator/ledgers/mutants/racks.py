@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from buckram.client.shared.bookies import BookieWatcher
+from buckram.client.cluster.bookies import BookieWatcher
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import WriteBack
 from buckram.core.ledgers.spread import SpreadGroups

@@ -75,7 +75,7 @@ MUTANTS = [
         "the end of a block is witnessed before its sync",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._write",
+                "buckram.bookie.storage.log.group_commit:GroupCommit._write",
                 "self._disk.write([write], done)",
                 "self.page and self.page.write(group.segment.seq, group.end, group.checksum)\n"
                 "    self._disk.write([write], done)",
@@ -106,7 +106,7 @@ MUTANTS = [
         "compaction changes the last byte of each piece it copies",
         edited(
             (
-                "buckram.bookie.storage.compaction_output:Output._place",
+                "buckram.bookie.storage.upkeep.compaction_output:Output._place",
                 "self._parts.append(frames)",
                 "self._parts.append(frames[:-1] + bytes([frames[-1] ^ 1]))",
             )

@@ -22,7 +22,7 @@ MUTANTS = (
         "A request that waited for the look at its ledger's namespace passes, whatever was granted.",
         edited(
             (
-                "buckram.bookie.service.access:ConnectionAccess.item",
+                "buckram.bookie.service.security.entry_access:ConnectionAccess.item",
                 "elif rights & permission:",
                 "elif rights & permission or looked == ledger_id:",
             )
@@ -34,7 +34,7 @@ MUTANTS = (
         "readers-fence",
         "A8",
         "Whoever may read a ledger may fence it.",
-        edited(("buckram.bookie.service.access:_needed", "_FENCING if fences else needed", "needed")),
+        edited(("buckram.bookie.service.security.entry_access:_needed", "_FENCING if fences else needed", "needed")),
         lives=lambda plan: plan.tenants == "read" and plan.entries > 0,
         seeds=100,
     ),
@@ -44,7 +44,7 @@ MUTANTS = (
         "An add for which there is no room is answered with OK.",
         edited(
             (
-                "buckram.bookie.service.turnstile:RateLimiter._refuse",
+                "buckram.bookie.service.rate_limiter:RateLimiter._refuse",
                 "code = Code.QUOTA_EXCEEDED if knows else Code.UNAUTHORIZED",
                 "code = Code.OK",
             )

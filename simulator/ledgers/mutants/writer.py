@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from buckram.client.cluster.bookies import BookieWatcher
 from buckram.client.maintain import delete
-from buckram.client.shared.bookies import BookieWatcher
-from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.client.write import engine
 from buckram.client.write.completions import Completions
 from buckram.client.write.engine import LedgerAppender

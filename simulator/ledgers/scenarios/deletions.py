@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
-from buckram.bookie import brake
+from buckram.bookie.garbage import gc_limits as brake
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import LedgerIdUsed, MetadataError, NoSuchLedger
-from buckram.metadata.acceptance import accept
-from buckram.metadata.backup import set_history
+from buckram.metadata.maintain.acceptance import accept
+from buckram.metadata.maintain.backup import set_history
 from buckram.types import BookieId, Delete, LedgerId, LedgerMetadata
 from simulator.engine.planting import patched
 from simulator.ledgers.scenarios.script import Script

@@ -9,7 +9,7 @@ from buckram.bookie.storage.store import Store
 from buckram.core.wire.availability import EntryList
 from buckram.core.wire.messages import ListEntries, ListEntriesReply, Read
 from buckram.errors import Code
-from buckram.metadata.underreplication import Underreplication
+from buckram.metadata.records.underreplication import Underreplication
 from buckram.types import LedgerId
 from simulator.engine.damage import flip_some_byte
 from simulator.ledgers.scenarios.script import Script

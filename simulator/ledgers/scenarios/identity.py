@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from buckram.metadata.layout import Layout
+from buckram.metadata.tree.layout import Layout
 from simulator.ledgers.scenarios.script import Script, ScriptedWriter
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.metadata.tenants import TenantStore
+from buckram.metadata.records.tenants import TenantStore
 from simulator.ledgers.scenarios.script import Script, ScriptedWriter
 
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from buckram.core.streams import forks
-from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.metadata.head import Head, Segment
 from buckram.core.streams.names import StreamId
 from buckram.streams.maintain import fork
-from buckram.streams.shared import ledgers, owned, shares
+from buckram.streams.shared import ledgers
+from buckram.streams.shared import ownership as owned
+from buckram.streams.shared import shared_ledgers as shares
 from buckram.streams.shared.metadata import StreamStore
 from simulator.streams.mutants.base import Mutant, plant
 

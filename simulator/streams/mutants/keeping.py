@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from buckram.client.shared.clocks import Clocks
+from buckram.client.cluster.clocks import Clocks
 from buckram.core.cluster.believed_time import BelievedTime, Moment
 from buckram.core.cluster.wall_time import WallClocks
-from buckram.core.streams import changes as stream_changes
+from buckram.core.streams.metadata import changes as stream_changes
 from buckram.core.streams.names import StreamId
 from buckram.streams.maintain import delete, janitor, orphans, retention, truncate
 from buckram.streams.maintain.janitor import Janitor

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.core.streams.batch import Batch
-from buckram.streams.read import locate, reader, source
+from buckram.core.streams.records.batch import Batch
+from buckram.streams.read import batch_source as source
+from buckram.streams.read import locate, reader
+from buckram.streams.read.batch_source import StreamSource
 from buckram.streams.read.cursors import Cursor, _decode, _get
 from buckram.streams.read.reader import StreamReader
-from buckram.streams.read.source import StreamSource
 from buckram.streams.write import engine, roll
 from buckram.streams.write.segment import SegmentWriter
 from simulator.streams.mutants.base import Mutant, plant

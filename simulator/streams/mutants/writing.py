@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from buckram.core.streams import changes as stream_changes
-from buckram.core.streams.changes import HeadStep
-from buckram.core.streams.head import Summary
-from buckram.core.streams.producers import ProducerTable
-from buckram.core.streams.window import SegmentProgress, StreamWindow
+from buckram.core.streams.ack_window import SegmentProgress, StreamWindow
+from buckram.core.streams.metadata import changes as stream_changes
+from buckram.core.streams.metadata.changes import HeadStep
+from buckram.core.streams.metadata.head import Summary
+from buckram.core.streams.records.producers import ProducerTable
 from buckram.errors import MetadataUnavailable, VersionConflict, WriterLost
 from buckram.streams.shared import recovery
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.write import bulk, engine, inserting, opening, repair, roll, sealing
+from buckram.streams.write import bulk, engine, opening, repair, roll, sealing
+from buckram.streams.write import insertion_answer as inserting
 from buckram.streams.write.append_queue import RecordCursor
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.engine import StreamEngine

@@ -1,7 +1,7 @@
 """Collects garbage when an operator asks for it, and writes into the metadata store what that came to.
 
-Not here: how the request arrives (`bookie/wishes.py`); the collection (`bookie/gc.py`); the command's side
-(`healing/collecting.py`).
+Not here: how the request arrives (`bookie/operator_requests.py`); the collection (`bookie/garbage/collector.py`); the
+command's side (`healing/operations/collecting.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import json
 import logging
 from typing import Any
 
-from buckram.bookie.gc import Collector
+from buckram.bookie.garbage.collector import Collector
 from buckram.bookie.storage.errors import StoreError
 from buckram.core.backoff import STORE_WATCH, Delays
-from buckram.core.healing.wishes import BEGUN, DONE, FAILED
+from buckram.core.healing.operator_requests import BEGUN, DONE, FAILED
 from buckram.errors import KeyExists, MetadataError, NoSuchKey, VersionConflict
-from buckram.metadata.wishes import answer_key
+from buckram.metadata.records.operator_requests import answer_key
 from buckram.seams import MetadataStore
 from buckram.types import BookieId
 

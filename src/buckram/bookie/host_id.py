@@ -14,7 +14,7 @@ from pathlib import Path
 from buckram.core.placement.policy import parse_location
 from buckram.core.placement.topology import HOST_PROPERTY, LOCATION_PROPERTY, Location
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.runtime.net.clock import BOOT_ID
+from buckram.runtime.process.clock import BOOT_ID
 
 _DIGITS = 12
 """Number of hexadecimal digits of the boot id that are kept: enough to tell a million hosts apart, yet readable."""

@@ -13,35 +13,36 @@ from contextlib import suppress
 from typing import TypeVar
 
 from buckram.addresses import check_announced, check_reachable, parse_address
-from buckram.bookie import cookie, registration
-from buckram.bookie.accounting import Accounting
-from buckram.bookie.audit_log import AuditLog
-from buckram.bookie.brake import DeletionLimits
+from buckram.bookie import registration
+from buckram.bookie.accounting.audit_queue import AuditLog
+from buckram.bookie.accounting.creation_quotas import QuotasOfCreations
+from buckram.bookie.accounting.namespace_usage import Accounting
 from buckram.bookie.collect_requests import CollectRequests
-from buckram.bookie.creations import QuotasOfCreations
-from buckram.bookie.deletion_memory import DeletionMemory
-from buckram.bookie.disk_watch import DiskWatch
-from buckram.bookie.gc import Collector
+from buckram.bookie.garbage.collector import Collector
+from buckram.bookie.garbage.gc_limits import DeletionLimits
 from buckram.bookie.handover import Handover
 from buckram.bookie.host_id import place_properties
-from buckram.bookie.limbo_end import LimboEnd
-from buckram.bookie.marks import UnderreplicationMarks
+from buckram.bookie.integrity.limbo_end import LimboEnd
+from buckram.bookie.integrity.scrub import Scrub
+from buckram.bookie.integrity.slow_disk_watch import DiskWatch
+from buckram.bookie.integrity.underreplication_marks import UnderreplicationMarks
 from buckram.bookie.mixed_logins import check_others
+from buckram.bookie.operator_requests import OperatorRequests
 from buckram.bookie.registration import Registration
 from buckram.bookie.report import report_of
-from buckram.bookie.scrub import Scrub
-from buckram.bookie.service.door import ConnectionGate
-from buckram.bookie.service.guard import BookieSecurity
-from buckram.bookie.service.metadata import MetadataService, OpenStore
+from buckram.bookie.service.connections.session import Session
+from buckram.bookie.service.metadata.metadata_service import MetadataService, OpenStore
+from buckram.bookie.service.security.bookie_security import BookieSecurity
+from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.bookie.service.server import BookieServer, Service
-from buckram.bookie.service.session import Session
-from buckram.bookie.sources import Sources
-from buckram.bookie.storage.position import NO_CLAIM, WitnessedPosition
+from buckram.bookie.storage.log.log_position import NO_CLAIM, WitnessedPosition
 from buckram.bookie.storage.store import Store
-from buckram.bookie.timekeeper import Timekeeper
-from buckram.bookie.wishes import OperatorRequests
-from buckram.bookie.witness import NO_CONTACT, Contact, Witness, looked
-from buckram.bookie.witness_memory import FileWrite
+from buckram.bookie.trust import cookie
+from buckram.bookie.trust.copy_sources import Sources
+from buckram.bookie.trust.deletion_memory import DeletionMemory
+from buckram.bookie.trust.timekeeper import Timekeeper
+from buckram.bookie.trust.witness import NO_CONTACT, Contact, Witness, looked
+from buckram.bookie.trust.witness_memory import FileWrite
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.backoff import REGISTRATION
 from buckram.core.cluster import file_systems
@@ -64,8 +65,8 @@ from buckram.core.wire.introduction import (
 from buckram.core.wire.messages import Trouble
 from buckram.errors import MetadataUnavailable, WrongCookie
 from buckram.runtime.disk.descriptors import Shares
-from buckram.runtime.net.retry import Attempt, retry
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.retry import Attempt, retry
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Disk, MetadataStore, Runtime, Space
 from buckram.types import BookieAddress, BookieId, BookieInfo
 

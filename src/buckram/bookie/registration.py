@@ -12,11 +12,11 @@ import random
 from dataclasses import replace
 
 from buckram.bookie.handover import Handover
-from buckram.bookie.trust import UNSEEN, Trust
+from buckram.bookie.trust.store_trust import UNSEEN, Trust
 from buckram.core.backoff import REGISTRATION, Delays
 from buckram.core.ledgers.service_info import SESSION_PROPERTY
 from buckram.errors import AlreadyRegistered, MetadataError, MetadataUnavailable
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieInfo
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
-from buckram.bookie.gc import Collector
-from buckram.bookie.service.door import ConnectionGate
-from buckram.bookie.service.guard import BookieSecurity
+from buckram.bookie.garbage.collector import Collector
+from buckram.bookie.service.security.bookie_security import BookieSecurity
+from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.storage.store import Store
-from buckram.bookie.witness import Refusal, Witness
+from buckram.bookie.trust.witness import Refusal, Witness
 from buckram.config import StoreConfig
 from buckram.core.cluster.bookie_report import BookieReport
 from buckram.runtime.disk.descriptors import current_limit, in_use

@@ -1,7 +1,7 @@
 """Runs one bookie as a process: production disk, metadata store, event loop, pages of metrics.
 
 Not here: the order in which a bookie starts and stops (`bookie/process.py`); printing and signals
-(`cli/bookie_run.py`), for which the command line passes hooks.
+(`cli/bookie/run.py`), for which the command line passes hooks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from buckram.addresses import join, parse_address
-from buckram.bookie.audit_log import AuditLog
-from buckram.bookie.beside import OtherLoop, beside
-from buckram.bookie.gauges import Figures, Gauges, figures_of
+from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.bookie.host_id import running_host
-from buckram.bookie.lost_metadata import refuse_lost
+from buckram.bookie.pages.gauges import Figures, Gauges, figures_of
+from buckram.bookie.pages.http_thread import OtherLoop, beside
+from buckram.bookie.pages.status_pages import StatusPages
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import ConnectionGate
-from buckram.bookie.status_pages import StatusPages
+from buckram.bookie.service.security.connection_gate import ConnectionGate
+from buckram.bookie.trust.lost_metadata import refuse_lost
 from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TelemetryConfig, TlsConfig
 from buckram.core.placement.topology import HOST_PROPERTY
 from buckram.errors import ClusterNotInitialised, ConfigError, CorruptStore, MetadataUnavailable, WrongCookie
@@ -31,11 +31,11 @@ from buckram.metadata.uri import open_store
 from buckram.runtime.disk.descriptors import shares_of_bookie
 from buckram.runtime.disk.local import LocalDisk
 from buckram.runtime.disk.neighbours import Neighbours
-from buckram.runtime.net.http import Handler, serve_http
-from buckram.runtime.net.loop import loop_factory
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.stats import NullStats, PrometheusStats
+from buckram.runtime.net.http_server import Handler, serve_http
 from buckram.runtime.net.tcp import TcpNetwork
+from buckram.runtime.process.process_setup import loop_factory
+from buckram.runtime.process.stats import NullStats, PrometheusStats
+from buckram.runtime.production import production_runtime
 from buckram.seams import Disk, MetadataStore
 from buckram.types import BookieInfo
 
@@ -90,7 +90,7 @@ class LoopHook(Protocol):
 
 
 class AuditTrail(Protocol):
-    """Writes the events of a running bookie down, meanwhile (`cli/audit_trail/writing.py:writing`)."""
+    """Writes the events of a running bookie down, meanwhile (`cli/security/audit_writer.py:writing`)."""
 
     def __call__(
         self, bookie: Bookie, events: AuditLog, store: MetadataStore, uri: str, tls: TlsConfig, auth: AuthConfig, /

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import click
 
-from buckram.cli.context import ChosenContext, context_option
-from buckram.cli.exits import Exit, Fault, fault_of
 from buckram.cli.nouns import GROUPS, NOUNS
-from buckram.cli.parts import Suggesting
-from buckram.cli.stdout import OutputLost, silence_output
+from buckram.cli.shared.context_file import ChosenContext, context_option
+from buckram.cli.shared.exits import Exit, Fault, fault_of
+from buckram.cli.shared.lazy_group import Suggesting
+from buckram.cli.shared.stdout import OutputLost, silence_output
 
 COMPLETION = "_BUCKRAM_COMPLETE"
 

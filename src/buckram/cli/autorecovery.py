@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from buckram.cli import values
-from buckram.cli.exits import Exit
-from buckram.cli.logs import service_log
-from buckram.cli.options import connected, json_option, metadata_option, run_async
-from buckram.cli.output import counted, emit, remark, table
-from buckram.cli.serving import stoppable
+from buckram.cli.shared import values
+from buckram.cli.shared.exits import Exit
+from buckram.cli.shared.logs import service_log
+from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.output import counted, emit, remark, table
+from buckram.cli.shared.serving import stoppable
 from buckram.config import load
-from buckram.serve.views.healing import healing_json
+from buckram.serve.json_views.healing import healing_json
 
 if TYPE_CHECKING:
     from buckram.healing.overview import Overview
@@ -142,7 +142,7 @@ def disable(uri: str | None, as_json: bool) -> None:
 
 def _switch(uri: str | None, as_json: bool, on: bool) -> None:
     async def main() -> bool:
-        from buckram.metadata.underreplication import Underreplication
+        from buckram.metadata.records.underreplication import Underreplication
 
         async with connected(uri) as client:
             store = client.services.store
@@ -171,7 +171,7 @@ def delay(seconds: str, uri: str | None, as_json: bool) -> None:
     chosen = round(values.duration("SECONDS", seconds))
 
     async def main() -> None:
-        from buckram.metadata.underreplication import Underreplication
+        from buckram.metadata.records.underreplication import Underreplication
 
         async with connected(uri) as client:
             store = client.services.store
@@ -193,7 +193,7 @@ def proceed(uri: str | None, as_json: bool) -> None:
     """Copy although many bookies went at once. They are not coming back. See `buckram autorecovery status`."""
 
     async def main() -> tuple[str, ...]:
-        from buckram.healing.board import HealingStatusStore
+        from buckram.healing.status_store import HealingStatusStore
 
         async with connected(uri) as client:
             return await HealingStatusStore(client.services.store).proceed()

@@ -1,4 +1,4 @@
-"""`buckram context`: add, use, list, show and remove. What a context does: cli/context.py."""
+"""`buckram context`: add, use, list, show and remove. What a context does: cli/shared/context_file.py."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from buckram.cli.context import FILES, VARIABLE, Contexts, check_name
-from buckram.cli.options import json_option
-from buckram.cli.output import emit, remark, table
+from buckram.cli.shared.context_file import FILES, VARIABLE, Contexts, check_name
+from buckram.cli.shared.options import json_option
+from buckram.cli.shared.output import emit, remark, table
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.metadata.default import VARIABLE as METADATA
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from buckram.cli.deploy_units import Machine
-from buckram.cli.options import cluster_uri, json_option, metadata_option
-from buckram.cli.output import emit, remark
+from buckram.cli.shared.options import cluster_uri, json_option, metadata_option
+from buckram.cli.shared.output import emit, remark
 from buckram.errors import InvalidArgument
 
 PORT = click.IntRange(1, 65535)

@@ -6,12 +6,12 @@ import os
 
 import click
 
-from buckram.cli import values
-from buckram.cli.logs import service_log
-from buckram.cli.notify import notify_ready
-from buckram.cli.options import connected, json_option, metadata_option, run_async
-from buckram.cli.output import emit, remark
-from buckram.cli.serving import stoppable
+from buckram.cli.shared import values
+from buckram.cli.shared.logs import service_log
+from buckram.cli.shared.notify import notify_ready
+from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.output import emit, remark
+from buckram.cli.shared.serving import stoppable
 
 
 @click.command()
@@ -38,9 +38,9 @@ def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bo
 
     async def main() -> None:
         from buckram.health.gathering import Gatherer
-        from buckram.runtime.net.http import serve_http
+        from buckram.runtime.net.http_server import serve_http
         from buckram.runtime.net.tcp import TcpNetwork
-        from buckram.serve.exporter.serving import Exporter, cluster, health
+        from buckram.serve.cluster_exporter import Exporter, cluster, health
 
         async with connected(uri) as client:
             gatherer = Gatherer.of(client)

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.limits import ChosenLimits, limit_option
-from buckram.cli.logs import service_log
-from buckram.cli.options import connected, json_option, metadata_option, oidc_issuer, run_async
-from buckram.cli.output import emit
-from buckram.cli.serving import ServerAddress, serving_options, stop_event
-from buckram.cli.stream_janitor import janitor_places
+from buckram.cli.shared.limits import ChosenLimits, limit_option
+from buckram.cli.shared.logs import service_log
+from buckram.cli.shared.options import connected, json_option, metadata_option, oidc_issuer, run_async
+from buckram.cli.shared.output import emit
+from buckram.cli.shared.serving import ServerAddress, serving_options, stop_event
+from buckram.cli.stream.janitor import janitor_places
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs
 from buckram.runtime.disk.descriptors import raise_limit
-from buckram.serve.gateway.limits import HTTP_LIMITS, GatewayLimits
+from buckram.serve.gateway.shared.limits import HTTP_LIMITS, GatewayLimits
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.http.limits import HttpLimits
 from buckram.serve.webhdfs.limits import files_url
 from buckram.state.db.settings import DatabaseLimits
 
 if TYPE_CHECKING:
-    from buckram.core.streams.offload_places import OffloadPlaces
+    from buckram.core.streams.external.offload_places import OffloadPlaces
 
 
 @click.command()

@@ -40,7 +40,7 @@ class _Jobs(click.Group):
             return once
         if cmd_name not in _STREAM_JOBS:
             return super().get_command(ctx, cmd_name)
-        from buckram.cli.stream import stream
+        from buckram.cli.stream.commands import stream
 
         return stream.get_command(ctx, cmd_name)
 
@@ -54,7 +54,7 @@ def job() -> None:
 
 
 def _on_spark(command: F) -> F:
-    from buckram.cli.options import json_option, metadata_option
+    from buckram.cli.shared.options import json_option, metadata_option
 
     for option in (
         click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Without --master."),
@@ -105,7 +105,7 @@ def _session(
 @contextlib.contextmanager
 def _progress(title: str, *, show: bool) -> Iterator[Callable[[int, int], None]]:
     """Yield a progress display at a terminal."""
-    from buckram.cli.output import progress
+    from buckram.cli.shared.output import progress
 
     seen = 0
     with contextlib.ExitStack() as stack:
@@ -122,7 +122,7 @@ def _progress(title: str, *, show: bool) -> Iterator[Callable[[int, int], None]]
 
 
 def _bytes(what: str, text: str | None) -> int | None:
-    from buckram.cli import values
+    from buckram.cli.shared import values
 
     return None if text is None else values.size(what, text)
 
@@ -155,9 +155,9 @@ def scrub_command(
       buckram job scrub
       buckram job scrub --stream shop/orders --rate 50MB --report /srv/audits --run november
     """
-    from buckram.cli.exits import Exit
-    from buckram.cli.options import cluster_uri
-    from buckram.cli.output import emit
+    from buckram.cli.shared.exits import Exit
+    from buckram.cli.shared.options import cluster_uri
+    from buckram.cli.shared.output import emit
 
     with _session("buckram scrub", master, cores) as session, _progress("ledgers", show=not as_json) as progress:
         from buckram.spark.jobs.scrub import ScrubSettings, scrub
@@ -188,7 +188,7 @@ def scrub_command(
 
 
 def _print_bad(bad: list[BadReplica]) -> None:
-    from buckram.cli.output import table
+    from buckram.cli.shared.output import table
 
     if not bad:
         print("all of them are good")
@@ -222,9 +222,9 @@ def compact_command(
     Example:
       buckram job compact --stream shop/orders --target 256MiB --rate 50MB
     """
-    from buckram.cli import output
-    from buckram.cli.exits import Exit
-    from buckram.cli.options import cluster_uri
+    from buckram.cli.shared import output
+    from buckram.cli.shared.exits import Exit
+    from buckram.cli.shared.options import cluster_uri
 
     with _session("buckram compact", master, cores) as session, _progress("bytes", show=not as_json) as progress:
         from buckram.spark.jobs.compact import compact
@@ -279,10 +279,10 @@ def orphans_command(
     Example:
       buckram job orphans --delete --yes
     """
-    from buckram.cli import output
-    from buckram.cli.confirm import confirm
-    from buckram.cli.exits import Exit
-    from buckram.cli.options import cluster_uri
+    from buckram.cli.shared import output
+    from buckram.cli.shared.confirm import confirm
+    from buckram.cli.shared.exits import Exit
+    from buckram.cli.shared.options import cluster_uri
 
     if delete:
         confirm("Delete all orphans that are safe to delete?", yes, "no orphan is deleted")
@@ -362,9 +362,9 @@ def import_kafka_command(
       buckram job import-kafka shop/orders --from kafka://10.0.0.7:9092/orders
       buckram job import-kafka shop/orders --from kafka://k1:9093/orders --per-partition --kafka-config tls.properties
     """
-    from buckram.cli import output
-    from buckram.cli.options import cluster_uri
-    from buckram.core.streams.kafka_imports import RANGE_RECORDS, kafka_source
+    from buckram.cli.shared import output
+    from buckram.cli.shared.options import cluster_uri
+    from buckram.core.streams.external.kafka_imports import RANGE_RECORDS, kafka_source
     from buckram.core.streams.names import stream_name
 
     kafka_source(url)

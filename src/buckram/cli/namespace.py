@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
-from buckram.cli import completion, values
-from buckram.cli.confirm import confirm_loss
 from buckram.cli.fitting import refuse_too_large
-from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import emit, remark
+from buckram.cli.shared import completion, values
+from buckram.cli.shared.confirm import confirm_loss
+from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.output import emit, remark
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
@@ -159,7 +159,7 @@ def set_policy(
       buckram namespace set shop --set retention_s=none --set roll_bytes=256MiB
       buckram namespace set shop --quota stored_bytes=10GiB --quota in_entries_per_s=5000
     """
-    from buckram.metadata.audit_notes import leave_note
+    from buckram.metadata.records.pending_audit_events import leave_note
 
     chosen, quotas = values.policy(settings), values.quotas(limits)
 
@@ -206,7 +206,7 @@ def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
 async def _remark_if_over(client: Client, name: str, quotas: Quotas) -> None:
     """Remark that a quota below the stored bytes deletes nothing and stops writes."""
     from buckram.core.tenants.usage import NOTHING
-    from buckram.metadata.tenants import TenantStore
+    from buckram.metadata.records.tenants import TenantStore
 
     stored = (await TenantStore(client.services.store).published()).total.get(name, NOTHING).stored_bytes
     if quotas.stored_bytes is not None and stored > quotas.stored_bytes:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli import completion
-from buckram.cli.exits import Exit
-from buckram.cli.ledger_read import LEDGER
-from buckram.cli.options import connected, json_option, metadata_option, password_option, run_async
-from buckram.cli.output import counted, emit, table
+from buckram.cli.ledger.read import LEDGER
+from buckram.cli.shared import completion
+from buckram.cli.shared.exits import Exit
+from buckram.cli.shared.options import connected, json_option, metadata_option, password_option, run_async
+from buckram.cli.shared.output import counted, emit, table
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.shortages import placement_states
 from buckram.core.placement.topology import LEVELS, RackMap, Topology, parse_lines
@@ -169,9 +169,9 @@ async def _check(uri: str | None, fix: bool, password: str) -> PlacementFindings
 
 async def _note(client: Client, checked: PlacementFindings) -> None:
     """Publish the remaining misplaced ledgers, so that `status` does not show the auditor's older result."""
-    from buckram.healing.board import HealingStatusStore
-    from buckram.healing.ledger_walk import Checked as Counted
+    from buckram.healing.auditing.ledger_walk import Checked as Counted
     from buckram.healing.overview import PLACEMENT
+    from buckram.healing.status_store import HealingStatusStore
 
     left = sum(left for _, _, left in checked.rows)
     counted_ones = Counted(checked.ledgers, unreadable=len(checked.unreadable), misplaced=left, complete=True)
@@ -192,7 +192,7 @@ async def _mended(client: Client, one: Misplaced, password: str) -> Row:
 
 
 def _print_check(checked: PlacementFindings, fix: bool) -> None:
-    from buckram.core.health.table import TABLE
+    from buckram.core.health.state_table import TABLE
 
     rows = checked.rows
     for one, done, left in rows:
@@ -307,7 +307,7 @@ def load(file: str, uri: str | None, as_json: bool) -> None:
 
 
 async def _seen(uri: str | None) -> tuple[Topology, RackMap, list[str]]:
-    from buckram.metadata.topology import read_rack_map
+    from buckram.metadata.records.topology import read_rack_map
 
     async with connected(uri) as client:
         ours = await read_rack_map(client.services.store)
@@ -317,7 +317,7 @@ async def _seen(uri: str | None) -> tuple[Topology, RackMap, list[str]]:
 async def _set(
     uri: str | None, bookie: str, path: str | None, labels: tuple[str, ...]
 ) -> tuple[Topology, RackMap, list[str]]:
-    from buckram.metadata.topology import change_rack_map
+    from buckram.metadata.records.topology import change_rack_map
 
     async with connected(uri) as client:
         known = await _known(client)
@@ -329,7 +329,7 @@ async def _set(
 
 
 async def _load(uri: str | None, file: str, lines: Sequence[str]) -> tuple[Topology, RackMap, list[str]]:
-    from buckram.metadata.topology import change_rack_map
+    from buckram.metadata.records.topology import change_rack_map
 
     async with connected(uri) as client:
         known = await _known(client)

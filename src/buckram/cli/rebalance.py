@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from buckram.cli.bookie_leave import copying, exit_if_refused, rate_of, rate_option
-from buckram.cli.exits import Exit
-from buckram.cli.options import connected, json_option, metadata_option, run_async
-from buckram.cli.output import counted, emit, remark, table
+from buckram.cli.bookie.decommission import copying, exit_if_refused, rate_of, rate_option
+from buckram.cli.shared.exits import Exit
+from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.output import counted, emit, remark, table
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from buckram.healing.rebalance import Rebalanced
+    from buckram.healing.operations.rebalance import Rebalanced
 
 _SHOWN = 10
 
@@ -42,7 +42,7 @@ def rebalance(within: str, dry_run: bool, rate: str | None, uri: str | None, as_
     share, limit = _share(within), rate_of(rate)
 
     async def main() -> Rebalanced:
-        from buckram.healing.rebalance import rebalance as even_out
+        from buckram.healing.operations.rebalance import rebalance as even_out
 
         async with connected(uri) as client:
             with copying("moves", as_json) as show:

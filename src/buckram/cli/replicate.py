@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli import completion, values
-from buckram.cli.confirm import confirm_loss
-from buckram.cli.context import cluster_of_context
-from buckram.cli.exits import Exit
-from buckram.cli.logs import service_log
-from buckram.cli.notify import notify_ready
-from buckram.cli.options import connected, json_option, run_async, yes_option
-from buckram.cli.output import counted, emit, remark, table
-from buckram.cli.serving import stoppable
+from buckram.cli.shared import completion, values
+from buckram.cli.shared.confirm import confirm_loss
+from buckram.cli.shared.context_file import cluster_of_context
+from buckram.cli.shared.exits import Exit
+from buckram.cli.shared.logs import service_log
+from buckram.cli.shared.notify import notify_ready
+from buckram.cli.shared.options import connected, json_option, run_async, yes_option
+from buckram.cli.shared.output import counted, emit, remark, table
+from buckram.cli.shared.serving import stoppable
 from buckram.core.streams.names import check_name
 from buckram.errors import ReplicationRefused
 from buckram.metadata.default import VARIABLE as METADATA
@@ -197,10 +197,10 @@ async def _follow(
     from buckram.replication.gauges import show_replication
     from buckram.replication.run import Replication
     from buckram.replication.sides import side_of
-    from buckram.runtime.net.http import serve_http
-    from buckram.runtime.net.stats import PrometheusStats
+    from buckram.runtime.net.http_server import serve_http
     from buckram.runtime.net.tcp import TcpNetwork
-    from buckram.serve.exporter.serving import Exporter
+    from buckram.runtime.process.stats import PrometheusStats
+    from buckram.serve.cluster_exporter import Exporter
 
     address = None if listen is None else parse_address(listen, "--listen")
     async with connected(source, service="replication") as one, connected(target) as two:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from buckram.cli.options import json_option
-from buckram.cli.output import emit
+from buckram.cli.shared.options import json_option
+from buckram.cli.shared.output import emit
 
 
 @click.command()

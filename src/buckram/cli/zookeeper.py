@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from buckram.addresses import parse_host
-from buckram.cli.options import json_option
-from buckram.cli.output import emit
+from buckram.cli.shared.options import json_option
+from buckram.cli.shared.output import emit
 
 ZOOKEEPER_PORT = 2181
 START_SECONDS = 300.0

@@ -15,17 +15,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from buckram.client.shared import leftover
+from buckram.client.cluster.bookies import BookieWatcher
+from buckram.client.cluster.clocks import Clocks
+from buckram.client.cluster.identities import Identities
+from buckram.client.cluster.slow_bookies import SlowMembers
+from buckram.client.cluster.store_history import StoreHistory, guarded
+from buckram.client.shared import unclosed_warnings as leftover
 from buckram.client.shared.arguments import custom_metadata_bytes, digest_type, password_bytes
-from buckram.client.shared.bookies import BookieWatcher
-from buckram.client.shared.clocks import Clocks
 from buckram.client.shared.encryption import EncryptionKeys
-from buckram.client.shared.identities import Identities
-from buckram.client.shared.lagging import LaggingLedgers
-from buckram.client.shared.opening import NotBlocking, Opening
-from buckram.client.shared.past import StoreHistory, guarded
+from buckram.client.shared.handles import NotBlocking, Opening
+from buckram.client.shared.lagging_replicas import LaggingLedgers
 from buckram.client.shared.services import Services
-from buckram.client.shared.slow import SlowMembers
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig, load
 from buckram.core.ledgers.metadata import birth_of, created
 from buckram.core.ledgers.quorum import Quorum
@@ -38,16 +38,16 @@ from buckram.errors import (
     WrongEventLoop,
 )
 from buckram.metadata.default import default_uri
-from buckram.metadata.recorded_time import read_times
+from buckram.metadata.records.recorded_time import read_times
 from buckram.metadata.uri import open_store
 from buckram.runtime.disk.neighbours import Neighbours
-from buckram.runtime.net.forks import generation
 from buckram.runtime.net.introductions import Introductions
-from buckram.runtime.net.logins import secured_by
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.secure import tls_of_environment
-from buckram.runtime.net.stats import PrometheusStats
+from buckram.runtime.net.security.logins import secured_by
+from buckram.runtime.net.security.secure_network import tls_of_environment
+from buckram.runtime.process.forks import generation
+from buckram.runtime.process.stats import PrometheusStats
+from buckram.runtime.production import production_runtime
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 

@@ -1,6 +1,6 @@
 """Delays before a failed attempt is repeated, which double, and every policy of Buckram in one table.
 
-Not here: waiting (`runtime/net/retry.py`), and the deadline of all attempts, which each caller sets.
+Not here: waiting (`runtime/process/retry.py`), and the deadline of all attempts, which each caller sets.
 """
 
 from __future__ import annotations

@@ -70,25 +70,6 @@ from buckram.errors.base import (
     check,
     invariant_failed,
 )
-from buckram.errors.databases import (
-    ChangesGone,
-    ChangesNotKept,
-    CommitUnknown,
-    DatabaseBusy,
-    DatabaseError,
-    DatabaseExists,
-    DatabaseFailed,
-    DatabaseNotEmpty,
-    MissingEngine,
-    NoEarlierState,
-    NoSuchDatabase,
-    NotDatabase,
-    ResultTooLarge,
-    SqlError,
-    StatementRefused,
-    TransactionExpired,
-    TransactionTooLarge,
-)
 from buckram.errors.machines import (
     CommandForgotten,
     CommandRefused,
@@ -117,6 +98,25 @@ from buckram.errors.objects import (
     ObjectExists,
     TooManyUploads,
     UploadIncomplete,
+)
+from buckram.errors.state import (
+    ChangesGone,
+    ChangesNotKept,
+    CommitUnknown,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseExists,
+    DatabaseFailed,
+    DatabaseNotEmpty,
+    MissingEngine,
+    NoEarlierState,
+    NoSuchDatabase,
+    NotDatabase,
+    ResultTooLarge,
+    SqlError,
+    StatementRefused,
+    TransactionExpired,
+    TransactionTooLarge,
 )
 from buckram.errors.streams import (
     BatchesLost,

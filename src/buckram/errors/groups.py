@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from buckram.errors import base, databases, objects, streams
+from buckram.errors import base, objects, streams
+from buckram.errors import state as databases
 
 ABSENT: tuple[type[base.BuckramError], ...] = (
     base.NoSuchLedger,

@@ -8,10 +8,10 @@ import asyncio
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.config import HealingConfig
-from buckram.healing.auditor import Auditor
-from buckram.healing.first_checks import FirstChecks
-from buckram.healing.periodic_checks import PeriodicChecks
-from buckram.healing.replicator import Replicator
+from buckram.healing.auditing.absence_checks import FirstChecks
+from buckram.healing.auditing.auditor import Auditor
+from buckram.healing.auditing.periodic_checks import PeriodicChecks
+from buckram.healing.repair.replicator import Replicator
 
 
 async def heal(client: LedgerClient, name: str, config: HealingConfig) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from buckram.core.healing.wishes import NOTHING
+from buckram.core.healing.operator_requests import NOTHING
+from buckram.core.health.cluster_states import named
 from buckram.core.health.facts import Noted
-from buckram.core.health.of_healing import named
 from buckram.errors import NoSuchKey
-from buckram.healing.board import HealingStatusStore
-from buckram.healing.doctor import Fixable
-from buckram.metadata.removals import is_gone
-from buckram.metadata.underreplication import Underreplication
-from buckram.metadata.wishes import change_wish, read_wishes
+from buckram.healing.cleanup import Fixable
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.operator_requests import change_wish, read_wishes
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.metadata.tree.removals import is_gone
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, LedgerId
 

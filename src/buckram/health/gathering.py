@@ -1,7 +1,7 @@
 """One look at a cluster's health. It needs no client, because a store that was restored or went back has none.
 
-Not here: asking bookies (`health/bookies.py`), reading streams (`health/streams.py`), and what a long look finds
-(`health/examining.py`).
+Not here: asking bookies (`health/bookie_reports.py`), reading streams (`health/stream_facts.py`), and what a long look
+finds (`healing/examining.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from buckram.client.shared.bookies import BookieWatcher
-from buckram.client.shared.past import unguarded
+from buckram.client.cluster.bookies import BookieWatcher
+from buckram.client.cluster.store_history import unguarded
 from buckram.config import ClientConfig, NetConfig, load
-from buckram.core.cluster.history import why_not_accepted
+from buckram.core.cluster.store_history import why_not_accepted
 from buckram.core.health.facts import BookieFacts, Facts, HealingFacts, LackingLedger, Noted, Suspect
 from buckram.core.health.findings import Finding, findings, healthy
 from buckram.core.ledgers.quorum import Quorum
@@ -31,14 +31,14 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.healing.overview import Overview, overview
-from buckram.health.bookies import Asking, ClockReadings
-from buckram.health.streams import StreamsLook
-from buckram.metadata.acceptance import Suspect as Doubting
-from buckram.metadata.acceptance import suspects
-from buckram.metadata.checkup import examine_members
-from buckram.metadata.layout import HEALTH
-from buckram.metadata.store import TreeStore
-from buckram.metadata.wishes import read_wishes
+from buckram.health.bookie_reports import Asking, ClockReadings
+from buckram.health.stream_facts import StreamsLook
+from buckram.metadata.maintain.acceptance import Suspect as Doubting
+from buckram.metadata.maintain.acceptance import suspects
+from buckram.metadata.maintain.checkup import examine_members
+from buckram.metadata.records.operator_requests import read_wishes
+from buckram.metadata.tree.layout import HEALTH
+from buckram.metadata.tree.store import TreeStore
 from buckram.seams import Runtime
 from buckram.types import BookieId, BookieSet, History
 

@@ -13,12 +13,12 @@ from buckram.config import TlsConfig
 from buckram.errors import ConfigError
 from buckram.metadata.default import DATA_DIR, DATABASE, KNOWN
 from buckram.metadata.etcd.uri import EtcdUri, parse_etcd
-from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.service.uri import ServiceUri, parse_service
-from buckram.metadata.sqlite import SqliteKeys
-from buckram.metadata.store import TreeStore
+from buckram.metadata.sqlite.keys import SqliteKeys
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.uri import ZkUri, parse_zookeeper
-from buckram.runtime.net.tls_files import TlsFiles
+from buckram.runtime.net.security.certificate_files import TlsFiles
 from buckram.seams import KeyStore, MetadataStore, Network, Runtime
 
 ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
@@ -32,7 +32,7 @@ others are this side's own certificate and key.
 """
 ZOOKEEPER_SHARED = "BUCKRAM_ZOOKEEPER_SHARED"
 """Variable; `ledgers`: on a ZooKeeper that lets in nobody without a login, the nodes of Apache's ledger tree are made
-for all who have one, and only for them (`zookeeper/shared_tree.py`). `buckram up --secure --zookeeper` sets it.
+for all who have one, and only for them (`metadata/zookeeper/access_lists.py`). `buckram up --secure --zookeeper` sets it.
 """
 ETCD_AUTH = "BUCKRAM_ETCD_AUTH"
 """Variable with USER:PASSWORD, for URIs that name no user."""
@@ -107,8 +107,8 @@ async def open_store(uri: str, runtime: Runtime | None = None) -> TreeStore:
 async def _open_service(uri: ServiceUri, runtime: Runtime | None, rng: random.Random) -> TreeStore:
     from buckram.metadata.service.keys import ServiceKeys
     from buckram.metadata.service.store import ServiceStore
-    from buckram.runtime.net.logins import secured_by
-    from buckram.runtime.net.secure import SecureNetwork, tls_of_environment
+    from buckram.runtime.net.security.logins import secured_by
+    from buckram.runtime.net.security.secure_network import SecureNetwork, tls_of_environment
     from buckram.runtime.net.tcp import TcpNetwork
 
     network: Network = TcpNetwork() if runtime is None else runtime.network

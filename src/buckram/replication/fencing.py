@@ -1,7 +1,7 @@
 """Fencing one side of a replication: streams change hands, so that only writers whom their new marks allow can write.
 
 The present writer is out: the stream's epoch grows, and an open segment is fenced and sealed. Not here: what the marks
-allow (`core/streams/mirrors.py`), when a side is fenced (`replication/promotion.py`, `replication/run.py`).
+allow (`core/streams/metadata/mirrors.py`), when a side is fenced (`replication/promotion.py`, `replication/run.py`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from buckram.core.streams.changes import HeadStep, LiveMoved, handed_over
-from buckram.core.streams.head import Head, Mirror, Summary
-from buckram.core.streams.links import Link
-from buckram.core.streams.mirrors import MIRROR, SUPERSEDED
+from buckram.core.streams.metadata.changes import HeadStep, LiveMoved, handed_over
+from buckram.core.streams.metadata.head import Head, Mirror, Summary
+from buckram.core.streams.metadata.mirrors import MIRROR, SUPERSEDED
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.replication_links import Link
 from buckram.errors import NoSuchStream
 from buckram.replication.sides import Side, put_link, stream_names
 from buckram.streams.maintain.delete import delete_incomplete

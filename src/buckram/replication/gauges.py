@@ -1,4 +1,4 @@
-"""A running replication as gauges, for Prometheus. Not here: serving them (`serve/exporter/serving.py`)."""
+"""A running replication as gauges, for Prometheus. Not here: serving them (`serve/cluster_exporter.py`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from buckram.errors import BuckramError, NoSuchStream
 from buckram.replication.lag import lag_of
 from buckram.replication.run import Replication
 from buckram.replication.sides import Side
-from buckram.runtime.net.stats import PrometheusStats
+from buckram.runtime.process.stats import PrometheusStats
 
 
 async def show_replication(work: Replication, source: Side, target: Side, stats: PrometheusStats) -> None:

@@ -6,7 +6,7 @@ what grants allow (`core/security/acl.py`).
 
 from __future__ import annotations
 
-from buckram.metadata.security import SecurityStore
+from buckram.metadata.records.security import SecurityStore
 from buckram.replication.sides import Side
 
 

@@ -9,12 +9,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.core.streams.head import Head
+from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import MIRROR
 from buckram.core.streams.mirror_progress import MirrorProgress, parse_progress
-from buckram.core.streams.mirrors import MIRROR
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchKey, NoSuchStream
-from buckram.metadata.overwriting import overwrite
+from buckram.metadata.tree.overwriting import overwrite
 from buckram.replication.sides import Side
 from buckram.streams.read.lag import behind
 from buckram.streams.read.locate import known_end, known_reach

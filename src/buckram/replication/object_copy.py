@@ -3,7 +3,7 @@
 Each pass compares the two sides as of one moment and makes the mirror the same: objects in the order in which they were
 put, so that one is there only after those before it, then what was deleted or renamed. What the mirror has is the
 position, so that a pass may be stopped anywhere and the next one goes on. Not here: the comparison
-(`core/objects/mirroring.py`), streams (`replication/stream_copy.py`).
+(`core/objects/index_difference.py`), streams (`replication/stream_copy.py`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from buckram.core.objects.mirroring import IndexDifference, MirrorStep, Named, difference, parted_at, steps
+from buckram.core.objects.index_difference import IndexDifference, MirrorStep, Named, difference, parted_at, steps
 from buckram.core.objects.rows import ObjectRow
-from buckram.core.streams.head import Head
-from buckram.core.streams.mirrors import check_counterpart, mirror_of, mirrored_settings
+from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import check_counterpart, mirror_of, mirrored_settings
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
-from buckram.core.streams.positions import PositionMark, PositionVerdict
+from buckram.core.streams.records.positions import PositionMark, PositionVerdict
 from buckram.errors import NoSuchStream, ObjectDamaged, SourceWentBack, StreamExists
 from buckram.replication.lag import MirrorProgress, write_progress
 from buckram.replication.positions import ComparedStream, choices, in_history, judged, source_mark, write_mark
 from buckram.replication.sides import Side
 from buckram.runtime.net.pace import Pace
 from buckram.state.machine.settings import MachineSettings
-from buckram.state.objects.data import Stored
 from buckram.state.objects.mirror import MirrorObjects, ObservedObjects, Reusable
+from buckram.state.objects.writing import Stored
 from buckram.streams.shared.metadata import new_uid, retry_metadata
 from buckram.streams.shared.namespaces import create_stream
 from buckram.types import History

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.cluster import Client
-from buckram.core.objects.mirroring import IndexDifference, Named, Outline, difference
-from buckram.core.streams.head import Head
-from buckram.core.streams.mirrors import SUPERSEDED
+from buckram.core.objects.index_difference import IndexDifference, Named, Outline, difference
+from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import SUPERSEDED
+from buckram.core.streams.metadata.purposes import Purpose
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
-from buckram.core.streams.purposes import Purpose
 from buckram.errors import NamespaceExists, NoSuchStream
 from buckram.replication.lag import read_progress
 from buckram.replication.object_copy import compared, observed

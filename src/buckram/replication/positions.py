@@ -1,6 +1,6 @@
 """Positions of mirrors: what two clusters have at one offset, and whether the source of a mirror went back since.
 
-Not here: what a position means (`core/streams/positions.py`), how a mirror goes on whose source went back
+Not here: what a position means (`core/streams/records/positions.py`), how a mirror goes on whose source went back
 (`replication/stream_copy.py`).
 """
 
@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
-from buckram.core.streams.batch import Record
-from buckram.core.streams.changes import HeadStep, marked
-from buckram.core.streams.head import Head
+from buckram.core.streams.metadata.changes import HeadStep, marked
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.positions import (
+from buckram.core.streams.records.batch import Record
+from buckram.core.streams.records.positions import (
     PositionMark,
     PositionVerdict,
     PresentStream,
@@ -26,8 +26,8 @@ from buckram.core.streams.positions import (
 )
 from buckram.errors import OffsetNotReadable, OffsetTruncated, SourceWentBack
 from buckram.replication.sides import Side
+from buckram.streams.read.batch_source import StreamSource
 from buckram.streams.read.locate import known_end, readable_end
-from buckram.streams.read.source import StreamSource
 from buckram.types import History, Offset
 
 _UNKNOWN_HISTORY = History(-1)

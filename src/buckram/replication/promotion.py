@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buckram.core.streams.head import Head, Mirror
-from buckram.core.streams.links import Link
-from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, unfinished
+from buckram.core.streams.metadata.head import Head, Mirror
+from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED, unfinished
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
+from buckram.core.streams.replication_links import Link
 from buckram.errors import NoSuchStream, ReplicationRefused
 from buckram.replication.fencing import hand_over, supersede
 from buckram.replication.lag import read_progress

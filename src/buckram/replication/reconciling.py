@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buckram.core.streams.head import Head
-from buckram.core.streams.links import Link, is_superseded
-from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED
+from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED
+from buckram.core.streams.metadata.purposes import purpose_of
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
-from buckram.core.streams.positions import seen
-from buckram.core.streams.purposes import purpose_of
+from buckram.core.streams.records.positions import seen
+from buckram.core.streams.replication_links import Link, is_superseded
 from buckram.errors import NoSuchStream, ReplicationRefused
+from buckram.replication.divergent_data import keep_records
 from buckram.replication.fencing import supersede
-from buckram.replication.keeping import keep_records
 from buckram.replication.object_differences import KeptObjects, keep_objects, kept_objects
 from buckram.replication.positions import ComparedStream, first_difference, record_at
 from buckram.replication.sides import Side, put_link, read_link, stream_names

@@ -5,7 +5,7 @@
 
 Each stream is copied by itself: one that cannot be copied says why and is tried again, the others go on. Not here: one
 stream (`replication/stream_copy.py`), objects (`replication/object_copy.py`), when a replication is refused
-(`core/streams/links.py`).
+(`core/streams/replication_links.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from buckram.core.backoff import REPLICATION, Delays
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.links import SOURCE, Link, check_run, is_superseded
-from buckram.core.streams.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stream_name
+from buckram.core.streams.replication_links import SOURCE, Link, check_run, is_superseded
 from buckram.errors import (
     AccessRefused,
     BuckramError,
@@ -34,15 +34,15 @@ from buckram.errors import (
     StoreWentBack,
     Unauthorized,
 )
+from buckram.replication.divergent_data import begin_anew, go_on_with_objects
 from buckram.replication.fencing import supersede
 from buckram.replication.grants import mirror_grants
-from buckram.replication.keeping import begin_anew, go_on_with_objects
 from buckram.replication.lag import note_trouble
 from buckram.replication.object_copy import ObjectCopy
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.replication.stream_copy import StreamCopy
 from buckram.runtime.net.pace import Pace
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 
 _AT_ONCE = 8
 """Maximum number of streams that `once` copies at the same time."""

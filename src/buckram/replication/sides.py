@@ -1,6 +1,6 @@
 """Sides: the two clusters of a replication, and the record that each has of a replicated namespace.
 
-Not here: what a record means and when a replication is refused (`core/streams/links.py`).
+Not here: what a record means and when a replication is refused (`core/streams/replication_links.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from buckram.cluster import Client
-from buckram.core.streams.links import Link, encode_link, shown_uri
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.replication_links import Link, encode_link, shown_uri
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces

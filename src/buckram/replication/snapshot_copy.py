@@ -13,20 +13,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.changes import HeadStep, check_usable
-from buckram.core.streams.head import Head, SnapshotRow
-from buckram.core.streams.mirrors import check_writable
+from buckram.core.streams.metadata.changes import HeadStep, check_usable
+from buckram.core.streams.metadata.head import Head, SnapshotRow
+from buckram.core.streams.metadata.mirrors import check_writable
+from buckram.core.streams.metadata.snapshots import is_published, leapt, published
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import merged
-from buckram.core.streams.positions import PositionMark
-from buckram.core.streams.snapshots import is_published, leapt, published
+from buckram.core.streams.records.positions import PositionMark
 from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, SnapshotDamaged, WriterLost
 from buckram.replication.sides import Side
 from buckram.runtime.net.pace import Pace
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.machine.snapshots import LogHandle, free_space
 from buckram.streams.shared.ledgers import SNAPSHOT, Intent, discard, discard_after_error, make_ledger, present_op
-from buckram.streams.shared.owned import opened
+from buckram.streams.shared.ownership import opened
 from buckram.types import LedgerId, Offset
 
 _KEEP = MachineSettings().keep_snapshots

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from buckram.cluster import Client, connect
-from buckram.core.streams.links import Link
-from buckram.core.streams.mirrors import MIRROR, SUPERSEDED
+from buckram.core.streams.metadata.mirrors import MIRROR, SUPERSEDED
 from buckram.core.streams.names import OBJECTS_LOG
+from buckram.core.streams.replication_links import Link
 from buckram.errors import BuckramError, NoSuchKey, NoSuchStream
 from buckram.metadata.uri import ETCD_AUTH, ZOOKEEPER_AUTH
 from buckram.replication.lag import Lag, lag_of, read_progress
 from buckram.replication.object_differences import MissingObjects, missing_objects
 from buckram.replication.sides import Side, read_link, side_of, stream_names
-from buckram.runtime.net.logins import TOKEN_VARIABLE
+from buckram.runtime.net.security.logins import TOKEN_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@
 The mirror's own end is the position, and each record is stored at the offset that it has in the source. So a record is
 there once, whatever is killed: the next run fences the writer of the one before and goes on after the last record that
 is stored. Entries are taken as they are, with the producers' snapshots between them; a transaction is noted in the
-mirror before the first of its records. Not here: settings, cursors and truncation (`replication/mirroring.py`), all
-streams of a namespace (`replication/run.py`).
+mirror before the first of its records. Not here: settings, cursors and truncation (`replication/mirror_metadata.py`),
+all streams of a namespace (`replication/run.py`).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 
-from buckram.core.streams.batch import Batch
-from buckram.core.streams.changes import HeadStep, check_usable, mirrored
-from buckram.core.streams.copies import copy_of
-from buckram.core.streams.head import Head
-from buckram.core.streams.mirrors import (
+from buckram.core.streams.batch_copies import copy_of
+from buckram.core.streams.metadata.changes import HeadStep, check_usable, mirrored
+from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import (
     MIRROR,
     check_counterpart,
     mirror_of,
     mirrored_settings,
     mirrored_transactions,
 )
+from buckram.core.streams.metadata.purposes import purpose_of
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import merged
-from buckram.core.streams.positions import PositionMark, PositionVerdict, mark_of, seen
-from buckram.core.streams.producers import ProducerTable
-from buckram.core.streams.purposes import purpose_of
-from buckram.core.streams.record_format import NO_SNAPSHOT
+from buckram.core.streams.records.batch import Batch
+from buckram.core.streams.records.positions import PositionMark, PositionVerdict, mark_of, seen
+from buckram.core.streams.records.producers import ProducerTable
+from buckram.core.streams.records.record_format import NO_SNAPSHOT
 from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused
-from buckram.replication.mirroring import Mirroring
+from buckram.replication.mirror_metadata import Mirroring
 from buckram.replication.positions import (
     ComparedStream,
     in_history,
@@ -48,11 +48,11 @@ from buckram.replication.positions import (
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
 from buckram.runtime.net.pace import Pace
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.maintain.delete import delete_stream
-from buckram.streams.read.history import open_segment
+from buckram.streams.read.batch_source import StreamSource
+from buckram.streams.read.history_reader import open_segment
 from buckram.streams.read.locate import known_end
-from buckram.streams.read.source import StreamSource
 from buckram.streams.shared.metadata import new_uid, retry_metadata
 from buckram.streams.shared.namespaces import create_stream
 from buckram.streams.shared.recovery import load_producers, replayed

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from buckram.launch.java import Java, find_java
-    from buckram.spark.files import configure
-    from buckram.spark.lags import lag
+    from buckram.spark.data_source import BuckramDataSource
+    from buckram.spark.relay.hadoop_settings import configure
     from buckram.spark.session import local_session, register
-    from buckram.spark.source import BuckramDataSource
-    from buckram.spark.sql_views import views
+    from buckram.spark.source.query_lag import lag
+    from buckram.spark.source.sql_views import views
 
 __all__ = ["BuckramDataSource", "Java", "configure", "find_java", "lag", "local_session", "register", "views"]
 
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
     with needed_for(f"buckram.spark.{name}", "spark"):
         if name == "BuckramDataSource":
-            from buckram.spark import source
+            from buckram.spark import data_source as source
 
             return source.BuckramDataSource
         if name in ("Java", "find_java"):
@@ -37,15 +37,15 @@ def __getattr__(name: str) -> Any:
 
             return getattr(java, name)
         if name == "configure":
-            from buckram.spark import files
+            from buckram.spark.relay import hadoop_settings as files
 
             return files.configure
         if name == "lag":
-            from buckram.spark import lags
+            from buckram.spark.source import query_lag as lags
 
             return lags.lag
         if name == "views":
-            from buckram.spark import sql_views
+            from buckram.spark.source import sql_views
 
             return sql_views.views
         from buckram.spark import session

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from buckram.client.read.open import check_password
-from buckram.spark.clients import prepare_process, shared_client, without_traceback
-from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, ledger_batch
-from buckram.spark.planning import LedgerExtent, LedgerOptions, LedgerSlice, ledger_slices
+from buckram.spark.shared.clients import prepare_process, shared_client, without_traceback
+from buckram.spark.shared.columns import BATCH_BYTES, BATCH_ROWS, Shape, ledger_batch
+from buckram.spark.source.planning import LedgerExtent, LedgerOptions, LedgerSlice, ledger_slices
 from buckram.types import LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from buckram.core.wire.messages import ask_for_places
 from buckram.core.wire.v2 import LOCATED, encode_request
 from buckram.runtime.disk.neighbours import NeighbourDirectory, Neighbours
 from buckram.seams import FileRange
-from buckram.spark.stream_scan import (
+from buckram.spark.source.replica_scan import (
     ANSWER,
     MAX_FRAME_BYTES,
     OK,

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from buckram.spark.relay import relay_to
+from buckram.spark.relay.server import relay_to
 
 
 class RelayPlace(NamedTuple):

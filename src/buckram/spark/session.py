@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buckram.launch.java import find_java
-from buckram.spark.versions import need_pyspark
+from buckram.spark.shared.pyspark_version import need_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,8 +98,8 @@ def register(session: SparkSession) -> None:
     need_pyspark()
     from pyspark.errors import AnalysisException
 
-    from buckram.spark.db_source import DatabaseDataSource
-    from buckram.spark.source import BuckramDataSource
+    from buckram.spark.data_source import BuckramDataSource
+    from buckram.spark.databases.data_source import DatabaseDataSource
 
     for source in (BuckramDataSource, DatabaseDataSource):
         try:
@@ -110,8 +110,8 @@ def register(session: SparkSession) -> None:
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
     if session not in _followed:
-        from buckram.spark.cursor import CursorListener
-        from buckram.spark.lags import LagListener
+        from buckram.spark.source.query_cursor import CursorListener
+        from buckram.spark.source.query_lag import LagListener
 
         session.streams.addListener(CursorListener())
         session.streams.addListener(LagListener())

@@ -1,7 +1,7 @@
 """The tables of a cluster for Spark: usage, ledgers, and segments, cursors and transactions of streams.
 
 Each has its columns and a coroutine that gives its rows. Times are timestamps. Not here: how Spark reads them
-(`table_read.py`), what is counted for usage (`bookie/accounting.py`).
+(`table_read.py`), what is counted for usage (`bookie/accounting/namespace_usage.py`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from buckram.core.security.namespaces import LEDGER_NAMESPACE
+from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
 from buckram.core.streams.names import OWNER, StreamName, stream_name
 from buckram.errors import MetadataError, NoSuchStream
-from buckram.metadata.tenants import TenantStore
-from buckram.serve.views.ledgers import STATES, away, records_of
-from buckram.serve.views.streams import tier
-from buckram.serve.views.usage import fresh, usage_rows
+from buckram.metadata.records.tenants import TenantStore
+from buckram.serve.json_views.ledgers import STATES, away, records_of
+from buckram.serve.json_views.streams import tier
+from buckram.serve.json_views.usage import fresh, usage_rows
 from buckram.types import LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:

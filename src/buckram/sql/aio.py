@@ -14,16 +14,16 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from buckram.client.shared.opening import Opening
+from buckram.client.shared.handles import Opening
 from buckram.core.db.sql import SqlResult, SqlValue
-from buckram.core.sql.statements import Kind, classify, split
+from buckram.core.db.sql_text import Kind, classify, split
 from buckram.core.streams.names import stream_name
 from buckram.errors import HandleClosed, InvalidArgument
 from buckram.sql.exceptions import as_dbapi
 from buckram.sql.session import SqlSession
-from buckram.sql.sharing import Shared, sharing
+from buckram.sql.shared_databases import Shared, sharing
 from buckram.sql.values import to_parameters
-from buckram.state.db.statements import first_word
+from buckram.state.db.table_engine.statements import first_word
 from buckram.state.machine.machine import Consistency
 
 Isolation = Literal["read committed", "serializable", "autocommit"]

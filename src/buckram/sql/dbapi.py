@@ -31,7 +31,7 @@ from buckram.sql.exceptions import (
     Warning,
     as_dbapi,
 )
-from buckram.sql.sharing import sharing
+from buckram.sql.shared_databases import sharing
 from buckram.sql.values import BINARY, DATETIME, NUMBER, ROWID, STRING
 from buckram.state.machine.machine import Consistency
 from buckram.sync.thread import LoopThread

@@ -1,6 +1,6 @@
 """One caller's connection to a database: statements one after the other, and the caller's transaction.
 
-What each statement means for the transaction is decided in `core/sql/transactions.py`. DB-API connections and the
+What each statement means for the transaction is decided in `core/db/caller_transaction.py`. DB-API connections and the
 streams of Hrana are sessions.
 """
 
@@ -11,16 +11,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from buckram.core.backoff import LEADER_WAIT
+from buckram.core.db.caller_transaction import CallerTransaction, Do, TransactionGone, TransactionMisuse
 from buckram.core.db.outcomes import check_token
+from buckram.core.db.own_functions import OwnCall, argument_of, own_call
 from buckram.core.db.sql import Described, Parameters, SqlResult, foreign_keys_asked
-from buckram.core.sql.own_functions import OwnCall, argument_of, own_call
-from buckram.core.sql.statements import ClassifiedStatement, Kind, classify, is_single
-from buckram.core.sql.transactions import CallerTransaction, Do, TransactionGone, TransactionMisuse
+from buckram.core.db.sql_text import ClassifiedStatement, Kind, classify, is_single
 from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
-from buckram.runtime.net.retry import Retries
+from buckram.runtime.process.retry import Retries
+from buckram.state.db.commits.transactions import OpenTransaction, only_reads
 from buckram.state.db.database import Database
-from buckram.state.db.statements import after_comments, first_word
-from buckram.state.db.transactions import OpenTransaction, only_reads
+from buckram.state.db.table_engine.statements import after_comments, first_word
 from buckram.state.machine.machine import Consistency
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """StreamInfo: the state and settings of one stream at one moment, from its head.
 
-Not here: lag and rates (`streams/read/lag.py`), how a stream is shown (`serve/views/streams.py`).
+Not here: lag and rates (`streams/read/lag.py`), how a stream is shown (`serve/json_views/streams.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.head import Fork, Head, Transaction, WriterInfo
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import Fork, Head, Transaction, WriterInfo
+from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
-from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.streams.maintain.retention import is_lease_held
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.metadata import StreamStore
@@ -54,7 +54,7 @@ class StreamInfo:
     writer_gone: bool = False
     """True if `writer` has lost the lease without closing the stream: it died, or its metadata session expired."""
     purpose: Purpose = Purpose.RECORDS
-    """Purpose of the stream; `core/streams/purposes.py` has the operations that each purpose allows."""
+    """Purpose of the stream; `core/streams/metadata/purposes.py` has the operations that each purpose allows."""
     fork: Fork | None = None
     """Origin of a fork: the source, and the offset below which the records are the source's. None for other streams."""
 

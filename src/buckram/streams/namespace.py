@@ -10,15 +10,15 @@ from contextlib import suppress
 from typing import Any
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.client.shared.opening import NotCopied, Opening
-from buckram.core.streams.batch import Record
-from buckram.core.streams.changes import HeadStep, check_properties, check_usable, configured
-from buckram.core.streams.head import Head, Segment, SnapshotRow
+from buckram.client.shared.handles import NotCopied, Opening
+from buckram.core.streams.metadata.changes import HeadStep, check_properties, check_usable, configured
+from buckram.core.streams.metadata.head import Head, Segment, SnapshotRow
+from buckram.core.streams.metadata.purposes import Act, check_act, purpose_named
+from buckram.core.streams.metadata.transactions import StepId
 from buckram.core.streams.names import StreamName, check_writer_name, stream_name
 from buckram.core.streams.policy import check_overrides, merged
-from buckram.core.streams.purposes import Act, check_act, purpose_named
-from buckram.core.streams.schemas import RecordSchemas, check_no_schema, with_schema
-from buckram.core.streams.transactions import StepId
+from buckram.core.streams.records.batch import Record
+from buckram.core.streams.records.schemas import RecordSchemas, check_no_schema, with_schema
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
@@ -177,7 +177,7 @@ class StreamNamespace(NotCopied):
         """Add a version to the schema of a stream's values, Avro's JSON of a record; returns its number.
 
         Nothing changes if it is the newest version already. Raises InvalidArgument for what is no such schema, or may
-        not follow the newest one (`core/streams/schemas.py`).
+        not follow the newest one (`core/streams/records/schemas.py`).
         """
         name = self._name(stream)
 
@@ -381,7 +381,7 @@ class StreamNamespace(NotCopied):
         """Begin a bulk step: ledgers that become segments in one compare-and-set, once per application and version.
 
         `streams/write/bulk.py` shows its use. `query`, `place` and `new_epoch` are for streaming queries, see StepId in
-        `core/streams/transactions.py`. Raises NoSuchStream.
+        `core/streams/metadata/transactions.py`. Raises NoSuchStream.
         """
         name = self._name(stream)
         head = (await self._streams.read(name)).head

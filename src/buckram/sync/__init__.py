@@ -19,13 +19,13 @@ from buckram import cluster as _cluster
 from buckram.client.ledger_client import client_config
 from buckram.client.maintain.repair_report import RepairProgress, RepairReport
 from buckram.client.read.reader import Reader as _Reader
-from buckram.client.shared import leftover
-from buckram.client.shared.opening import NotAsync
+from buckram.client.shared import unclosed_warnings as leftover
+from buckram.client.shared.handles import NotAsync
 from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig, TelemetryConfig, TlsConfig
 from buckram.errors import BuckramError
 from buckram.metadata.default import default_uri
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.state.machine.settings import MachineSettings
 from buckram.sync.bulk import Bulk, BulkLedger

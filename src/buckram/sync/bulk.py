@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from buckram.client.shared.opening import NotCopied
-from buckram.core.streams.head import Transaction
-from buckram.core.streams.record_format import HeadersInput
+from buckram.client.shared.handles import NotCopied
+from buckram.core.streams.metadata.head import Transaction
+from buckram.core.streams.records.record_format import HeadersInput
 from buckram.streams.write.bulk import Bulk as _Bulk
 from buckram.streams.write.bulk import BulkLedger as _BulkLedger
 from buckram.streams.write.bulk import SealedLedger

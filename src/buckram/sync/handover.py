@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from buckram.config import ClientConfig
 from buckram.errors import BuckramError, BufferFull, HandleClosed
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.sync.thread import LoopThread
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from buckram.client.shared.opening import NotAsync
+from buckram.client.shared.handles import NotAsync
 from buckram.errors import SnapshotDamaged
 from buckram.state.machine.machine import Consistency, M
 from buckram.state.machine.machine import Machine as _Machine

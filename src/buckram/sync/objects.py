@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 
-from buckram.client.shared.opening import NotAsync
+from buckram.client.shared.handles import NotAsync
 from buckram.state.objects.objects import Data, DirectoryInfo, ObjectInfo
 from buckram.state.objects.objects import Objects as _Objects
 from buckram.sync.thread import LoopThread, each

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from buckram.client.read.reader import Reader as _Reader
 from buckram.client.read.tail import Tail as _Tail
-from buckram.client.shared.opening import NotAsync, NotCopied
+from buckram.client.shared.handles import NotAsync, NotCopied
 from buckram.sync.thread import LoopThread, each
 from buckram.types import Entry, EntryId, LedgerMetadata
 

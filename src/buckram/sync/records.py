@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from buckram.client.shared.closing import close_on_exit_blocking
-from buckram.client.shared.opening import NotAsync
+from buckram.client.shared.handles import NotAsync
 from buckram.config import ClientConfig
-from buckram.core.streams.batch import Batch, Record
-from buckram.core.streams.record_format import HeadersInput
-from buckram.runtime.net.tasks import TaskScope
+from buckram.core.streams.records.batch import Batch, Record
+from buckram.core.streams.records.record_format import HeadersInput
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.read.reader import StreamReader as _StreamReader
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
 from buckram.sync.handover import Handover

@@ -6,13 +6,13 @@ import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from buckram.client.shared.opening import NotCopied
+from buckram.client.shared.handles import NotCopied
 from buckram.config import ClientConfig
-from buckram.core.streams.batch import Record
-from buckram.core.streams.head import Segment
+from buckram.core.streams.metadata.head import Segment
+from buckram.core.streams.records.batch import Record
 from buckram.core.tenants.quotas import Quotas
 from buckram.namespace import Namespace as _Namespace
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.state.machine.machine import M
 from buckram.state.machine.settings import MachineSettings
 from buckram.streams.info import StreamInfo

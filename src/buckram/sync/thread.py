@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from buckram.client.shared.opening import NotCopied
+from buckram.client.shared.handles import NotCopied
 from buckram.errors import ConfigError, ForkedClient, HandleClosed
-from buckram.runtime.net.loop import loop_factory
+from buckram.runtime.process.process_setup import loop_factory
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from types import TracebackType
 
 from buckram.client.shared.closing import close_on_exit_blocking
-from buckram.client.shared.opening import NotAsync
+from buckram.client.shared.handles import NotAsync
 from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.sync.handover import Handover
 from buckram.sync.thread import LoopThread
 from buckram.types import Buffer, EntryId, LedgerMetadata

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Literal
 
 from buckram.bookie.process import Bookie
-from buckram.client.shared.opening import Opening
+from buckram.client.shared.handles import Opening
 from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.errors import InvalidArgument
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.runtime.disk.local import LocalDisk
 from buckram.runtime.disk.neighbours import Neighbours
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.seams import Clock, Disk, Listener, LocalFiles, MetadataStore, Network, Runtime
 
 _numbers = itertools.count()

@@ -24,7 +24,7 @@ from tests.support.bookie_kit import (
 )
 from tests.support.polling import until
 
-from buckram.bookie.storage import maintenance
+from buckram.bookie.storage.upkeep import maintenance
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.availability import EntryList

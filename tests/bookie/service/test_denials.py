@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.bookie.service.test_access import AUTH, client_of, grant, prepared
+from tests.bookie.service.security.test_entry_access import AUTH, client_of, grant, prepared
 from tests.support.secure_kit import Guarded, guarded
 
 from buckram.cluster import Client
-from buckram.core.security.namespaces import UNSEEN
-from buckram.core.streams.head import Head, encode_head
+from buckram.core.security.namespace_rules import UNSEEN
+from buckram.core.streams.metadata.head import Head, encode_head
 from buckram.errors import AccessRefused
 from buckram.types import Create, Delete, SetValue
 

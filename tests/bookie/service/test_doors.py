@@ -9,18 +9,18 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from tests.bookie.service.test_access import AUTH, client_of, grant, prepared
+from tests.bookie.service.security.test_entry_access import AUTH, client_of, grant, prepared
 from tests.support.bookie_kit import KEY, Wire, stored
 from tests.support.secure_kit import Guarded, guarded
 
-from buckram.bookie.audit_log import AuditLog
-from buckram.bookie.service.ledger_requests import OF_IDS, OF_NOBODY
+from buckram.bookie.accounting.audit_queue import AuditLog
+from buckram.bookie.service.metadata.ledger_requests import OF_IDS, OF_NOBODY
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.metadata import created
-from buckram.core.security.access import KeyUse
-from buckram.core.security.effects import FENCING, OF_KEYS, OF_OPERATIONS, Effect, KeyContents, lacking
-from buckram.core.security.namespaces import LEDGER_NAMESPACE
-from buckram.core.tenants.audit import REFUSED, AuditEvent
+from buckram.core.security.key_access import KeyUse
+from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
+from buckram.core.security.required_permissions import FENCING, OF_KEYS, OF_OPERATIONS, Effect, KeyContents, lacking
+from buckram.core.tenants.audit_trail import REFUSED, AuditEvent
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire import context as wire_context
 from buckram.core.wire import v2 as wire_v2
@@ -41,9 +41,9 @@ from buckram.core.wire.messages import (
 from buckram.errors import BuckramError, Code
 from buckram.metadata.service import packets
 from buckram.metadata.service.packets import KeyRequest, Refusal, RequestKind
-from buckram.runtime.net.logins import TOKEN_PLUGIN
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.stats import NullStats
+from buckram.runtime.net.security.logins import TOKEN_PLUGIN
+from buckram.runtime.process.stats import NullStats
+from buckram.runtime.production import production_runtime
 from buckram.types import Create, Delete, DigestType, SetValue
 
 SUBSETS = [set(some) for size in range(5) for some in combinations(("read", "append", "delete", "create"), size)]
@@ -179,7 +179,7 @@ async def new_ledger(running: Guarded, root: Wire) -> int:
 
 
 REFUSED_STATUS = 10
-"""Of AccessRefused (`metadata/service/failures.py`)."""
+"""Of AccessRefused (`metadata/service/error_codec.py`)."""
 
 
 class Keys:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.secure_kit import Files, Guarded, guarded
 
 from buckram import Client, Namespace, connect
-from buckram.cli.exits import Exit, exit_code_of, line_of
+from buckram.cli.shared.exits import Exit, exit_code_of, line_of
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.errors import AccessRefused, BuckramError
 

@@ -11,7 +11,7 @@ from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.introduction import IDENTITY_PROPERTY, Identity, Introduction
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo, Read, ReadReply
-from buckram.core.wire.server import ServerProtocol
+from buckram.core.wire.server_protocol import ServerProtocol
 from buckram.errors import Code
 
 

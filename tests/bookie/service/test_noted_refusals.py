@@ -9,37 +9,37 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.bookie.service.test_access import AUTH, client_of, grant, prepared
+from tests.bookie.service.security.test_entry_access import AUTH, client_of, grant, prepared
 from tests.bookie.service.test_doors import logged_in, new_ledger
 from tests.support.bookie_kit import KEY, OTHER_KEY, Wire, stored
 from tests.support.polling import until
 from tests.support.secure_kit import Files, Guarded, guarded
 
 import buckram
-from buckram.bookie.audit_log import AuditLog
+from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.config import AuthConfig
 from buckram.core.entries.entry import Digest
-from buckram.core.tenants.audit import REFUSALS, REFUSED, AuditEvent
+from buckram.core.tenants.audit_trail import REFUSALS, REFUSED, AuditEvent
 from buckram.core.wire.messages import Add, Auth, GetBookieInfo, Read, WriteLac
 from buckram.errors import Code
+from buckram.metadata.records.tenants import TenantStore
 from buckram.metadata.service.packets import KeyRequest, RequestKind, encode_request
-from buckram.metadata.tenants import TenantStore
 from buckram.runtime.net import local_sockets
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.secure import LoginRefused, SecureNetwork
-from buckram.runtime.net.stats import NullStats
+from buckram.runtime.net.security.certificate_files import TlsFiles
+from buckram.runtime.net.security.secure_network import LoginRefused, SecureNetwork
 from buckram.runtime.net.tcp import TcpNetwork
-from buckram.runtime.net.tls_files import TlsFiles
+from buckram.runtime.process.stats import NullStats
+from buckram.runtime.production import production_runtime
 from buckram.types import DigestType
 
 SOURCES = Path(buckram.__file__).parent
 PLACES = {
-    "bookie/service/access.py": {"_look", "item", "_refuse"},
-    "bookie/service/adds.py": {"_decide", "_add_unusual", "_refuse_key"},
+    "bookie/service/security/entry_access.py": {"_look", "item", "_refuse"},
+    "bookie/service/entries/adds.py": {"_decide", "_add_unusual", "_refuse_key"},
     "bookie/service/dispatch.py": {"_on_lac_verdict", "_refuse_lac", "_keep_lac"},
-    "bookie/service/fencing.py": {"_fence", "_refuse_key", "fence"},
-    "bookie/service/turnstile.py": {"_refuse"},
-    "core/wire/server.py": {"_auth_request", "_unauthenticated"},
+    "bookie/service/entries/fencing.py": {"_fence", "_refuse_key", "fence"},
+    "bookie/service/rate_limiter.py": {"_refuse"},
+    "core/wire/server_protocol.py": {"_auth_request", "_unauthenticated"},
 }
 """Functions of a bookie that know of UNAUTHORIZED: what is answered so is noted by `on_refused` of the part, by `Ready`
 with `refused`, or by `Close` of a connection that is not known yet."""
@@ -47,7 +47,7 @@ with `refused`, or by `Close` of a connection that is not known yet."""
 
 def test_each_place_that_refuses_is_known() -> None:
     found: dict[str, set[str]] = {}
-    for file in [*(SOURCES / "bookie").rglob("*.py"), SOURCES / "core/wire/server.py"]:
+    for file in [*(SOURCES / "bookie").rglob("*.py"), SOURCES / "core/wire/server_protocol.py"]:
         for function in ast.walk(ast.parse(file.read_text())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and any(
                 isinstance(one, ast.Attribute) and one.attr == "UNAUTHORIZED" for one in ast.walk(function)
@@ -224,7 +224,7 @@ async def test_a_process_of_another_user(tmp_path: Path, monkeypatch: pytest.Mon
     log = AuditLog(production_runtime().clock, NullStats())
     async with guarded(tmp_path, auth=AUTH, events=log) as running:
         case = Case(running, log)
-        monkeypatch.setattr("buckram.bookie.service.door._user_of", lambda transport: 12_345)
+        monkeypatch.setattr("buckram.bookie.service.security.connection_gate._user_of", lambda transport: 12_345)
         wire = Wire(*await asyncio.open_unix_connection(local_sockets.name_of("127.0.0.1", running.port)), 3)
         wire.send(GetBookieInfo())
         await wire.frame()

@@ -18,16 +18,16 @@ from tests.support.secure_kit import Files
 from buckram import connect
 from buckram.bookie.mixed_logins import check_others
 from buckram.bookie.process import Bookie
-from buckram.bookie.service.door import ConnectionGate
+from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig, TlsConfig
 from buckram.core.security.acl import LOGIN_PROPERTY
 from buckram.errors import BuckramError, ConfigError
-from buckram.metadata.security import SecurityStore
-from buckram.metadata.store import TreeStore
+from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.types import BookieInfo
 
 NO_TLS, NO_AUTH = TlsConfig(), AuthConfig()

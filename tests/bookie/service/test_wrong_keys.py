@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bookie.service.test_births import A, B, make, named
+from tests.bookie.service.connections.test_ledger_births import A, B, make, named
 from tests.support import bookie_kit
 from tests.support.bookie_kit import (
     DIGEST,

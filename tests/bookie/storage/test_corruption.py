@@ -21,8 +21,8 @@ from tests.support.store_kit import (
     stored,
 )
 
+from buckram.bookie.storage.log.tail_page import NAME as TAIL
 from buckram.bookie.storage.store import Store, StoreError
-from buckram.bookie.storage.tail_page import NAME as TAIL
 from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import PAGE_BYTES
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.store_kit import add, durable, open_store, read, reopened, settle, stored
 
-from buckram.bookie.storage.segments import Footer
+from buckram.bookie.storage.segments.segments import Footer
 from buckram.bookie.storage.store import Store
 from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import Read

@@ -7,10 +7,10 @@ from itertools import islice
 
 import pytest
 
-from buckram.bookie.storage.index import FooterBuilder, Place
-from buckram.bookie.storage.open_files import OpenFiles
-from buckram.bookie.storage.page_cache import PageCache
-from buckram.bookie.storage.segments import DirEntry, Footer, Segment, load_footer
+from buckram.bookie.storage.segments.file_cache import OpenFiles
+from buckram.bookie.storage.segments.index import FooterBuilder, Place
+from buckram.bookie.storage.segments.page_cache import PageCache
+from buckram.bookie.storage.segments.segments import DirEntry, Footer, Segment, load_footer
 from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import RUN_RECORD
 from buckram.runtime.disk.memory import MemoryDisk

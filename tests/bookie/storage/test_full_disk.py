@@ -30,9 +30,9 @@ def fill(disk: MemoryDisk) -> None:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.bookie.storage.maintenance.POLL_S", 0.001)
-    monkeypatch.setattr("buckram.bookie.storage.commit.RETRY_S", 0.001)
-    monkeypatch.setattr("buckram.bookie.storage.growth.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.upkeep.maintenance.POLL_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.log.group_commit.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.upkeep.growth.RETRY_S", 0.001)
 
 
 async def filled(disk: MemoryDisk, count: int = 160) -> Store:

@@ -7,13 +7,13 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from tests.bookie.storage.test_index import Bytes
+from tests.bookie.storage.segments.test_index import Bytes
 from tests.support.store_kit import KEY, add, durable, open_store, settle, small_config
 
-from buckram.bookie.storage import ledger_listing
 from buckram.bookie.storage.ledger_table import LedgerTable, Losses, TableWriter, record_of
-from buckram.bookie.storage.page_cache import PageCache
-from buckram.bookie.storage.segments import Footer, Segment
+from buckram.bookie.storage.reading import ledger_listing
+from buckram.bookie.storage.segments.page_cache import PageCache
+from buckram.bookie.storage.segments.segments import Footer, Segment
 from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import PAGE, open_trailer
 from buckram.runtime.disk.memory import MemoryDisk

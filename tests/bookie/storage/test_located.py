@@ -12,8 +12,8 @@ from tests.support.bookie_kit import KEY as WIRE_KEY
 from tests.support.bookie_kit import OTHER_KEY, batch, memory_metadata, running
 from tests.support.store_kit import add, durable, open_store, read_range, reopened, small_config
 
-from buckram.bookie.service import batches
-from buckram.bookie.storage.lookup import MAX_EXTENTS
+from buckram.bookie.service.entries import batch_reads as batches
+from buckram.bookie.storage.reading.lookup import MAX_EXTENTS
 from buckram.bookie.storage.store import Store
 from buckram.core.entries.packed import PackedBodies
 from buckram.core.wire import v2 as wire_v2

@@ -14,9 +14,9 @@ from buckram.bookie.registration import Registration
 from buckram.bookie.storage.store import Store, StoreError
 from buckram.errors import AlreadyRegistered
 from buckram.runtime.disk import descriptors
+from buckram.runtime.disk.io_errors import explained, passing
 from buckram.runtime.disk.local import LocalDisk
 from buckram.runtime.disk.memory import MemoryDisk, MemoryFile
-from buckram.runtime.disk.trouble import explained, passing
 from buckram.types import BookieInfo
 
 
@@ -87,8 +87,8 @@ async def settle_a_little() -> None:
 
 
 async def test_a_log_file_that_cannot_be_made_is_a_state_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.bookie.storage.maintenance.POLL_S", 0.001)
-    monkeypatch.setattr("buckram.bookie.storage.growth.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.upkeep.maintenance.POLL_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.upkeep.growth.RETRY_S", 0.001)
     disk = ShortDisk()
     store = open_store(disk)
     await settle(store)
@@ -113,7 +113,7 @@ async def test_a_log_file_that_cannot_be_made_is_a_state_with_a_reason(monkeypat
 
 
 async def test_a_block_that_finds_no_memory_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.bookie.storage.commit.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.log.group_commit.RETRY_S", 0.001)
     disk = MemoryDisk()
     store = open_store(disk)
     for number in (errno.ENOMEM, errno.EDQUOT):

@@ -26,10 +26,10 @@ from tests.support.store_kit import (
     stored,
 )
 
-from buckram.bookie.storage.position import Position, WitnessedPosition
+from buckram.bookie.storage.log.log_position import Position, WitnessedPosition
+from buckram.bookie.storage.log.tail_page import NAME as TAIL
+from buckram.bookie.storage.log.tail_page import TailPage, new_page, read_mark
 from buckram.bookie.storage.store import Store, StoreError
-from buckram.bookie.storage.tail_page import NAME as TAIL
-from buckram.bookie.storage.tail_page import TailPage, new_page, read_mark
 from buckram.core.storage.segment_format import SECTOR
 from buckram.errors import InvalidArgument
 from buckram.runtime.disk.memory import MemoryDisk
@@ -313,7 +313,7 @@ async def test_a_second_loss_is_another_number_and_only_the_newest_is_cleared() 
 
 
 async def test_an_idle_log_is_closed_by_an_empty_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.bookie.storage.commit.IDLE_S", 0.02)
+    monkeypatch.setattr("buckram.bookie.storage.log.group_commit.IDLE_S", 0.02)
     disk = MemoryDisk()
     store = open_store(disk)
     add(store, 1, 0, [b"x"])
@@ -336,7 +336,7 @@ async def test_an_idle_log_is_closed_by_an_empty_block_once(monkeypatch: pytest.
 
 
 async def test_a_store_that_closes_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.bookie.storage.commit.IDLE_S", 0.02)
+    monkeypatch.setattr("buckram.bookie.storage.log.group_commit.IDLE_S", 0.02)
     store = open_store()
     store.put_ledger(1, KEY)
     await durable(store)

@@ -44,7 +44,7 @@ async def test_a_failed_sync_ends_the_store() -> None:
 
 
 async def test_a_block_that_finds_no_space_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.bookie.storage.commit.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.log.group_commit.RETRY_S", 0.001)
     disk = MemoryDisk()
     store = open_store(disk)
     add(store, 1, 0, [b"x"])
@@ -80,7 +80,7 @@ async def test_a_full_disk_means_read_only_and_back() -> None:
 
 
 async def test_a_disk_that_is_really_full_holds_back_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.bookie.storage.commit.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.log.group_commit.RETRY_S", 0.001)
     disk = MemoryDisk()
     store = open_store(disk)
     await settle(store)

@@ -7,7 +7,7 @@ import pytest
 from buckram.cli.planning.growth import DAY_S
 from buckram.cli.planning.history import Sample, Space
 from buckram.cli.planning.outlook import Outlook, PlannedChange, outlook
-from buckram.cli.planning.picture import svg
+from buckram.cli.planning.outlook_chart import svg
 from buckram.errors import InvalidArgument
 
 TB, GB = 10**12, 10**9

@@ -9,9 +9,9 @@ from tests.support.clock import DAY, SettableClock
 from buckram.cli.planning.history import NAMESPACE, STREAM
 from buckram.cli.planning.recording import APPLICATION, US, history, record, sample
 from buckram.cluster import connect
-from buckram.metadata.topology import change_rack_map
-from buckram.runtime.net.runtime import production_runtime
-from buckram.streams.system import RETENTION_S, append_in_one_step
+from buckram.metadata.records.topology import change_rack_map
+from buckram.runtime.production import production_runtime
+from buckram.streams.system_streams import RETENTION_S, append_in_one_step
 from buckram.testing import ThreadedCluster
 
 

@@ -8,16 +8,16 @@ import pytest
 from tests.support.readable_bookie import ReadableBookie, ReadableCluster, readable
 from tests.support.scripted_bookie import eventually
 
-from buckram.client.maintain.audit import ReplicaAuditor
+from buckram.client.maintain.replica_audit import ReplicaAuditor
 from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.cluster.conviction import Accused, Deed, Evidence
-from buckram.core.ledgers.audit import plan_pieces
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.replica_audit import plan_pieces
 from buckram.errors import Code, NotEnoughBookies
-from buckram.metadata.accused import accuse, pardon, read_accused
-from buckram.metadata.checkup import examine
-from buckram.metadata.store import TreeStore
+from buckram.metadata.maintain.checkup import examine
+from buckram.metadata.records.bookie_health import accuse, pardon, read_accused
+from buckram.metadata.tree.store import TreeStore
 
 FAST = ClientConfig(speculative_read_ms=40.0, idle_lac_ms=0)
 

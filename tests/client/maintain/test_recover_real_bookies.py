@@ -8,13 +8,13 @@ import pytest
 from tests.support.clock import pass_time
 from tests.support.polling import until
 
-from buckram.bookie.service.admission import Admission, Finding
-from buckram.client.maintain.audit import ReplicaAuditor
+from buckram.bookie.service.entries.admission import Admission, Finding
+from buckram.client.maintain.replica_audit import ReplicaAuditor
 from buckram.client.read.reader import Reader
 from buckram.config import ClientConfig
-from buckram.core.ledgers.audit import plan_pieces
+from buckram.core.ledgers.replica_audit import plan_pieces
 from buckram.errors import LedgerFenced, RecoveryFailed
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.testing import cluster
 from buckram.types import LedgerState
 

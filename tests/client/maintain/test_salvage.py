@@ -13,7 +13,7 @@ from buckram.cluster import Client
 from buckram.config import NetConfig
 from buckram.core.ledgers.metadata import BIRTH, birth_of, creation_time_of
 from buckram.errors import InvalidArgument, LedgerExists, LedgerIdUsed
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.testing import Cluster, cluster
 from buckram.types import DigestType, LedgerMetadata
 

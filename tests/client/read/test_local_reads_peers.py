@@ -23,7 +23,7 @@ from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
 from buckram.core.wire.located import Extent, Located
 from buckram.core.wire.messages import BatchRead
-from buckram.core.wire.server import Incoming
+from buckram.core.wire.server_protocol import Incoming
 from buckram.core.wire.v2 import located_reply
 from buckram.runtime.disk.neighbours import identity_of
 

@@ -12,8 +12,8 @@ from tests.support.scripted_bookie import NET, ScriptedBookie, eventually, scrip
 
 from buckram.client.shared.copies import Copies
 from buckram.config import ClientConfig
-from buckram.metadata.behind import BEHIND, ledgers_behind, noted_members
-from buckram.metadata.store import TreeStore
+from buckram.metadata.records.incomplete_copies import BEHIND, ledgers_behind, noted_members
+from buckram.metadata.tree.store import TreeStore
 from buckram.seams import KeyStore
 from buckram.types import LedgerMetadata, Versioned
 

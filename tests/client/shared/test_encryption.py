@@ -18,10 +18,10 @@ from buckram.cluster import Client
 from buckram.config import ClientConfig, EncryptionConfig, NetConfig
 from buckram.core.security.encryption import ENCRYPTION, OVERHEAD, Cipher, Key
 from buckram.errors import ConfigError, EncryptionKeyMissing, EntryTooLarge
-from buckram.metadata.backup import copy_of, write_file
-from buckram.metadata.store import TreeStore
+from buckram.metadata.maintain.backup import copy_of, write_file
+from buckram.metadata.tree.store import TreeStore
 from buckram.runtime.disk.local import LocalDisk
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 
 PLAIN = b"a text that nobody may find on a disk"
 SHOP = {"buckram.namespace": b"shop"}

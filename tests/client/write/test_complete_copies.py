@@ -7,12 +7,12 @@ import asyncio
 from tests.support.scripted_bookie import eventually
 
 from buckram.client.maintain.check import check_ledger
-from buckram.client.shared.lagging import LaggingMembers
+from buckram.client.shared.lagging_replicas import LaggingMembers
 from buckram.client.write.writer import engine_of
 from buckram.cluster import Client
 from buckram.config import ClientConfig
-from buckram.metadata.behind import ledgers_behind
-from buckram.runtime.net.tasks import TaskScope
+from buckram.metadata.records.incomplete_copies import ledgers_behind
+from buckram.runtime.process.tasks import TaskScope
 from buckram.testing import cluster
 
 BODIES = [b"%d" % i for i in range(50)]

@@ -13,7 +13,7 @@ from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.placement.topology import RackMap
 from buckram.errors import ConfigError, NotEnoughBookies, RecoveryFailed, WriteFailed
-from buckram.metadata.topology import change_rack_map
+from buckram.metadata.records.topology import change_rack_map
 from buckram.testing import cluster
 
 STRICT = ClientConfig(placement="rack:2 enforce")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from buckram.core.cluster.history import Judgement, WitnessStatement, encode_statement, parse_statement
 from buckram.core.cluster.incarnations import Standing, decide, next_generation, why_removed, why_replaced
+from buckram.core.cluster.store_history import Judgement, WitnessStatement, encode_statement, parse_statement
 
 MINE = WitnessStatement("mine", 4, 17, 4096, 3, "third", "n1", 2, 0)
 OTHER = replace(MINE, incarnation="other")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buckram.core.db.group import GROUP, PART, Group, PageChange, Receipt, decode_group, encode_group, kind_of
-from buckram.core.streams.codecs import Codec
+from buckram.core.streams.records.codecs import Codec
 from buckram.errors import UnknownCommand
 
 _GROUPS = st.builds(

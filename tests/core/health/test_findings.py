@@ -11,7 +11,7 @@ import pytest
 from scripts.states_page import alert_of
 
 from buckram.core.cluster.bookie_report import BookieReport, ExpiredToken
-from buckram.core.healing.losses import HealingBrake
+from buckram.core.healing.lost_bookies import HealingBrake
 from buckram.core.health.facts import (
     BackupFacts,
     BookieFacts,
@@ -27,8 +27,8 @@ from buckram.core.health.facts import (
     Suspect,
 )
 from buckram.core.health.findings import advice, finding_of, findings, healthy, summary, why_kept
+from buckram.core.health.state_table import TABLE
 from buckram.core.health.states import Severity, removes
-from buckram.core.health.table import TABLE
 
 ROOT = Path(__file__).parents[3]
 HOUR, DAY = 3_600_000_000, 86_400_000_000

@@ -29,14 +29,14 @@ _REMOVING = re.compile(
     r"|--force\b|--yes\b"
 )
 ALLOWED = {
-    "bookie/brake.py": "what a metric counts",
+    "bookie/garbage/gc_limits.py": "what a metric counts",
     "core/cluster/incarnations.py": "how a bookie came to be out of the cluster, not what to do",
-    "core/streams/purposes.py": "an answer to whoever deletes what is not for records: the command that does",
-    "core/health/table.py": "the table itself: a test of its own looks at its cures",
+    "core/streams/metadata/purposes.py": "an answer to whoever deletes what is not for records: the command that does",
+    "core/health/state_table.py": "the table itself: a test of its own looks at its cures",
     "client/maintain/salvage.py": "an answer to `cluster salvage`, which brings back",
     "errors/streams.py": "which of the reader's own streams it is",
-    "healing/asking.py": "an answer to whoever removes a stopped bookie: copies come first",
-    "healing/decommission.py": "an answer to whoever takes a bookie out",
+    "healing/operations/operator_calls.py": "an answer to whoever removes a stopped bookie: copies come first",
+    "healing/operations/decommission.py": "an answer to whoever takes a bookie out",
     "metadata/etcd/store.py": "an answer to `cluster nuke`",
     "metadata/zookeeper/cluster.py": "an answer to `cluster nuke`",
     "streams/maintain/delete.py": "an answer to whoever deletes a stream",

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 
 from buckram.core.security.certificates import Life, ends_s, life_of
-from buckram.runtime.net.authority import Authority
+from buckram.runtime.net.security.certificate_authority import Authority
 
 
 @pytest.mark.parametrize("days", [-1.0, 7.0, 365.0 * 40])

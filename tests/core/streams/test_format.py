@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from buckram.core.streams.batch import Batch, Record, decode
-from buckram.core.streams.codecs import CODECS
-from buckram.core.streams.record_format import (
+from buckram.core.streams.records.batch import Batch, Record, decode
+from buckram.core.streams.records.codecs import CODECS
+from buckram.core.streams.records.record_format import (
     HEADER_SIZE,
     MARK,
     NO_MAX,

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from buckram.core.db.backups import Backup, BackupRecord, decode_kept, encode_kept
-from buckram.core.streams.exports import Export, decode_export, encode_export
-from buckram.core.streams.head import (
+from buckram.core.streams.external.exports import Export, decode_export, encode_export
+from buckram.core.streams.json_values import is_int64
+from buckram.core.streams.metadata.head import (
     Fork,
     Head,
     Mirror,
@@ -25,9 +26,8 @@ from buckram.core.streams.head import (
     encode_head,
     encode_page,
 )
-from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.mirror_progress import MirrorProgress, parse_progress
-from buckram.core.streams.positions import PositionMark
+from buckram.core.streams.records.positions import PositionMark
 from buckram.errors import MalformedRecord
 from buckram.streams.read import cursors
 from buckram.streams.write.lease import Holder

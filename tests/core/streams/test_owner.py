@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.core.streams.history import directory_of, is_directory_of
+from buckram.core.streams.external.history import directory_of, is_directory_of
 from buckram.core.streams.names import StreamId, StreamName, is_made_for, owner_mark
 
 NAME = StreamName("shop", "orders")

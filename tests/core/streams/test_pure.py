@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.streams.batch import Batch, decode
+from buckram.core.streams.ack_window import StreamWindow
 from buckram.core.streams.names import StreamName, check_name, stream_name
 from buckram.core.streams.policy import DEFAULTS, check_overrides, merged
-from buckram.core.streams.producers import MAX_FORGOTTEN, ProducerTable
-from buckram.core.streams.record_format import Columns, encode
-from buckram.core.streams.window import StreamWindow
+from buckram.core.streams.records.batch import Batch, decode
+from buckram.core.streams.records.producers import MAX_FORGOTTEN, ProducerTable
+from buckram.core.streams.records.record_format import Columns, encode
 from buckram.errors import (
     InvalidArgument,
     InvariantViolation,

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from buckram.core.entries.entry import Digest
 from buckram.core.wire import adds_v3
 from buckram.core.wire import bookkeeper_pb2 as pb
-from buckram.core.wire import server as protocol
+from buckram.core.wire import server_protocol as protocol
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import AddContext, AddRun
 from buckram.core.wire.adds_v3 import scan_v3_adds
 from buckram.core.wire.messages import Add, AddReply
 from buckram.core.wire.protobuf import varint
-from buckram.core.wire.server import OP_ADD, ReplyContext, ServerProtocol, encode_add_replies
+from buckram.core.wire.server_protocol import OP_ADD, ReplyContext, ServerProtocol, encode_add_replies
 from buckram.errors import Code
 from buckram.types import DigestType
 

@@ -18,7 +18,7 @@ from buckram.core.entries.entry import Digest, entry_ids, master_key
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import AddRun, walk_frames
-from buckram.core.wire.client import ClientProtocol
+from buckram.core.wire.client_protocol import ClientProtocol
 from buckram.core.wire.context import OP_BATCH_READ, BadPacket, ReplyContext
 from buckram.core.wire.frames import frame
 from buckram.core.wire.located import Extent, Located
@@ -47,7 +47,7 @@ from buckram.core.wire.messages import (
     WriteLac,
     WriteLacReply,
 )
-from buckram.core.wire.server import (
+from buckram.core.wire.server_protocol import (
     AuthStep,
     BeginTls,
     Close,

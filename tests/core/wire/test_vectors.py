@@ -37,7 +37,7 @@ from buckram.core.wire.messages import (
     WriteLac,
     WriteLacReply,
 )
-from buckram.core.wire.server import Incoming, Ready, ServerProtocol
+from buckram.core.wire.server_protocol import Incoming, Ready, ServerProtocol
 from buckram.errors import Code
 from buckram.types import DigestType, Entry
 

@@ -26,7 +26,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.launch.etcd_server import EtcdServer, EtcdSettings, start_etcd
-from buckram.metadata.etcd.places import coded
+from buckram.metadata.etcd.key_records import coded
 from buckram.metadata.uri import ETCD_AUTH, open_store
 from buckram.seams import MAX_MULTI_BYTES
 from buckram.types import CheckVersion, Create, KeyOp, SetValue

@@ -10,14 +10,14 @@ import pytest
 from tests.support.metadata_service_kit import NET, ServedMetadata
 
 from buckram import connect
-from buckram.core.security.access import KeyUse
+from buckram.core.security.key_access import KeyUse
 from buckram.core.security.principal import Principal
 from buckram.errors import AccessRefused, MetadataUnavailable, NoSuchKey, WrongCluster
-from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.packets import KeyRequest, RequestKind
 from buckram.metadata.service.uri import ServiceUri
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.seams import MetadataStore
 from buckram.testing import cluster
 from buckram.types import Create, KeyOp

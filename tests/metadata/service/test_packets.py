@@ -27,7 +27,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCluster,
 )
-from buckram.metadata.service.failures import decode_error, encode_error
+from buckram.metadata.service.error_codec import decode_error, encode_error
 from buckram.metadata.service.packets import (
     Event,
     KeyReply,

@@ -16,7 +16,7 @@ from buckram.errors import AccessRefused, ConfigError, MetadataError, MetadataUn
 from buckram.launch.zookeeper_server import ZooKeeperServer, start_zookeeper
 from buckram.metadata.uri import ZOOKEEPER_AUTH, ZOOKEEPER_CA, ZOOKEEPER_CERT, ZOOKEEPER_SHARED, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
-from buckram.runtime.net.tls_files import TlsFiles
+from buckram.runtime.net.security.certificate_files import TlsFiles
 from buckram.testing import cluster
 
 NETTY = (

@@ -21,9 +21,9 @@ from buckram.errors import (
     NoSuchLedger,
     WrongCluster,
 )
-from buckram.metadata.topology import change_rack_map, read_topology
+from buckram.metadata.records.topology import change_rack_map, read_topology
 from buckram.metadata.zookeeper.layout_file import serialise_layout
-from buckram.metadata.zookeeper.paths import (
+from buckram.metadata.zookeeper.ledger_managers import (
     FLAT,
     HIERARCHICAL,
     LEGACY_HIERARCHICAL,

@@ -12,9 +12,9 @@ from buckram.core.cluster.cookie import Cookie, serialise_cookie
 from buckram.core.ledgers.metadata import closed
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import ClusterNotInitialised, MetadataUnavailable, WrongCluster
-from buckram.metadata.checkup import Checkup, examine
-from buckram.metadata.sqlite import SqliteKeys
-from buckram.metadata.store import TreeStore
+from buckram.metadata.maintain.checkup import Checkup, examine
+from buckram.metadata.sqlite.keys import SqliteKeys
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.cluster import nuke_cluster
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.types import BookieAddress, BookieInfo, LedgerState

@@ -14,9 +14,9 @@ from buckram.errors import (
     LedgerIdsExhausted,
     MetadataUnavailable,
 )
-from buckram.metadata.zookeeper.ids import LedgerIds
 from buckram.metadata.zookeeper.layout_file import serialise_layout
-from buckram.metadata.zookeeper.paths import (
+from buckram.metadata.zookeeper.ledger_ids import LedgerIds
+from buckram.metadata.zookeeper.ledger_managers import (
     FLAT,
     HIERARCHICAL,
     LEGACY_HIERARCHICAL,

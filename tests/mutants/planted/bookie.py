@@ -9,29 +9,33 @@ MUTANTS = (
         "limbo-clears-a-newer-loss",
         "limbo ends for a loss that was found while the ledgers were looked at for the one before",
         edited(
-            ("buckram.bookie.limbo_end:LimboEnd._clear", "clear_limbo(loss)", "clear_limbo(self._store.loss)"),
-            ("buckram.bookie.limbo_end:LimboEnd._check", "raise _Interrupted", "pass"),
+            (
+                "buckram.bookie.integrity.limbo_end:LimboEnd._clear",
+                "clear_limbo(loss)",
+                "clear_limbo(self._store.loss)",
+            ),
+            ("buckram.bookie.integrity.limbo_end:LimboEnd._check", "raise _Interrupted", "pass"),
         ),
-        ("tests/bookie/test_limbo_end.py::test_a_loss_that_is_found_meanwhile_is_not_cleared",),
+        ("tests/bookie/integrity/test_limbo_end.py::test_a_loss_that_is_found_meanwhile_is_not_cleared",),
     ),
     TestMutant(
         "limbo-ends-without-a-fence",
         "what was closed before a loss is not fenced again when limbo ends",
-        edited(("buckram.bookie.limbo_end:LimboEnd._fence", "self._store.fence(ledger)", "pass")),
-        ("tests/bookie/test_limbo_end.py::test_what_was_closed_is_fenced_again_before_limbo_ends",),
+        edited(("buckram.bookie.integrity.limbo_end:LimboEnd._fence", "self._store.fence(ledger)", "pass")),
+        ("tests/bookie/integrity/test_limbo_end.py::test_what_was_closed_is_fenced_again_before_limbo_ends",),
     ),
     TestMutant(
         "bad-record-is-listed",
         "an entry that the scrub found to be bad stays in the list of entries",
         edited(
             (
-                "buckram.bookie.storage.lookup:Lookup.entries",
+                "buckram.bookie.storage.reading.lookup:Lookup.entries",
                 "hidden = union([*hidden, *without(bad, union(held))])",
                 "pass",
             )
         ),
         (
-            "tests/bookie/storage/test_verifying.py::"
+            "tests/bookie/storage/upkeep/test_verifying.py::"
             "test_bad_entries_are_errors_and_not_listed_until_a_newer_copy_is_there",
         ),
     ),
@@ -52,7 +56,7 @@ MUTANTS = (
         "a block that found no space counts as written",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._write",
+                "buckram.bookie.storage.log.group_commit:GroupCommit._write",
                 "self._retry = loop.call_later(RETRY_S, lambda: self._write(group, write))",
                 "self._written(group)",
             )
@@ -64,13 +68,13 @@ MUTANTS = (
         "zeros for new space overwrite blocks",
         edited(
             (
-                "buckram.bookie.storage.block_assembly:BlockAssembly._prezero",
+                "buckram.bookie.storage.log.block_assembly:BlockAssembly._prezero",
                 "segment.zeroed_to = stop",
                 "pass",
             )
         ),
         (
-            "tests/bookie/storage/test_block_assembly.py::test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_next_ones_are_not",
+            "tests/bookie/storage/log/test_block_assembly.py::test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_next_ones_are_not",
         ),
     ),
     TestMutant(
@@ -78,19 +82,19 @@ MUTANTS = (
         "sources of a checkpoint are merged oldest first",
         edited(
             (
-                "buckram.bookie.storage.checkpoints:Checkpoints._checkpoint",
+                "buckram.bookie.storage.upkeep.checkpoints:Checkpoints._checkpoint",
                 "sources.insert(0, segment)",
                 "sources.append(segment)",
             )
         ),
-        ("tests/bookie/storage/test_compaction.py::test_wholly_dead_files_are_handed_on",),
+        ("tests/bookie/storage/upkeep/test_compaction.py::test_wholly_dead_files_are_handed_on",),
     ),
     TestMutant(
         "checkpoint-old-first",
         "the old table is removed before the superblock names the new one",
         edited(
             (
-                "buckram.bookie.storage.checkpoints:Checkpoints._checkpoint",
+                "buckram.bookie.storage.upkeep.checkpoints:Checkpoints._checkpoint",
                 "old = state.superblock.table\n",
                 (
                     "old = state.superblock.table\n    if old:\n"
@@ -110,50 +114,50 @@ MUTANTS = (
                 "record is not None",
             )
         ),
-        ("tests/bookie/storage/test_compaction.py::test_wholly_dead_files_are_handed_on",),
+        ("tests/bookie/storage/upkeep/test_compaction.py::test_wholly_dead_files_are_handed_on",),
     ),
     TestMutant(
         "compaction-not-verified",
         "damaged data is copied",
         edited(
             (
-                "buckram.bookie.storage.compaction:Compaction._run",
+                "buckram.bookie.storage.upkeep.compaction:Compaction._run",
                 "if live and not await self._verified(segment):",
                 "if False:",
             )
         ),
-        ("tests/bookie/storage/test_compaction.py::test_damaged_data_is_not_copied",),
+        ("tests/bookie/storage/upkeep/test_compaction.py::test_damaged_data_is_not_copied",),
     ),
     TestMutant(
         "compaction-stride",
         "runs of different sizes are joined as even",
         edited(
             (
-                "buckram.bookie.storage.compaction_output:Output._place",
+                "buckram.bookie.storage.upkeep.compaction_output:Output._place",
                 "same = stride if stride == run.stride else 0",
                 "same = stride",
             )
         ),
-        ("tests/bookie/storage/test_compaction.py::test_mixed_files_are_rewritten_sorted_and_reading_goes_on",),
+        ("tests/bookie/storage/upkeep/test_compaction.py::test_mixed_files_are_rewritten_sorted_and_reading_goes_on",),
     ),
     TestMutant(
         "compaction-no-checkpoint",
         "states of rewritten segments are lost",
         edited(
             (
-                "buckram.bookie.storage.compaction:Compaction._run",
+                "buckram.bookie.storage.upkeep.compaction:Compaction._run",
                 "await self._maintenance.checkpoint()",
                 "pass",
             )
         ),
-        ("tests/bookie/storage/test_compaction.py::test_wholly_dead_files_are_handed_on",),
+        ("tests/bookie/storage/upkeep/test_compaction.py::test_wholly_dead_files_are_handed_on",),
     ),
     TestMutant(
         "commit-open-first",
         "the open block is written before closed ones",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._flush",
+                "buckram.bookie.storage.log.group_commit:GroupCommit._flush",
                 "group = self._closed.popleft()",
                 "group = self._closed.pop()",
             )
@@ -167,7 +171,7 @@ MUTANTS = (
         "while closed blocks wait, an answer does not wait for the open block",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit.after_durable",
+                "buckram.bookie.storage.log.group_commit:GroupCommit.after_durable",
                 "elif self._open is not None",
                 "elif self._open is not None and not self._closed",
             )
@@ -181,12 +185,12 @@ MUTANTS = (
         "a block is written while another write is under way",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._flush",
+                "buckram.bookie.storage.log.group_commit:GroupCommit._flush",
                 "if self._in_flight is not None or self.failed is not None:",
                 "if self.failed is not None:",
             ),
             (
-                "buckram.bookie.storage.commit:GroupCommit.kick",
+                "buckram.bookie.storage.log.group_commit:GroupCommit.kick",
                 "if self._in_flight is None:",
                 "if True:",
             ),
@@ -200,7 +204,7 @@ MUTANTS = (
         "entries whose write is under way are read from the file",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit.written",
+                "buckram.bookie.storage.log.group_commit:GroupCommit.written",
                 "(self._in_flight, *self._closed, self._open)",
                 "(*self._closed, self._open)",
             )
@@ -212,7 +216,7 @@ MUTANTS = (
         "after a failure the callbacks of the open group are not called",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit.fail",
+                "buckram.bookie.storage.log.group_commit:GroupCommit.fail",
                 "groups.append(self._open)",
                 "pass",
             )
@@ -224,7 +228,7 @@ MUTANTS = (
         "after a failure the callbacks of closed blocks are not called",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit.fail",
+                "buckram.bookie.storage.log.group_commit:GroupCommit.fail",
                 "groups = [*self._closed]",
                 "groups = []",
             )
@@ -236,7 +240,7 @@ MUTANTS = (
         "the store stays full although there is space again",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._write",
+                "buckram.bookie.storage.log.group_commit:GroupCommit._write",
                 "self.full = False",
                 "pass",
             )
@@ -262,7 +266,7 @@ MUTANTS = (
         "of two copies of an entry the older one is kept",
         edited(
             (
-                "buckram.bookie.storage.compaction_output:Output.write",
+                "buckram.bookie.storage.upkeep.compaction_output:Output.write",
                 "for segment, live in sources:",
                 "for segment, live in reversed(sources):",
             )
@@ -274,7 +278,7 @@ MUTANTS = (
         "the last batch of a ledger's runs is not copied",
         edited(
             (
-                "buckram.bookie.storage.compaction_output:Output._copy_runs",
+                "buckram.bookie.storage.upkeep.compaction_output:Output._copy_runs",
                 "if batch:",
                 "if len(batch) > 1:",
             )
@@ -286,31 +290,31 @@ MUTANTS = (
         "with a wrong key first all waiting runs are refused",
         edited(
             (
-                "buckram.bookie.service.admission:Admission._conclude",
+                "buckram.bookie.service.entries.admission:Admission._conclude",
                 "one.done(verdict, found.last)",
                 "one.done(Verdict.WRONG_KEY if waiting[0].key != found.key else verdict, found.last)",
             )
         ),
-        ("tests/bookie/service/test_admission.py::test_adds_behind_a_wrong_key_are_judged_on_their_own",),
+        ("tests/bookie/service/entries/test_admission.py::test_adds_behind_a_wrong_key_are_judged_on_their_own",),
     ),
     TestMutant(
         "admission-not-fenced",
         "a ledger that is not open any more is refused, but not fenced",
         edited(
             (
-                "buckram.bookie.service.admission:Admission._write_down",
+                "buckram.bookie.service.entries.admission:Admission._write_down",
                 "store.fence(ledger_id)",
                 "pass",
             )
         ),
-        ("tests/bookie/service/test_admission.py::test_a_ledger_that_is_not_open_is_fenced_durably",),
+        ("tests/bookie/service/entries/test_admission.py::test_a_ledger_that_is_not_open_is_fenced_durably",),
     ),
     TestMutant(
         "admission-limbo-closed",
         "a bookie that may have lost a fence accepts entries of a closed ledger",
         edited(
             (
-                "buckram.bookie.service.admission:Admission._decide",
+                "buckram.bookie.service.entries.admission:Admission._decide",
                 "metadata.last_entry is not None and not self._store.limbo",
                 "metadata.last_entry is not None",
             )
@@ -322,31 +326,31 @@ MUTANTS = (
         "a bookie that may have lost a deletion admits a ledger that metadata does not know",
         edited(
             (
-                "buckram.bookie.service.admission:Admission._decide",
+                "buckram.bookie.service.entries.admission:Admission._decide",
                 "if self._anybody and not self._store.limbo:",
                 "if self._anybody:",
             )
         ),
-        ("tests/bookie/test_limbo.py::test_adds_ask_metadata_again",),
+        ("tests/bookie/test_limbo_clearing.py::test_adds_ask_metadata_again",),
     ),
     TestMutant(
         "admission-closed-admitted",
         "a closed ledger is admitted because entries are missing",
         edited(
             (
-                "buckram.bookie.service.admission:Admission._write_down",
+                "buckram.bookie.service.entries.admission:Admission._write_down",
                 "admitted = verdict is Verdict.ADMITTED",
                 "admitted = True",
             )
         ),
-        ("tests/bookie/service/test_admission.py::test_a_copy_that_the_quorum_did_not_wait_for_is_taken",),
+        ("tests/bookie/service/entries/test_admission.py::test_a_copy_that_the_quorum_did_not_wait_for_is_taken",),
     ),
     TestMutant(
         "admission-first-key",
         "the first key in a request stays the ledger's key",
         edited(
             (
-                "buckram.bookie.service.admission:needs_proof",
+                "buckram.bookie.service.entries.admission:needs_proof",
                 "record is None or (not record.proven and record.master_key != key)",
                 "False",
             )
@@ -358,7 +362,7 @@ MUTANTS = (
     TestMutant(
         "admission-all-proven",
         "a key that was not compared with metadata counts as proven",
-        edited(("buckram.bookie.service.admission:needs_proof", "not record.proven and ", "False and ")),
+        edited(("buckram.bookie.service.entries.admission:needs_proof", "not record.proven and ", "False and ")),
         ("tests/bookie/service/test_wrong_keys.py::test_the_right_key_takes_the_place_of_one_that_nobody_could_check",),
     ),
     TestMutant(
@@ -382,7 +386,7 @@ MUTANTS = (
     TestMutant(
         "admission-name-is-evidence",
         "an invented ledger id makes the bookie suspect its metadata",
-        edited(("buckram.bookie.service.admission:Admission._contradicts", " or not record.proven", "")),
+        edited(("buckram.bookie.service.entries.admission:Admission._contradicts", " or not record.proven", "")),
         (
             "tests/bookie/service/test_wrong_keys.py::test_a_name_that_nobody_could_check_is_no_evidence_against_the_store",
         ),
@@ -392,7 +396,7 @@ MUTANTS = (
         "the right key is unauthorized while metadata is unavailable",
         edited(
             (
-                "buckram.bookie.service.adds:AddPath._decide",
+                "buckram.bookie.service.entries.adds:AddPath._decide",
                 "Code.UNAUTHORIZED if record.proven else Code.TOO_MANY_REQUESTS",
                 "Code.UNAUTHORIZED",
             )
@@ -402,10 +406,10 @@ MUTANTS = (
     TestMutant(
         "admission-unsynced",
         "an absent ledger is believed without a sync of metadata",
-        edited(("buckram.bookie.service.admission:Admission._look", "await self._metadata.sync()", "pass")),
+        edited(("buckram.bookie.service.entries.admission:Admission._look", "await self._metadata.sync()", "pass")),
         (
-            "tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[0]",
-            "tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]",
+            "tests/bookie/service/entries/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[0]",
+            "tests/bookie/service/entries/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]",
         ),
     ),
     TestMutant(
@@ -413,11 +417,13 @@ MUTANTS = (
         "an absent ledger is looked up only once",
         edited(
             (
-                "buckram.bookie.service.admission:Admission._look",
+                "buckram.bookie.service.entries.admission:Admission._look",
                 "absent += found is None",
                 "absent += LOOKS * (found is None)",
             )
         ),
-        ("tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]",),
+        (
+            "tests/bookie/service/entries/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]",
+        ),
     ),
 )

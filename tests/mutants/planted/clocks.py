@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _JUDGED = "tests/core/cluster/test_believed_time.py"
-_KEPT = "tests/bookie/test_timekeeper.py"
+_KEPT = "tests/bookie/trust/test_timekeeper.py"
 _ASKED = "tests/streams/shared/test_clocks.py"
 
 MUTANTS = (
@@ -45,13 +45,13 @@ MUTANTS = (
     TestMutant(
         "unasked-clock-is-certain",
         "a client goes by its own clock before it has asked a bookie",
-        edited(("buckram.client.shared.clocks:Clocks._why_untold", "if not self._was_asked", "if False")),
+        edited(("buckram.client.cluster.clocks:Clocks._why_untold", "if not self._was_asked", "if False")),
         (f"{_ASKED}::test_nothing_has_ended_before_a_bookie_was_asked",),
     ),
     TestMutant(
         "no-bookie-is-no-doubt",
         "a process goes by its own clock while no bookie answers",
-        edited(("buckram.client.shared.clocks:Clocks.ask", "await self._middle_of_recorded()", "None")),
+        edited(("buckram.client.cluster.clocks:Clocks.ask", "await self._middle_of_recorded()", "None")),
         (
             f"{_ASKED}::test_an_expired_token_stays_expired_for_a_process_that_starts_with_a_clock_that_is_behind",
             f"{_ASKED}::test_a_janitor_that_starts_ends_nothing_while_no_bookie_is_there",
@@ -60,13 +60,13 @@ MUTANTS = (
     TestMutant(
         "doubt-is-not-watched",
         "a client in doubt reads its clock only when it is asked for the time, so it never sees that a time holds",
-        edited(("buckram.client.shared.clocks:Clocks._look_again", "if self._own.doubtful", "if False")),
+        edited(("buckram.client.cluster.clocks:Clocks._look_again", "if self._own.doubtful", "if False")),
         (f"{_ASKED}::test_a_client_that_nobody_asks_watches_its_clock_while_it_is_in_doubt",),
     ),
     TestMutant(
         "records-of-steps-end-by-the-latest-time",
         "a driver whose clock is ahead forgets which steps the sink of a database has written",
-        edited(("buckram.spark.db_writing:DatabaseStep._notes", "now.earliest", "now.high")),
+        edited(("buckram.spark.databases.sink_transactions:DatabaseStep._notes", "now.earliest", "now.high")),
         ("tests/spark/test_db.py::test_records_that_count_once_are_forgotten_only_when_they_are_old_for_certain",),
         slow=True,
     ),
@@ -75,7 +75,7 @@ MUTANTS = (
         "a bookie that comes later knows of no jump, so that most of the bookies soon know of none",
         edited(
             (
-                "buckram.bookie.timekeeper:Timekeeper.prepare",
+                "buckram.bookie.trust.timekeeper:Timekeeper.prepare",
                 "agreed_jumps(times.values()) if mine is None",
                 "() if mine is None",
             )

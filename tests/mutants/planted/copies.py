@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-EXPORT = "tests/streams/maintain/test_export.py::"
-TABLE = "tests/streams/shared/test_iceberg.py::"
+EXPORT = "tests/streams/maintain/history/test_export.py::"
+TABLE = "tests/streams/maintain/history/test_iceberg.py::"
 IMPORT = "tests/streams/maintain/test_imports.py::"
 OFFLOAD = "tests/streams/maintain/test_offload.py::"
-ROWS = "tests/streams/shared/test_source_rows.py::"
-VERIFY = "tests/streams/maintain/test_verify.py::"
+ROWS = "tests/streams/maintain/test_import_source_rows.py::"
+VERIFY = "tests/streams/maintain/history/test_verify.py::"
 
 MUTANTS = (
     TestMutant(
@@ -17,7 +17,7 @@ MUTANTS = (
         "a copy is published and keeps its intent, by which the janitor deletes it a day later",
         edited(
             (
-                "buckram.streams.maintain.export:_publish",
+                "buckram.streams.maintain.history.export:_publish",
                 "[] if intent is None else [Delete(streams.layout.intent(work.uid, intent.ledger), intent.version)]",
                 "[]",
             )
@@ -27,13 +27,13 @@ MUTANTS = (
     TestMutant(
         "export-published-before-written",
         "a copy is published before its files are there",
-        edited(("buckram.streams.maintain.export:_publish_made", "await attempt.digest()", "pass")),
+        edited(("buckram.streams.maintain.history.export:_publish_made", "await attempt.digest()", "pass")),
         (EXPORT + "test_a_crash_after_each_step",),
     ),
     TestMutant(
         "export-leftovers-stay",
         "what a crashed export wrote stays beside the whole copy",
-        edited(("buckram.streams.maintain.export:_discard_leftovers", "one.place == directory", "False")),
+        edited(("buckram.streams.maintain.history.export:_discard_leftovers", "one.place == directory", "False")),
         (EXPORT + "test_a_crash_after_each_step",),
     ),
     TestMutant(
@@ -41,7 +41,7 @@ MUTANTS = (
         "after a failure the copy of the next segment stays, which nothing names",
         edited(
             (
-                "buckram.streams.maintain.copies_ahead:CopiesAhead.__aexit__",
+                "buckram.streams.maintain.history.copies_ahead:CopiesAhead.__aexit__",
                 "not isinstance(error, BuckramError)",
                 "True",
             )
@@ -51,19 +51,19 @@ MUTANTS = (
     TestMutant(
         "export-begins-anew",
         "an export does not know what is there already",
-        edited(("buckram.core.streams.exports:advanced", "next=due.row.end", "next=export.next")),
+        edited(("buckram.core.streams.external.exports:advanced", "next=due.row.end", "next=export.next")),
         (EXPORT + "test_only_what_is_new_is_copied",),
     ),
     TestMutant(
         "export-whole-segment-again",
         "a segment that compaction made is copied as a whole, with records that are there",
-        edited(("buckram.core.streams.exports:due_of", "max(row.base, export.next)", "row.base")),
+        edited(("buckram.core.streams.external.exports:due_of", "max(row.base, export.next)", "row.base")),
         (EXPORT + "test_a_segment_that_was_compacted_is_copied_from_where_the_export_was",),
     ),
     TestMutant(
         "export-beside-offload",
         "records are in the table twice, exported and offloaded",
-        edited(("buckram.streams.maintain.export:replace_exported", "if export.copies:", "if False:")),
+        edited(("buckram.streams.maintain.history.export:replace_exported", "if export.copies:", "if False:")),
         (EXPORT + "test_an_offload_takes_the_place_of_exported_copies",),
     ),
     TestMutant(
@@ -83,7 +83,7 @@ MUTANTS = (
         "of two commits at once the second undoes the first",
         edited(
             (
-                "buckram.streams.shared.iceberg:_PathCatalog.commit_table",
+                "buckram.streams.maintain.history.iceberg:_PathCatalog.commit_table",
                 "if not self._place.create(_file(version), metadata.model_dump_json(exclude_none=True).encode()):",
                 "if self._place.write(_file(version), metadata.model_dump_json(exclude_none=True).encode(), -1):",
             )
@@ -93,7 +93,13 @@ MUTANTS = (
     TestMutant(
         "table-hint-believed",
         "a hint that a crash left behind hides the newest version",
-        edited(("buckram.streams.shared.iceberg:_PathCatalog.load", "while version + 1 in known:", "while False:")),
+        edited(
+            (
+                "buckram.streams.maintain.history.iceberg:_PathCatalog.load",
+                "while version + 1 in known:",
+                "while False:",
+            )
+        ),
         (TABLE + "test_a_hint_that_is_behind_is_no_matter",),
     ),
     TestMutant(
@@ -111,7 +117,7 @@ MUTANTS = (
     TestMutant(
         "import-other-files",
         "files that changed since they were imported are not noticed",
-        edited(("buckram.core.streams.imports:continued", "file is None or file.mark != mark", "False")),
+        edited(("buckram.core.streams.external.imports:continued", "file is None or file.mark != mark", "False")),
         (IMPORT + "test_sources_that_changed_are_refused",),
     ),
     TestMutant(
@@ -129,7 +135,7 @@ MUTANTS = (
     TestMutant(
         "import-line-of-two-ranges",
         "a line that begins where a range ends is imported twice",
-        edited(("buckram.streams.shared.sources:blocks", "stop - at - 1) + 1", "stop - at) + 1")),
+        edited(("buckram.streams.maintain.import_sources:blocks", "stop - at - 1) + 1", "stop - at) + 1")),
         (ROWS + "test_lines_of_json_come_once",),
     ),
     TestMutant(
@@ -137,7 +143,7 @@ MUTANTS = (
         "columns that differ count as equal",
         edited(
             (
-                "buckram.streams.shared.row_compare:first_difference",
+                "buckram.streams.maintain.history.row_compare:first_difference",
                 "if count and not _equal(",
                 "if not count and not _equal(",
             )

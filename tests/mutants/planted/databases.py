@@ -10,7 +10,7 @@ _SUPERSEDED = "tests/state/db/test_superseded.py::"
 _TOKENS = "tests/state/db/test_tokens.py::"
 _REPEATS = "tests/serve/hrana/test_repeats.py::"
 _STATEMENTS = "tests/serve/gateway/test_hrana_pages.py::"
-_SOCKETS = "tests/serve/hrana/test_sockets.py::"
+_SOCKETS = "tests/serve/hrana/test_websockets.py::"
 _WRITING = "tests/state/db/test_writing.py::"
 
 MUTANTS = (
@@ -18,20 +18,24 @@ MUTANTS = (
         "db-fail-forgotten",
         "a statement that said OR FAIL is not done again when another one made SQLite roll everything back",
         edited(
-            ("buckram.state.db.execution:Execution._attempt", "one in self._partly or not isinstance", "not isinstance")
+            (
+                "buckram.state.db.table_engine.execution:Execution._attempt",
+                "one in self._partly or not isinstance",
+                "not isinstance",
+            )
         ),
         (_WRITING + "test_a_statement_that_says_or_fail_keeps_what_it_did_beside_those_of_others",),
     ),
     TestMutant(
         "cdc-undone-rows",
         "what triggers did of a statement that failed is told as if it had been committed",
-        edited(("buckram.state.db.row_images:RowImages.execute", " and self._is_kept(executor)", "")),
+        edited(("buckram.state.db.table_engine.row_images:RowImages.execute", " and self._is_kept(executor)", "")),
         ("tests/state/db/test_cdc.py::test_what_triggers_did_of_a_statement_that_fails_is_undone_or_kept_with_it",),
     ),
     TestMutant(
         "db-reading-with",
         "a read that begins with WITH takes a turn to write",
-        edited(("buckram.state.db.statements:_looked_at", 'word == "WITH"', 'word == "WITHOUT"')),
+        edited(("buckram.state.db.table_engine.statements:_looked_at", 'word == "WITH"', 'word == "WITHOUT"')),
         (_WRITING + "test_a_read_that_begins_with_with_takes_no_turn",),
     ),
     TestMutant(
@@ -79,25 +83,37 @@ MUTANTS = (
     TestMutant(
         "temp-trigger",
         "a trigger of the schema temp on a replicated table passes the guard",
-        edited(("buckram.state.db.statements:Guard._authorize", "action in _CREATIONS", "action in _CREATIONS - {18}")),
+        edited(
+            (
+                "buckram.state.db.table_engine.statements:Guard._authorize",
+                "action in _CREATIONS",
+                "action in _CREATIONS - {18}",
+            )
+        ),
         (_WRITING + "test_what_a_replicated_database_does_not_execute",),
     ),
     TestMutant(
         "pragma-stays",
         "what a caller sets of the writing connection stays for the next transaction",
-        edited(("buckram.state.db.execution:Execution._prepare", "executor.give_back()", "pass")),
+        edited(("buckram.state.db.table_engine.execution:Execution._prepare", "executor.give_back()", "pass")),
         (_WRITING + "test_what_a_caller_sets_ends_with_his_transaction",),
     ),
     TestMutant(
         "pragma-shared",
         "what a caller sets counts for those that share the commit",
-        edited(("buckram.state.db.execution:Execution._unit", "executor.give_back()", "pass")),
+        edited(("buckram.state.db.table_engine.execution:Execution._unit", "executor.give_back()", "pass")),
         (_WRITING + "test_what_a_unit_sets_is_not_there_for_those_that_share_its_commit",),
     ),
     TestMutant(
         "db-commit-early",
         "a commit is in the leader's files before the log has acknowledged it",
-        edited(("buckram.state.db.engine:Engine.ask_for_commit", "pending.decided.wait()", "pending.decided.wait(0)")),
+        edited(
+            (
+                "buckram.state.db.table_engine.engine:Engine.ask_for_commit",
+                "pending.decided.wait()",
+                "pending.decided.wait(0)",
+            )
+        ),
         (_FOLLOWING + "test_a_leader_that_is_fenced_commits_nothing_more",),
     ),
     TestMutant(
@@ -105,29 +121,29 @@ MUTANTS = (
         "a group that was computed on another state is applied",
         edited(
             (
-                "buckram.state.db.state:DatabaseState.apply_entry",
+                "buckram.state.db.commits.state_machine:DatabaseState.apply_entry",
                 "if group.sequence != self.sequence + 1:",
                 "if False:",
             ),
         ),
-        ("tests/state/db/test_state.py::test_a_group_that_was_made_for_another_state_is_void",),
+        ("tests/state/db/commits/test_state_machine.py::test_a_group_that_was_made_for_another_state_is_void",),
     ),
     TestMutant(
         "db-digest-ignored",
         "a follower whose pages differ goes on",
-        edited(("buckram.state.db.engine:Engine._apply", "digest != group.digest", "False")),
+        edited(("buckram.state.db.table_engine.engine:Engine._apply", "digest != group.digest", "False")),
         (_FOLLOWING + "test_a_replica_whose_pages_were_changed_stops_and_says_where",),
     ),
     TestMutant(
         "db-deferred-keys",
         "a deferred foreign key that is violated fails the whole group",
-        edited(("buckram.state.db.execution:Execution._unit", "if _deferred(connection):", "if False:")),
+        edited(("buckram.state.db.table_engine.execution:Execution._unit", "if _deferred(connection):", "if False:")),
         (_WRITING + "test_a_deferred_foreign_key_fails_alone",),
     ),
     TestMutant(
         "db-receipt-lost",
         "a token is not recorded with what was committed under it",
-        edited(("buckram.state.db.execution:Execution._unit", "if unit.token is not None:", "if False:")),
+        edited(("buckram.state.db.table_engine.execution:Execution._unit", "if unit.token is not None:", "if False:")),
         (_WRITING + "test_under_a_token_it_is_executed_once",),
     ),
     TestMutant(
@@ -135,7 +151,7 @@ MUTANTS = (
         "what a rolled-back savepoint had spilled stays in the group",
         edited(
             (
-                "buckram.state.db.capture:CaptureVfs.writes",
+                "buckram.state.db.table_engine.capture_vfs:CaptureVfs.writes",
                 "self._headers[frame] = header = parse_frame_header(data)",
                 "header = self._headers.setdefault(frame, parse_frame_header(data))",
             )
@@ -145,7 +161,9 @@ MUTANTS = (
     TestMutant(
         "db-image-unheld",
         "a snapshot's pages are read without a reader that holds them",
-        edited(("buckram.state.db.wal_files:WalFiles.image", 'holder.execute("BEGIN").fetchall()', "pass")),
+        edited(
+            ("buckram.state.db.table_engine.wal_files:WalFiles.image", 'holder.execute("BEGIN").fetchall()', "pass")
+        ),
         (_FOLLOWING + "test_a_reader_that_holds_an_old_state_keeps_it",),
     ),
     TestMutant(
@@ -163,19 +181,21 @@ MUTANTS = (
     TestMutant(
         "db-no-back-pressure",
         "a follower takes from the log whatever waits for its thread",
-        edited(("buckram.state.db.state:DatabaseState.room", "return self.engine.room()", "return None")),
+        edited(
+            ("buckram.state.db.commits.state_machine:DatabaseState.room", "return self.engine.room()", "return None")
+        ),
         (_SUPERSEDED + "test_the_loop_goes_on_while_groups_wait_for_a_long_statement",),
     ),
     TestMutant(
         "db-goes-on-in-vain",
         "a statement goes on although another leader has written",
-        edited(("buckram.state.db.engine:Engine.superseded", "self._queued > 0", "False")),
+        edited(("buckram.state.db.table_engine.engine:Engine.superseded", "self._queued > 0", "False")),
         (_SUPERSEDED + "test_a_statement_that_can_never_be_committed_is_stopped",),
     ),
     TestMutant(
         "db-image-too-late",
         "a snapshot that waits for a statement comes too late",
-        edited(("buckram.state.db.engine:Engine.ask_for_commit", "self._take_images()", "pass")),
+        edited(("buckram.state.db.table_engine.engine:Engine.ask_for_commit", "self._take_images()", "pass")),
         (
             _SUPERSEDED + "test_an_image_is_taken_before_what_is_being_executed_is_committed",
             "tests/state/db/test_transfer.py::test_backups_and_snapshots_of_a_busy_leader_are_states_that_were_committed",
@@ -186,7 +206,7 @@ MUTANTS = (
         "a transaction is committed although its token was used",
         edited(
             (
-                "buckram.state.db.transactions:OpenTransaction.commit",
+                "buckram.state.db.commits.transactions:OpenTransaction.commit",
                 "self._committing.counts(receipt.token) if receipt is not None else None",
                 "None",
             )
@@ -204,7 +224,7 @@ MUTANTS = (
         "a transaction is committed under a token that there is no room for",
         edited(
             (
-                "buckram.state.db.transactions:OpenTransaction.commit",
+                "buckram.state.db.commits.transactions:OpenTransaction.commit",
                 "(full := self._committing.full())",
                 "(full := None)",
             )
@@ -214,25 +234,43 @@ MUTANTS = (
     TestMutant(
         "db-receipt-of-nothing",
         "what changed nothing leaves no receipt",
-        edited(("buckram.state.db.execution:Execution._record_receipts", "not self._wrote", "False")),
+        edited(("buckram.state.db.table_engine.execution:Execution._record_receipts", "not self._wrote", "False")),
         (_TOKENS + "test_what_changes_nothing_leaves_a_receipt_too",),
     ),
     TestMutant(
         "db-earlier-leadership",
         "a call that came under an earlier leadership is executed",
-        edited(("buckram.state.db.writer:WriteQueue._execute", "if waiting.leader is not leader:", "if False:")),
+        edited(
+            (
+                "buckram.state.db.commits.write_queue:WriteQueue._execute",
+                "if waiting.leader is not leader:",
+                "if False:",
+            )
+        ),
         (_TOKENS + "test_what_was_asked_of_an_earlier_leadership_is_not_executed",),
     ),
     TestMutant(
         "db-first-of-several",
         "the first statement of a text of several is executed",
-        edited(("buckram.state.db.statements:Executor.execute", "len(sql) != len(statement.sql) and", "False and")),
+        edited(
+            (
+                "buckram.state.db.table_engine.statements:Executor.execute",
+                "len(sql) != len(statement.sql) and",
+                "False and",
+            )
+        ),
         ("tests/state/db/test_bounds.py::test_nothing_of_a_text_of_several_statements_is_executed",),
     ),
     TestMutant(
         "db-snapshot-unproved",
         "a snapshot is restored whose pages are not those of its digest",
-        edited(("buckram.state.db.state:DatabaseState.fault", '!= (head["digest"], head["pages"])', "is None")),
+        edited(
+            (
+                "buckram.state.db.commits.state_machine:DatabaseState.fault",
+                '!= (head["digest"], head["pages"])',
+                "is None",
+            )
+        ),
         ("tests/state/db/test_transfer.py::test_a_snapshot_with_other_pages_than_its_digest_is_passed_over_loudly",),
     ),
     TestMutant(
@@ -250,8 +288,8 @@ MUTANTS = (
     TestMutant(
         "db-read-of-an-old-state",
         "a thread that took a state before a slow statement answers later reads from it",
-        edited(("buckram.state.db.readers:Readers._work_off", "number > newest", "False")),
-        ("tests/state/db/test_readers.py::test_a_read_after_a_write_sees_it_beside_slow_statements",),
+        edited(("buckram.state.db.table_engine.readers:Readers._work_off", "number > newest", "False")),
+        ("tests/state/db/table_engine/test_readers.py::test_a_read_after_a_write_sees_it_beside_slow_statements",),
     ),
     TestMutant(
         "db-read-of-nothing",
@@ -264,7 +302,7 @@ MUTANTS = (
         "what a statement changed before its rows were refused stays in the transaction",
         edited(
             (
-                "buckram.state.db.execution:Execution._all_or_nothing",
+                "buckram.state.db.table_engine.execution:Execution._all_or_nothing",
                 'executor.inside("ROLLBACK TO buckram_statement")',
                 "pass",
             )
@@ -276,13 +314,13 @@ MUTANTS = (
     TestMutant(
         "db-files-not-looked-for",
         "nobody looks whether the local files are still there",
-        edited(("buckram.state.db.engine:Engine._look", "not self.files.intact", "False")),
+        edited(("buckram.state.db.table_engine.engine:Engine._look", "not self.files.intact", "False")),
         ("tests/state/db/test_deleted_files.py::test_files_that_cannot_be_made_anew_end_the_leadership",),
     ),
     TestMutant(
         "db-other-files-opened",
         "a connection is opened beside a log, or an index of it, that SQLite makes anew",
-        edited(("buckram.state.db.wal_files:WalFiles._check_intact", "not self.intact", "False")),
+        edited(("buckram.state.db.table_engine.wal_files:WalFiles._check_intact", "not self.intact", "False")),
         (
             "tests/state/db/test_deleted_files.py::test_deleted_files_are_made_anew_on_a_leader_and_on_a_follower[main.db-wal]",
         ),
@@ -290,7 +328,7 @@ MUTANTS = (
     TestMutant(
         "db-turns-not-in-rotation",
         "a caller who asks again and again has all turns before the next one has any",
-        edited(("buckram.core.db.turns:RoundRobin.take", "self._queues.move_to_end(caller)", "pass")),
+        edited(("buckram.state.db.commits.round_robin:RoundRobin.take", "self._queues.move_to_end(caller)", "pass")),
         (_WRITING + "test_who_asks_again_and_again_does_not_hold_others",),
     ),
     TestMutant(
@@ -334,13 +372,13 @@ MUTANTS = (
     TestMutant(
         "hrana-backup-outlives-its-grant",
         "a backup goes on after its grant was withdrawn",
-        edited(("buckram.serve.hrana.exchange:Exchange.backup", "over=over,", "")),
-        ("tests/serve/hrana/test_exchange.py::test_a_backup_ends_with_its_grant",),
+        edited(("buckram.serve.hrana.database_files:Exchange.backup", "over=over,", "")),
+        ("tests/serve/hrana/test_database_files.py::test_a_backup_ends_with_its_grant",),
     ),
     TestMutant(
         "gateway-statements-by-session",
         "a browser's session sends statements to databases",
-        edited(("buckram.serve.gateway.access:Access.who", "if operation.statements:", "if False:")),
+        edited(("buckram.serve.gateway.shared.authentication:Access.who", "if operation.statements:", "if False:")),
         (_STATEMENTS + "test_a_browsers_session_is_no_token",),
     ),
     TestMutant(
@@ -352,19 +390,27 @@ MUTANTS = (
     TestMutant(
         "hrana-lane-begins-again-in-a-transaction",
         "what follows on a transaction that was lost with its leader is executed alone",
-        edited(("buckram.serve.hrana.lanes:Lane._begin_again", "self._in_transaction or self._remembers", "False")),
+        edited(
+            (
+                "buckram.serve.hrana.websocket_streams:Lane._begin_again",
+                "self._in_transaction or self._remembers",
+                "False",
+            )
+        ),
         (_SOCKETS + "test_a_follower_sends_a_stream_on_and_takes_over",),
     ),
     TestMutant(
         "hrana-grants-of-hello",
         "a WebSocket keeps the right to write that its first request had",
-        edited(("buckram.serve.hrana.lanes:Lane._work", "stream.session.may_write = rights.may_write", "pass")),
+        edited(
+            ("buckram.serve.hrana.websocket_streams:Lane._work", "stream.session.may_write = rights.may_write", "pass")
+        ),
         (_SOCKETS + "test_hello_says_who_asks_and_each_request_looks_again",),
     ),
     TestMutant(
         "hrana-everything-read",
         "a WebSocket is read however much of what came is not answered",
-        edited(("buckram.serve.hrana.sockets:_Connection._take", "self._waiting >= self._limits.requests", "False")),
+        edited(("buckram.serve.hrana.websockets:_Connection._take", "self._waiting >= self._limits.requests", "False")),
         (_SOCKETS + "test_who_sends_and_does_not_read_is_not_read_any_more_and_then_cut_off",),
     ),
     TestMutant(
@@ -372,7 +418,7 @@ MUTANTS = (
         "a request takes the stored text of the moment when its turn comes",
         edited(
             (
-                "buckram.serve.hrana.sockets:_Connection._planned",
+                "buckram.serve.hrana.websockets:_Connection._planned",
                 "return one, lambda: self._ask(asked, one, raw)",
                 "return one, lambda: self._ask(asked, one, with_texts(asked.raw, self._texts.text))",
             )
@@ -431,18 +477,18 @@ MUTANTS = (
                 "return f\"Bearer {await self._security.pass_for(token, '')}\"",
             )
         ),
-        ("tests/serve/hrana/test_access.py::test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller",),
+        ("tests/serve/hrana/test_database_access.py::test_a_leader_is_told_who_asks_and_gets_no_token_of_the_caller",),
     ),
     TestMutant(
         "vouched-again-and-again",
         "what says who asks counts as often as it comes",
         edited(("buckram.serve.http.tokens:OnceOnly.take", "return False", "return True")),
-        ("tests/serve/hrana/test_access.py::test_what_says_who_asks_is_for_one_request_to_one_path",),
+        ("tests/serve/hrana/test_database_access.py::test_what_says_who_asks_is_for_one_request_to_one_path",),
     ),
     TestMutant(
         "db-tells-its-files",
         "statements tell where on the server the files of a database are",
-        edited(("buckram.state.db.statements:Executor.execute", "if text.files:", "if False:")),
+        edited(("buckram.state.db.table_engine.statements:Executor.execute", "if text.files:", "if False:")),
         ("tests/state/db/test_bounds.py::test_no_statement_tells_where_the_files_are",),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _STORE = "tests/contracts/test_deletions.py::"
-_BOOKIE = "tests/bookie/test_recorded.py::"
+_BOOKIE = "tests/bookie/garbage/test_recorded_deletions.py::"
 _BYTES = "tests/core/ledgers/test_deletions.py::"
 
 MUTANTS = (
@@ -14,7 +14,7 @@ MUTANTS = (
         "a ledger's metadata are removed without a record of the deletion",
         edited(
             (
-                "buckram.metadata.removals:Removals._carry_out",
+                "buckram.metadata.tree.removals:Removals._carry_out",
                 "*(one.op for one in left), *mark]",
                 "*(one.op for one in left)]",
             )
@@ -26,7 +26,7 @@ MUTANTS = (
         "a creation does not look whether the id was deleted",
         edited(
             (
-                "buckram.metadata.removals:Removals.never_deleted",
+                "buckram.metadata.tree.removals:Removals.never_deleted",
                 "if ledger_id in decode_deleted(key, found.value):",
                 "if False:",
             )
@@ -36,7 +36,7 @@ MUTANTS = (
     TestMutant(
         "deletions-despite-metadata",
         "a bookie deletes what is recorded without asking for the ledger's metadata",
-        edited(("buckram.bookie.gc:Collector.recorded_round", "if is_there)", "if False)")),
+        edited(("buckram.bookie.garbage.collector:Collector.recorded_round", "if is_there)", "if False)")),
         (_BOOKIE + "test_what_has_metadata_all_the_same_is_kept",),
     ),
     TestMutant(
@@ -44,12 +44,12 @@ MUTANTS = (
         "a bookie follows the records of a store that went back",
         edited(
             (
-                "buckram.bookie.gc:Collector.recorded_round",
+                "buckram.bookie.garbage.collector:Collector.recorded_round",
                 "if self._brake is not None and not await self._brake.trusted():",
                 "if False:",
             ),
             (
-                "buckram.bookie.gc:Collector.recorded_round",
+                "buckram.bookie.garbage.collector:Collector.recorded_round",
                 "(self._brake is not None and not await self._brake.trusted())",
                 "False",
             ),
@@ -67,7 +67,7 @@ MUTANTS = (
         "recorded deletions count for the brake",
         edited(
             (
-                "buckram.bookie.gc:Collector._absent_long_enough",
+                "buckram.bookie.garbage.collector:Collector._absent_long_enough",
                 "one not in known and one not in recorded for",
                 "one not in known for",
             )
@@ -78,7 +78,11 @@ MUTANTS = (
         "deletions-not-followed",
         "a change of a record is not noticed",
         edited(
-            ("buckram.bookie.recorded:RecordedDeletions._is_news", "known is None or known.changed", "known is None")
+            (
+                "buckram.bookie.garbage.recorded_deletions:RecordedDeletions._is_news",
+                "known is None or known.changed",
+                "known is None",
+            )
         ),
         (_BOOKIE + "test_a_record_that_comes_later_is_seen_and_nothing_is_read_twice",),
     ),

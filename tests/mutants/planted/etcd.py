@@ -30,13 +30,13 @@ MUTANTS = (
     TestMutant(
         "etcd-range-any-revision",
         "conditions that are taken together hold for newer keys, too",
-        edited(("buckram.metadata.etcd.plan:_conditions", "work.view.revision + 1", "1 << 62")),
+        edited(("buckram.metadata.etcd.multi_plan:_conditions", "work.view.revision + 1", "1 << 62")),
         (KEYS + "test_a_multi_that_is_taken_together_happens_on_nothing_newer",),
     ),
     TestMutant(
         "etcd-children-unchecked",
         "a key is deleted although somebody makes a child at the same time",
-        edited(("buckram.metadata.etcd.plan:_of_present", "for key in work.emptied:", "for key in ():")),
+        edited(("buckram.metadata.etcd.multi_plan:_of_present", "for key in work.emptied:", "for key in ():")),
         (KEYS + "test_a_child_that_appears_keeps_its_parent",),
     ),
     TestMutant(
@@ -81,7 +81,7 @@ MUTANTS = (
     TestMutant(
         "moving-copy-usable",
         "the copy is used before it is whole",
-        edited(("buckram.metadata.moving:_claim", "accepted=False", "accepted=True")),
+        edited(("buckram.metadata.maintain.migration:_claim", "accepted=False", "accepted=True")),
         (MOVING + "test_interrupted_move_locks_both_stores_until_the_call_is_repeated[False]",),
     ),
     TestMutant(
@@ -89,7 +89,7 @@ MUTANTS = (
         "the source is used while it is copied",
         edited(
             (
-                "buckram.metadata.moving:move",
+                "buckram.metadata.maintain.migration:move",
                 'replace(before, accepted=False, moved=f"{LEAVING}',
                 'replace(before, moved=f"{LEAVING}',
             )
@@ -99,20 +99,24 @@ MUTANTS = (
     TestMutant(
         "moving-unverified",
         "what somebody adds during a move is lost",
-        edited(("buckram.metadata.moving:_verify", "if wrong:", "if False:")),
+        edited(("buckram.metadata.maintain.migration:_verify", "if wrong:", "if False:")),
         (MOVING + "test_who_changes_the_source_meanwhile_is_found_out",),
     ),
     TestMutant(
         "moving-ids-again",
         "ids that were given before a move are given again",
-        edited(("buckram.metadata.moving:move", "if next_id:", "if False:")),
+        edited(("buckram.metadata.maintain.migration:move", "if next_id:", "if False:")),
         (MOVING + "test_everything_arrives_and_the_cluster_goes_on_there[sqlite-etcd]",),
     ),
     TestMutant(
         "moving-believes-all",
         "a bookie believes metadata that were older than itself when they were moved",
         edited(
-            ("buckram.core.cluster.history:_compare_moved", "_reach(found.value) > _reach(confirmed.value)", "True")
+            (
+                "buckram.core.cluster.store_history:_compare_moved",
+                "_reach(found.value) > _reach(confirmed.value)",
+                "True",
+            )
         ),
         (MOVING + "test_what_came_by_a_move_is_compared_by_what_it_says",),
     ),

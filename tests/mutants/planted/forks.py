@@ -34,7 +34,7 @@ MUTANTS = (
     TestMutant(
         "fork-holds-without-a-name",
         "the keys that hold a ledger are empty, so an older program's move forgets them",
-        edited(("buckram.streams.shared.shares:sharing_ops", "str(party.name).encode()", 'b""')),
+        edited(("buckram.streams.shared.shared_ledgers:sharing_ops", "str(party.name).encode()", 'b""')),
         (f"{_FORK}::test_a_ledger_is_held_under_the_names_of_its_streams",),
     ),
     TestMutant(
@@ -68,7 +68,7 @@ MUTANTS = (
         "a cut entry has a column of producers although none of its records has one",
         edited(
             (
-                "buckram.core.streams.copies:columns_of",
+                "buckram.core.streams.batch_copies:columns_of",
                 "if any(pair is not None for pair in pairs):",
                 "if batch.header.columns & 64:",
             )
@@ -104,7 +104,7 @@ MUTANTS = (
         "a move to another store forgets who shares a ledger",
         edited(
             (
-                "buckram.metadata.moving:_values",
+                "buckram.metadata.maintain.migration:_values",
                 "elif held is not None:",
                 "elif held is not None and not value:",
             )

@@ -6,7 +6,7 @@ from tests.mutants.testmutant import TestMutant, edited
 
 _NAMES, _UIDS = "tests/security/test_gate_names.py::", "tests/security/test_gate_uids.py::"
 _LEDGERS, _BOUNDS = "tests/security/test_gate_ledgers.py::", "tests/security/test_gate_bounds.py::"
-_NAMING, _GATE = "buckram.core.security.naming:", "buckram.bookie.service.gate:"
+_NAMING, _GATE = "buckram.core.security.ledger_claims:", "buckram.bookie.service.metadata.change_gate:"
 
 MUTANTS = (
     TestMutant(
@@ -82,7 +82,7 @@ MUTANTS = (
         "a tenant creates a ledger under an id that it was not given",
         edited(
             (
-                "buckram.bookie.service.ledger_requests:LedgerRequests._create",
+                "buckram.bookie.service.metadata.ledger_requests:LedgerRequests._create",
                 "if number not in self._given:",
                 "if False:",
             )
@@ -146,13 +146,15 @@ MUTANTS = (
     TestMutant(
         "quota-without-those-in-flight",
         "ledgers that are created at the same time pass their quota",
-        edited(("buckram.bookie.creations:QuotasOfCreations._limited", "+ self._making[namespace]", "")),
+        edited(
+            ("buckram.bookie.accounting.creation_quotas:QuotasOfCreations._limited", "+ self._making[namespace]", "")
+        ),
         ("tests/security/test_gate_quotas.py::test_ledgers_that_are_being_created_count",),
     ),
     TestMutant(
         "quota-forgets-what-a-count-missed",
         "what is created during a count of all ledgers is in no count",
-        edited(("buckram.bookie.creations:QuotasOfCreations._forget_counted", "if one < begun", "")),
+        edited(("buckram.bookie.accounting.creation_quotas:QuotasOfCreations._forget_counted", "if one < begun", "")),
         ("tests/security/test_gate_quotas.py::test_what_is_created_during_a_count_counts_until_the_next_one",),
     ),
 )

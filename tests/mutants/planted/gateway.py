@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_ACCESS = "tests/serve/gateway/test_access.py::"
-_OBJECTS = "tests/serve/gateway/test_object_pages.py::"
-_RECORDS = "tests/serve/gateway/test_record_pages.py::"
-_REMOVALS = "tests/serve/gateway/test_removal_pages.py::"
+_ACCESS = "tests/serve/gateway/shared/test_authentication.py::"
+_OBJECTS = "tests/serve/gateway/objects/test_object_pages.py::"
+_RECORDS = "tests/serve/gateway/streams/test_record_pages.py::"
+_REMOVALS = "tests/serve/gateway/objects/test_removal_pages.py::"
 _SERVER = "tests/serve/gateway/test_server.py::"
-_TAILS = "tests/serve/gateway/test_tails.py::"
-_UPLOADS = "tests/serve/gateway/test_upload_pages.py::"
-_WRITERS = "tests/serve/gateway/test_writers.py::"
+_TAILS = "tests/serve/gateway/streams/test_tails.py::"
+_UPLOADS = "tests/serve/gateway/objects/test_upload_pages.py::"
+_WRITERS = "tests/serve/gateway/streams/test_writers.py::"
 
 MUTANTS = (
     TestMutant(
         "gateway-no-csrf",
         "a change with a browser's cookie needs no CSRF token",
-        edited(("buckram.serve.gateway.access:Access._principal", "if operation.changes:", "if False:")),
+        edited(("buckram.serve.gateway.shared.authentication:Access._principal", "if operation.changes:", "if False:")),
         (_ACCESS + "test_a_browser_logs_in_once",),
     ),
     TestMutant(
@@ -29,13 +29,25 @@ MUTANTS = (
     TestMutant(
         "gateway-session-outlives-token",
         "a session goes on after its token was revoked",
-        edited(("buckram.serve.gateway.access:Access._principal", "self.tokens.why_over(session.token)", '""')),
+        edited(
+            (
+                "buckram.serve.gateway.shared.authentication:Access._principal",
+                "self.tokens.why_over(session.token)",
+                '""',
+            )
+        ),
         (_ACCESS + "test_a_session_ends_with_its_token_and_its_time",),
     ),
     TestMutant(
         "gateway-creates-for-writers",
         "who may append may create streams",
-        edited(("buckram.serve.gateway.record_pages:RecordPages._append", 'ask.require("create", str(name))', "pass")),
+        edited(
+            (
+                "buckram.serve.gateway.streams.record_pages:RecordPages._append",
+                'ask.require("create", str(name))',
+                "pass",
+            )
+        ),
         (_ACCESS + "test_grants_decide_who_may_do_what",),
     ),
     TestMutant(
@@ -43,7 +55,7 @@ MUTANTS = (
         "a client is sent to the address that a lease says",
         edited(
             (
-                "buckram.serve.gateway.peers:Peers.url_of",
+                "buckram.serve.gateway.shared.gateway_registry:Peers.url_of",
                 "return await self.url_of_id(found[1])",
                 "return await self.url_of_id(found[1]) or sign.partition(' at ')[2]",
             )
@@ -55,7 +67,7 @@ MUTANTS = (
         "another request with a known Idempotency-Key gets the answer of the first",
         edited(
             (
-                "buckram.serve.gateway.repeats:Repeats.once",
+                "buckram.serve.gateway.shared.idempotency:Repeats.once",
                 "found.fingerprint.value() != fingerprint.value()",
                 "found.fingerprint.value() == b''",
             )
@@ -65,7 +77,13 @@ MUTANTS = (
     TestMutant(
         "gateway-unknown-outcome-forgotten",
         "an append whose outcome is unknown is done once more under its key",
-        edited(("buckram.serve.gateway.repeats:Repeats._done", ' or answer.headers.get(OUTCOME) == "unknown"', "")),
+        edited(
+            (
+                "buckram.serve.gateway.shared.idempotency:Repeats._done",
+                ' or answer.headers.get(OUTCOME) == "unknown"',
+                "",
+            )
+        ),
         (_WRITERS + "test_without_acknowledgement_in_time_the_outcome_is_unknown",),
     ),
     TestMutant(
@@ -77,7 +95,7 @@ MUTANTS = (
     TestMutant(
         "gateway-adding-replaces",
         "who may only append puts objects in the place of others",
-        edited(("buckram.serve.gateway.object_calls:permitted", "Condition(if_absent=True)", "asked")),
+        edited(("buckram.serve.gateway.objects.object_calls:permitted", "Condition(if_absent=True)", "asked")),
         (_OBJECTS + "test_every_operation_needs_its_permissions_on_the_prefix",),
     ),
     TestMutant(
@@ -85,7 +103,7 @@ MUTANTS = (
         "a part goes into an upload of another object",
         edited(
             (
-                "buckram.serve.gateway.upload_pages:UploadPages._check_upload",
+                "buckram.serve.gateway.objects.upload_pages:UploadPages._check_upload",
                 "await objects.upload_name(upload) != ask.object",
                 "await objects.upload_name(upload) is None",
             )
@@ -95,7 +113,7 @@ MUTANTS = (
     TestMutant(
         "gateway-removes-more-than-granted",
         "who may delete one object deletes all whose names begin so",
-        edited(("buckram.serve.gateway.removal_pages:_may", "names.has_all(prefix)", "names.has(prefix)")),
+        edited(("buckram.serve.gateway.objects.removal_pages:_may", "names.has_all(prefix)", "names.has(prefix)")),
         (_REMOVALS + "test_it_takes_delete_on_all_such_names_and_shows_its_owner_how_far_it_is",),
     ),
     TestMutant(
@@ -107,7 +125,9 @@ MUTANTS = (
     TestMutant(
         "gateway-compressed-arrow",
         "a body of Arrow may be compressed, and grow without limit",
-        edited(("buckram.serve.gateway.arrow_bodies:_batches", "_is_compressed(bytes(message.metadata))", "False")),
+        edited(
+            ("buckram.serve.gateway.streams.arrow_bodies:_batches", "_is_compressed(bytes(message.metadata))", "False")
+        ),
         (_RECORDS + "test_a_bad_body_says_where_it_is_bad",),
     ),
     TestMutant(
@@ -125,13 +145,13 @@ MUTANTS = (
     TestMutant(
         "gateway-ring-forgets-its-begin",
         "a tail that is behind the ring misses what was dropped from it",
-        edited(("buckram.serve.gateway.tails:Feed._publish", "self.begin = self._pieces[0].first", "pass")),
+        edited(("buckram.serve.gateway.streams.tails:Feed._publish", "self.begin = self._pieces[0].first", "pass")),
         (_TAILS + "test_who_is_behind_the_ring_reads_by_itself",),
     ),
     TestMutant(
         "gateway-gap-is-repeated",
         "a tail at a gap of offsets gets the records before it again",
-        edited(("buckram.serve.gateway.tails:Feed.piece", "if self._pieces[at].next > position", "if True")),
+        edited(("buckram.serve.gateway.streams.tails:Feed.piece", "if self._pieces[at].next > position", "if True")),
         (_TAILS + "test_offsets_may_have_gaps",),
     ),
     TestMutant(
@@ -146,7 +166,11 @@ MUTANTS = (
         "gateway-feed-never-ends",
         "a feed that failed with what nobody expected leaves its tails waiting",
         edited(
-            ("buckram.serve.gateway.tails:Feed._read", "except Exception as error:", "except BuckramError as error:")
+            (
+                "buckram.serve.gateway.streams.tails:Feed._read",
+                "except Exception as error:",
+                "except BuckramError as error:",
+            )
         ),
         (_TAILS + "test_a_feed_that_failed_with_anything_ends_its_tails_and_the_next_one_reads_anew",),
     ),

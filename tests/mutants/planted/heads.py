@@ -7,7 +7,7 @@ from tests.mutants.testmutant import TestMutant, edited
 _HEADS, _NAMES = "tests/security/test_gate_heads.py::", "tests/security/test_gate_names.py::"
 _LEDGERS = "tests/security/test_gate_ledgers.py::"
 _TOLD, _HOSTILE = "tests/security/test_gate_told.py::", "tests/streams/maintain/test_hostile_heads.py::"
-_GATE, _NAMING = "buckram.bookie.service.gate:", "buckram.core.security.naming:"
+_GATE, _NAMING = "buckram.bookie.service.metadata.change_gate:", "buckram.core.security.ledger_claims:"
 
 MUTANTS = (
     TestMutant(
@@ -107,12 +107,12 @@ MUTANTS = (
         "a tenant says that a key below a ledger's record went, and the record goes as an empty folder",
         edited(
             (
-                "buckram.bookie.service.ledger_requests:LedgerRequests.carry_out",
+                "buckram.bookie.service.metadata.ledger_requests:LedgerRequests.carry_out",
                 "if store.layout.ledger_of(request.key) is None:",
                 "if False:",
             ),
             (
-                "buckram.metadata.zookeeper.ledgers:ApacheTree.removed",
+                "buckram.metadata.zookeeper.ledger_tree:ApacheTree.removed",
                 "or self.layout.ledger_of(key) is None",
                 "",
             ),
@@ -130,7 +130,7 @@ MUTANTS = (
         "an id counts as unused after a creation that nobody answered",
         edited(
             (
-                "buckram.bookie.service.ledger_requests:LedgerRequests.has_unused",
+                "buckram.bookie.service.metadata.ledger_requests:LedgerRequests.has_unused",
                 "return self._given.get(ledger) is not None",
                 "return ledger in self._given",
             )
@@ -140,7 +140,13 @@ MUTANTS = (
     TestMutant(
         "told-of-any-ledger",
         "a tenant notes ledgers of others, and takes all places of notes",
-        edited(("buckram.bookie.service.told:check_healing_report", "await judge.check(key, KeyUse.SET,", "_ = (")),
+        edited(
+            (
+                "buckram.bookie.service.metadata.healing_reports:check_healing_report",
+                "await judge.check(key, KeyUse.SET,",
+                "_ = (",
+            )
+        ),
         (f"{_TOLD}test_who_writes_a_ledger_says_who_lacks_entries_of_it[sqlite]",),
     ),
     TestMutant(
@@ -148,7 +154,7 @@ MUTANTS = (
         "a tenant takes back what another one told of a slow bookie",
         edited(
             (
-                "buckram.bookie.service.told:check_healing_report",
+                "buckram.bookie.service.metadata.healing_reports:check_healing_report",
                 "elif not (await store.keys.get(op.key)).owned:",
                 "elif False:",
             )
@@ -172,19 +178,19 @@ MUTANTS = (
         "the metadata of a table have a janitor read and write any file",
         edited(
             (
-                "buckram.streams.shared.iceberg:_PlaceIO._split",
+                "buckram.streams.maintain.history.iceberg:_PlaceIO._split",
                 'if directory not in self._directories or file in ("", ".", ".."):',
                 "if False:",
             )
         ),
-        ("tests/streams/shared/test_iceberg.py::test_a_table_names_no_file_elsewhere[location]",),
+        ("tests/streams/maintain/history/test_iceberg.py::test_a_table_names_no_file_elsewhere[location]",),
     ),
     TestMutant(
         "quota-of-each-bookie",
         "two bookies each count the streams of a namespace, and each creates the last one of the quota",
         edited(
             (
-                "buckram.bookie.creations:QuotasOfCreations._in_turn",
+                "buckram.bookie.accounting.creation_quotas:QuotasOfCreations._in_turn",
                 "also.append(await self._tenants.turn(namespace))",
                 "pass",
             )
@@ -196,7 +202,9 @@ MUTANTS = (
     TestMutant(
         "rates-by-claimed-copies",
         "a ledger whose record speaks of a thousand copies has a thousand times the rate",
-        edited(("buckram.bookie.service.owners:Owners.look", "if 0 < await", "if False and 0 < await")),
-        ("tests/bookie/service/test_owners.py::test_a_record_speaks_of_as_many_copies_as_there_are_bookies",),
+        edited(("buckram.bookie.service.security.ledger_owners:Owners.look", "if 0 < await", "if False and 0 < await")),
+        (
+            "tests/bookie/service/security/test_ledger_owners.py::test_a_record_speaks_of_as_many_copies_as_there_are_bookies",
+        ),
     ),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_FIRST = "tests/healing/test_replicator.py::test_ledgers_with_the_fewest_copies_are_repaired_first"
-_NOTED = "tests/healing/test_noted.py::test_"
+_FIRST = "tests/healing/repair/test_replicator.py::test_ledgers_with_the_fewest_copies_are_repaired_first"
+_NOTED = "tests/healing/auditing/test_noted.py::test_"
 
 MUTANTS = (
     TestMutant(
@@ -21,7 +21,7 @@ MUTANTS = (
         "a replicator takes ledgers in the order of their ids",
         edited(
             (
-                "buckram.healing.replicator:Replicator._queue_up",
+                "buckram.healing.repair.replicator:Replicator._queue_up",
                 "(urgency(needs), candidate)",
                 "((0, needs.ledger), candidate)",
             )
@@ -31,39 +31,41 @@ MUTANTS = (
     TestMutant(
         "notes-of-the-absent-all-at-once",
         "each look reads the records of all ledgers with members that are away",
-        edited(("buckram.healing.noted:NoteQueue.due", "[:AWAY_AT_ONCE]", "")),
+        edited(("buckram.healing.auditing.noted:NoteQueue.due", "[:AWAY_AT_ONCE]", "")),
         (f"{_NOTED}of_bookies_that_are_away_a_part_is_looked_at_and_all_in_turn",),
     ),
     TestMutant(
         "notes-of-the-absent-without-turns",
         "each look reads the same records of ledgers with members that are away",
-        edited(("buckram.healing.noted:NoteQueue.due", "self._turn = turns[-1]", "pass")),
+        edited(("buckram.healing.auditing.noted:NoteQueue.due", "self._turn = turns[-1]", "pass")),
         (f"{_NOTED}of_bookies_that_are_away_a_part_is_looked_at_and_all_in_turn",),
     ),
     TestMutant(
         "back-is-not-news",
         "a note that could not be settled waits for its pause although its bookie is back",
-        edited(("buckram.healing.noted:NoteQueue._is_due", "state[0] != session or ", "")),
+        edited(("buckram.healing.auditing.noted:NoteQueue._is_due", "state[0] != session or ", "")),
         (f"{_NOTED}a_bookie_that_is_back_has_all_of_its_turns_at_once_and_then_with_pauses",),
     ),
     TestMutant(
         "notes-of-the-deleted-stay",
         "where no autorecovery runs, notes of deleted ledgers pile up",
-        edited(("buckram.bookie.gc:Collector.collect", "await forget_deleted(self._metadata)", "pass")),
-        ("tests/metadata/test_behind.py::test_a_bookie_that_collects_takes_them_back_without_autorecovery",),
+        edited(("buckram.bookie.garbage.collector:Collector.collect", "await forget_deleted(self._metadata)", "pass")),
+        (
+            "tests/metadata/records/test_incomplete_copies.py::test_a_bookie_that_collects_takes_them_back_without_autorecovery",
+        ),
     ),
     TestMutant(
         "recorded-is-gone",
         "a note goes although its ledger has a record, because its deletion is recorded, too",
         edited(
             (
-                "buckram.metadata.behind:forget_deleted",
+                "buckram.metadata.records.incomplete_copies:forget_deleted",
                 "if ledger in deleted and await is_gone(store, ledger):",
                 "if ledger in deleted:",
             )
         ),
         (
-            "tests/metadata/test_behind.py::test_a_ledger_that_is_there_although_its_deletion_is_recorded_keeps_its_note",
+            "tests/metadata/records/test_incomplete_copies.py::test_a_ledger_that_is_there_although_its_deletion_is_recorded_keeps_its_note",
         ),
     ),
 )

@@ -54,13 +54,13 @@ MUTANTS = (
     TestMutant(
         "answers-after-standing-still",
         "a process that was stopped for long answers what waited, before it looks",
-        edited(("buckram.bookie.service.session:Session._goes_on", "self._pulse.missed()", "pass")),
+        edited(("buckram.bookie.service.connections.session:Session._goes_on", "self._pulse.missed()", "pass")),
         (f"{_AT_THE_BOOKIE}::test_after_standing_still_nothing_is_answered_before_a_look",),
     ),
     TestMutant(
         "replaced-bookie-writes-its-key",
         "a bookie that was replaced names itself in the witness key when it stops",
-        edited(("buckram.bookie.witness:Witness._look_and_publish", "if self.out:", "if False:")),
+        edited(("buckram.bookie.trust.witness:Witness._look_and_publish", "if self.out:", "if False:")),
         (f"{_AT_THE_BOOKIE}::test_one_that_is_replaced_while_it_runs_serves_nothing_more_on_old_connections_neither",),
     ),
     TestMutant(
@@ -68,7 +68,7 @@ MUTANTS = (
         "a directory whose first start was cut off passes for the one that took the id over since",
         edited(
             (
-                "buckram.bookie.cookie:_check_unfinished",
+                "buckram.bookie.trust.cookie:_check_unfinished",
                 "if found is not None and found.value.incarnation != claimed.incarnation:",
                 "if False:",
             ),

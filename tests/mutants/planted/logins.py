@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_OPENING = "tests/core/wire/test_opening.py"
-_LOGIN = "tests/bookie/service/test_login.py"
+_OPENING = "tests/core/wire/test_start_tls.py"
+_LOGIN = "tests/bookie/service/security/test_login.py"
 
 MUTANTS = (
     TestMutant(
         "login-ends-with-a-word-more",
         "an empty word behind a login, as Apache's v2 client says it, ends the connection",
-        edited(("buckram.core.wire.server:ServerProtocol._begins_anew", "if self._logged_in and", "if False and")),
+        edited(
+            ("buckram.core.wire.server_protocol:ServerProtocol._begins_anew", "if self._logged_in and", "if False and")
+        ),
         (f"{_LOGIN}::test_a_word_more_that_gives_no_credential_is_answered_and_changes_nothing",),
     ),
     TestMutant(
         "opening-takes-a-word",
         "an AUTH with a payload in clear counts as the beginning of a login through TLS",
-        edited(("buckram.core.wire.opening:begins_login", "not request.payload", "True")),
+        edited(("buckram.core.wire.start_tls:begins_login", "not request.payload", "True")),
         (f"{_OPENING}::test_tls_begins_after_start_tls_and_an_empty_auth_and_after_nothing_else",),
     ),
     TestMutant(
         "opening-takes-two",
         "a second empty AUTH in clear takes the place of the first",
-        edited(("buckram.core.wire.opening:Opening.take", "and self.begun is None", "")),
+        edited(("buckram.core.wire.start_tls:Opening.take", "and self.begun is None", "")),
         (f"{_OPENING}::test_nothing_but_start_tls_may_follow_the_empty_auth",),
     ),
     TestMutant(
@@ -31,7 +33,7 @@ MUTANTS = (
         "the challenge goes out before TLS has begun",
         edited(
             (
-                "buckram.core.wire.server:ServerProtocol.answer_begun",
+                "buckram.core.wire.server_protocol:ServerProtocol.answer_begun",
                 "(opening.start_tls is not None and self._offers_tls)",
                 "False",
             )
@@ -42,10 +44,14 @@ MUTANTS = (
         "clear-answer-counts",
         "a client takes what came in clear behind the answer to START_TLS for an answer through TLS",
         edited(
-            ("buckram.runtime.net.secure:_Preface.begin_tls", "self._packets or self._chunks.pending_bytes", "False"),
+            (
+                "buckram.runtime.net.security.secure_network:_Preface.begin_tls",
+                "self._packets or self._chunks.pending_bytes",
+                "False",
+            ),
         ),
         (
-            "tests/runtime/net/test_secure.py::"
+            "tests/runtime/net/security/test_secure_network.py::"
             "test_what_is_said_in_clear_behind_the_answer_to_start_tls_is_not_taken_for_the_bookies",
         ),
     ),
@@ -53,7 +59,11 @@ MUTANTS = (
         "withdrawn-stays-connected",
         "connections of a withdrawn certificate go on",
         edited(
-            ("buckram.bookie.service.guard:BookieSecurity._sweep", "one.certificate is not None", "False"),
+            (
+                "buckram.bookie.service.security.bookie_security:BookieSecurity._sweep",
+                "one.certificate is not None",
+                "False",
+            ),
         ),
         (f"{_LOGIN}::test_a_withdrawn_certificate_is_refused_and_ends_its_connections",),
         slow=True,
@@ -62,22 +72,26 @@ MUTANTS = (
         "withdrawn-comes-back",
         "a withdrawn certificate logs in again, until the next look at all connections",
         edited(
-            ("buckram.bookie.service.door:ConnectionGate._secured", "if self.guard is not None and", "if False and"),
+            (
+                "buckram.bookie.service.security.connection_gate:ConnectionGate._secured",
+                "if self.guard is not None and",
+                "if False and",
+            ),
         ),
         (f"{_LOGIN}::test_a_withdrawn_certificate_is_refused_and_ends_its_connections",),
     ),
     TestMutant(
         "others-change-the-layout",
         "whoever has a login may change and delete what is no ledger",
-        edited(("buckram.metadata.zookeeper.shared_tree:others_may", 'return "r" if', 'return "cdrw" if')),
-        ("tests/metadata/zookeeper/test_shared_tree.py::test_others_use_the_ledger_tree_and_nothing_else",),
+        edited(("buckram.metadata.zookeeper.access_lists:others_may", 'return "r" if', 'return "cdrw" if')),
+        ("tests/metadata/zookeeper/test_access_lists.py::test_others_use_the_ledger_tree_and_nothing_else",),
     ),
     TestMutant(
         "kernel-outweighs-the-token",
         "whoever is known by the kernel or by a certificate stays that one, whatever credential he gives",
         edited(
             (
-                "buckram.core.wire.server:ServerProtocol._begins_anew",
+                "buckram.core.wire.server_protocol:ServerProtocol._begins_anew",
                 "provider is not None or bool(request.payload)",
                 "False",
             )
@@ -87,7 +101,7 @@ MUTANTS = (
     TestMutant(
         "identity-changes-in-use",
         "a connection that has carried out requests becomes another principal's by a login",
-        edited(("buckram.core.wire.server:ServerProtocol._auth_request", "if self._settled:", "if False:")),
+        edited(("buckram.core.wire.server_protocol:ServerProtocol._auth_request", "if self._settled:", "if False:")),
         (f"{_LOGIN}::test_who_it_is_does_not_change_once_a_connection_is_in_use",),
     ),
     TestMutant(
@@ -112,16 +126,28 @@ MUTANTS = (
         "keys-asked-for-by-each-token",
         "whoever shows tokens with keys that do not exist has the issuer asked for each of them",
         edited(
-            ("buckram.runtime.net.issuer:IssuerKeys._ask_again", "_now() - self._began_at >= self._again_s", "True")
+            (
+                "buckram.runtime.net.security.issuer_keys:IssuerKeys._ask_again",
+                "_now() - self._began_at >= self._again_s",
+                "True",
+            )
         ),
-        ("tests/runtime/net/test_issuer.py::test_keys_that_do_not_exist_have_them_fetched_once_in_some_seconds",),
+        (
+            "tests/runtime/net/security/test_issuer_keys.py::test_keys_that_do_not_exist_have_them_fetched_once_in_some_seconds",
+        ),
     ),
     TestMutant(
         "keys-of-an-issuer-for-ever",
         "keys count however long their issuer is away",
         edited(
-            ("buckram.runtime.net.issuer:IssuerKeys.keys", "_now() - self._fetched_at < self.issuer.known_s", "True")
+            (
+                "buckram.runtime.net.security.issuer_keys:IssuerKeys.keys",
+                "_now() - self._fetched_at < self.issuer.known_s",
+                "True",
+            )
         ),
-        ("tests/runtime/net/test_issuer.py::test_known_keys_count_while_the_issuer_is_away_and_not_for_ever",),
+        (
+            "tests/runtime/net/security/test_issuer_keys.py::test_known_keys_count_while_the_issuer_is_away_and_not_for_ever",
+        ),
     ),
 )

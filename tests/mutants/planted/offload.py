@@ -5,14 +5,14 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 OFFLOAD = "tests/streams/maintain/test_offload.py::"
-PLACES = "tests/streams/shared/test_places.py::"
+PLACES = "tests/streams/shared/test_locations.py::"
 PARTS = "tests/streams/shared/test_history_parts.py::"
 
 MUTANTS = (
     TestMutant(
         "offload-unverified",
         "a ledger goes although its files do not give back what was written",
-        edited(("buckram.streams.maintain.segment_copy:SegmentCopy._make_part", "if why:", "if False:")),
+        edited(("buckram.streams.maintain.history.segment_copy:SegmentCopy._make_part", "if why:", "if False:")),
         (OFFLOAD + "test_nothing_goes_before_it_was_verified",),
     ),
     TestMutant(
@@ -20,7 +20,7 @@ MUTANTS = (
         "a segment is listed by a manifest that is not there as it was written",
         edited(
             (
-                "buckram.streams.maintain.segment_copy:SegmentCopy._write_manifest",
+                "buckram.streams.maintain.history.segment_copy:SegmentCopy._write_manifest",
                 "self._read_back(place, file) != data",
                 "False",
             )
@@ -30,7 +30,7 @@ MUTANTS = (
     TestMutant(
         "offload-not-durable",
         "files of history are listed before they are on the disk",
-        edited(("buckram.streams.shared.places:_write_durably", "sync_file(target.fileno())", "pass")),
+        edited(("buckram.streams.shared.locations:_write_durably", "sync_file(target.fileno())", "pass")),
         (PLACES + "test_a_file_is_durable_before_it_has_its_name",),
     ),
     TestMutant(
@@ -50,7 +50,7 @@ MUTANTS = (
     TestMutant(
         "offload-producers-table",
         "the segment with the producers' table is offloaded, and writers cannot open any more",
-        edited(("buckram.core.streams.history:may_offload", "row.number != head.producers", "True")),
+        edited(("buckram.core.streams.external.history:may_offload", "row.number != head.producers", "True")),
         (OFFLOAD + "test_records_offsets_and_times_stay",),
     ),
     TestMutant(
@@ -70,7 +70,7 @@ MUTANTS = (
         "a policy sends history wherever it likes",
         edited(
             (
-                "buckram.core.streams.offload_places:OffloadPlaces.check_policy",
+                "buckram.core.streams.external.offload_places:OffloadPlaces.check_policy",
                 "location not in self.of(namespace)",
                 "False",
             ),
@@ -80,13 +80,13 @@ MUTANTS = (
     TestMutant(
         "offload-deletes-anywhere",
         "a janitor deletes history wherever a segment list or an intent says that it is",
-        edited(("buckram.streams.shared.places:in_thread", "why_not is not None and", "False and")),
+        edited(("buckram.streams.shared.locations:in_thread", "why_not is not None and", "False and")),
         (OFFLOAD + "test_a_janitor_deletes_history_at_listed_places_only",),
     ),
     TestMutant(
         "offload-gateway-reads-anywhere",
         "a gateway with tokens follows a tenant's segment list to any place",
         edited(("buckram.serve.gateway.server:Gateway.start", "with confined(self._away):", "with confined(None):")),
-        ("tests/serve/gateway/test_access.py::test_history_is_read_where_the_operator_lists_it",),
+        ("tests/serve/gateway/shared/test_authentication.py::test_history_is_read_where_the_operator_lists_it",),
     ),
 )

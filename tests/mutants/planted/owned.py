@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_OWNED = "tests/streams/shared/test_owned.py::"
+_OWNED = "tests/streams/shared/test_ownership.py::"
 _DELETES = _OWNED + "test_nobody_deletes_a_ledger_that_is_another_streams"
 
 MUTANTS = (
@@ -13,7 +13,7 @@ MUTANTS = (
         "a ledger counts as a stream's own whatever its record says",
         edited(
             (
-                "buckram.streams.shared.owned:is_own",
+                "buckram.streams.shared.ownership:is_own",
                 "    except NoSuchKey:\n        return False\n",
                 "    except NoSuchKey:\n        return True\n",
             )
@@ -25,7 +25,7 @@ MUTANTS = (
         "a segment is fenced and closed before anybody asks whose ledger it is",
         edited(
             (
-                "buckram.streams.shared.owned:_recovered",
+                "buckram.streams.shared.ownership:_recovered",
                 "await check_own(client, stream, ledger, await client.metadata(ledger))",
                 "pass",
             )
@@ -45,14 +45,18 @@ MUTANTS = (
         "owned-told-to-nobody",
         "a server that comes upon another stream's ledger leaves no note of it",
         edited(
-            ("buckram.streams.shared.owned:report_foreign", "if await leave_foreign_note(store, note):", "if False:")
+            (
+                "buckram.streams.shared.ownership:report_foreign",
+                "if await leave_foreign_note(store, note):",
+                "if False:",
+            )
         ),
         (_OWNED + "test_what_is_found_is_told_once_an_hour_and_taken_back_by_a_check",),
     ),
     TestMutant(
         "owned-files-of-anybody",
         "files of history are read and deleted wherever a row says that they are",
-        edited(("buckram.core.streams.history:is_directory_of", "directory.endswith(own)", "True")),
+        edited(("buckram.core.streams.external.history:is_directory_of", "directory.endswith(own)", "True")),
         (_OWNED + "test_a_row_that_names_files_of_another_stream_does_nothing_to_them",),
     ),
     TestMutant(
@@ -60,7 +64,7 @@ MUTANTS = (
         "a fork forgets a ledger that it lets go before it knows whether it is the last one",
         edited(
             (
-                "buckram.streams.shared.shares:release",
+                "buckram.streams.shared.shared_ledgers:release",
                 'return await _remove(streams, f"{await streams.metadata.ledger_key(ledger)}/{uid}")',
                 "await forget(streams, uid, ledger)\n"
                 '    return await _remove(streams, f"{await streams.metadata.ledger_key(ledger)}/{uid}")',

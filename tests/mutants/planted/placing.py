@@ -8,7 +8,7 @@ CLIENT, REPAIR = "tests/client/write/test_placement.py", "tests/client/maintain/
 CHOOSE = "tests/core/placement/test_choose.py"
 HOSTS = "tests/core/placement/test_hosts.py"
 
-RECENT, LATENCY = "tests/client/shared/test_recent.py", "tests/core/placement/test_latency.py"
+RECENT, LATENCY = "tests/client/cluster/test_recent_bookies.py", "tests/core/placement/test_latency.py"
 
 MUTANTS = (
     TestMutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         "readers ask a slow replica as often as the others",
         edited(
             (
-                "buckram.client.shared.recent:RecentBookies.quick_first",
+                "buckram.client.cluster.recent_bookies:RecentBookies.quick_first",
                 "return quick_first(members, now, (self.reads, self.batches))",
                 "return members",
             )
@@ -78,7 +78,7 @@ MUTANTS = (
         "a client that runs does not hear that bookies are in other places",
         edited(
             (
-                "buckram.client.shared.bookies:BookieWatcher._configured_topology",
+                "buckram.client.cluster.bookies:BookieWatcher._configured_topology",
                 "read_topology(self._store, self._stale.set)",
                 "read_topology(self._store)",
             )

@@ -87,13 +87,15 @@ MUTANTS = (
     TestMutant(
         "follower-ends-for-good",
         "who follows something ends with the first error that nobody expected",
-        edited(("buckram.runtime.net.tasks:TaskScope.keep", 'self._report(f"{self._name}:{name}", error)', "raise")),
+        edited(
+            ("buckram.runtime.process.tasks:TaskScope.keep", 'self._report(f"{self._name}:{name}", error)', "raise")
+        ),
         ("tests/runtime/net/test_parts.py::test_what_follows_something_begins_anew_when_it_failed",),
     ),
     TestMutant(
         "shelf-keeps-failures",
         "what could not be opened once is never opened again while it is asked for",
-        edited(("buckram.runtime.net.shelf:HandleCache._taken", "if place.failed:", "if False:")),
-        ("tests/state/db/test_shelf.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
+        edited(("buckram.runtime.process.handle_cache:HandleCache._taken", "if place.failed:", "if False:")),
+        ("tests/state/db/test_handle_cache.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
     ),
 )

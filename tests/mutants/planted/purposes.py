@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited, plant
 
-from buckram.core.streams import purposes
-from buckram.core.streams.purposes import Act, Purpose
+from buckram.core.streams.metadata import purposes
+from buckram.core.streams.metadata.purposes import Act, Purpose
 
-_PURE = "tests/core/streams/test_purposes.py::"
+_PURE = "tests/core/streams/metadata/test_purposes.py::"
 _DOORS = "tests/streams/test_purposes.py::"
 _EVERY_DOOR = (f"{_DOORS}test_every_door_refuses_what_would_take_more_along_than_a_stream",)
 _BOOKIE = (f"{_DOORS}test_a_bookie_refuses_to_delete_the_head_of_a_log_as_a_stream[Purpose.DATABASE]",)
@@ -24,7 +24,9 @@ MUTANTS = (
     TestMutant(
         "purpose-deletion-does-not-ask",
         "deleting a stream does not ask what it is for",
-        edited(("buckram.core.streams.changes:deleted", "check_act(name, head, Act.DELETE, acting_for)", "pass")),
+        edited(
+            ("buckram.core.streams.metadata.changes:deleted", "check_act(name, head, Act.DELETE, acting_for)", "pass")
+        ),
         _EVERY_DOOR,
     ),
     TestMutant(
@@ -52,7 +54,7 @@ MUTANTS = (
         "a bookie deletes the head of a database's log for any client",
         edited(
             (
-                "buckram.bookie.service.key_session:KeySession._change",
+                "buckram.bookie.service.metadata.key_session:KeySession._change",
                 "await self._check_purpose(op, present.get(op.key))",
                 "pass",
             )
@@ -64,7 +66,7 @@ MUTANTS = (
         "a bookie begins the deletion of a stream at once, without a look at what the stream is for",
         edited(
             (
-                "buckram.bookie.service.key_session:KeySession._needs_a_look",
+                "buckram.bookie.service.metadata.key_session:KeySession._needs_a_look",
                 "self._deletes_stream(op) or ",
                 "",
             )
@@ -74,7 +76,7 @@ MUTANTS = (
     TestMutant(
         "creation-without-the-link",
         "a side that was replaced creates streams",
-        edited(("buckram.core.streams.links:check_creation", "if link.state == SUPERSEDED:", "if False:")),
+        edited(("buckram.core.streams.replication_links:check_creation", "if link.state == SUPERSEDED:", "if False:")),
         (f"{_CREATION}test_a_namespace_that_is_made_after_the_fence_is_fenced[sqlite]",),
     ),
     TestMutant(

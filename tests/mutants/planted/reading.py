@@ -10,13 +10,13 @@ MUTANTS = (
         "a long poll that waited for a look at metadata waits its whole timeout once more",
         edited(
             (
-                "buckram.bookie.service.access:_after",
+                "buckram.bookie.service.security.entry_access:_after",
                 "round(waited_s * 1000)",
                 "0",
             )
         ),
         (
-            "tests/bookie/service/test_owners.py"
+            "tests/bookie/service/security/test_ledger_owners.py"
             "::test_a_long_poll_ends_when_its_client_expects_it_also_if_metadata_is_late",
         ),
     ),
@@ -25,19 +25,21 @@ MUTANTS = (
         "a long poll is refused while the ledger's first adds wait for a look at metadata",
         edited(
             (
-                "buckram.bookie.service.reads:ReadPath._arrive_poll",
+                "buckram.bookie.service.entries.reads:ReadPath._arrive_poll",
                 "request.ledger_id in self._undecided",
                 "False",
             )
         ),
-        ("tests/bookie/service/test_long_poll.py::test_a_ledger_whose_first_add_waits_for_metadata_is_polled",),
+        (
+            "tests/bookie/service/connections/test_long_poll.py::test_a_ledger_whose_first_add_waits_for_metadata_is_polled",
+        ),
     ),
     TestMutant(
         "range-not-filled",
         "a range ends at its planned end, although more entries fit",
         edited(
             (
-                "buckram.bookie.storage.lookup:Lookup._read_on",
+                "buckram.bookie.storage.reading.lookup:Lookup._read_on",
                 "elif ended or ",
                 "elif True or ",
             )

@@ -8,7 +8,7 @@ RECOVER, REPAIR = "buckram.client.maintain.recover", "buckram.client.maintain.re
 ABSENCE, CORE = "tests/client/maintain/test_recover_absence.py", "tests/core/ledgers/test_recovery.py"
 OTHER = f"{ABSENCE}::test_what_was_found_closes_no_other_record"
 REPLACED = f"{CORE}::TestWriteBack::test_a_failed_member_is_replaced_privately_from_the_head_on"
-AUDIT, ACCUSED = "tests/client/maintain/test_audit.py", "tests/client/maintain/test_accused.py"
+AUDIT, ACCUSED = "tests/client/maintain/test_replica_audit.py", "tests/client/maintain/test_accused.py"
 
 CHANGE = "buckram.client.write.ensemble_change:EnsembleChange"
 
@@ -24,7 +24,7 @@ MUTANTS = (
         "after a conflict the change is not computed again from the new metadata",
         edited(
             (
-                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "buckram.client.shared.ledger_metadata:MetadataCell.update",
                 "wanted = change(base.metadata)",
                 'wanted = first = locals().get("first") or change(base.metadata)',
             )
@@ -42,12 +42,12 @@ MUTANTS = (
         "a write whose reply was lost counts as not done",
         edited(
             (
-                "buckram.client.shared.metadata_cell:MetadataCell.in_doubt",
+                "buckram.client.shared.ledger_metadata:MetadataCell.in_doubt",
                 "return self._doubt is not None",
                 "return False",
             )
         ),
-        ("tests/client/shared/test_metadata_cell.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
+        ("tests/client/shared/test_ledger_metadata.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
     ),
     TestMutant(
         "late-fence-unheard",
@@ -70,7 +70,7 @@ MUTANTS = (
     TestMutant(
         "repair-believes-open-files",
         "a file that was removed is read as long as it is open",
-        edited(("buckram.bookie.storage.fetching:Fetcher.fetch", "self._files.forget(name)", "pass")),
+        edited(("buckram.bookie.storage.reading.fetching:Fetcher.fetch", "self._files.forget(name)", "pass")),
         (f"{AUDIT}::test_a_file_that_was_removed_under_a_running_bookie_is_missed",),
     ),
     TestMutant(
@@ -88,19 +88,19 @@ MUTANTS = (
     TestMutant(
         "damage-goes-unsaid",
         "a bookie whose bytes fail a MAC is not suspected",
-        edited(("buckram.client.maintain.accusing:Accuser.looked_at", "elif self._sealed:", "elif False:")),
+        edited(("buckram.client.maintain.evidence:Accuser.looked_at", "elif self._sealed:", "elif False:")),
         (f"{ACCUSED}::test_damage_under_a_mac_makes_a_suspect_and_no_liar",),
     ),
     TestMutant(
         "damage-is-always-suspect",
         "a bookie is suspected for damage that any bookie could cause",
-        edited(("buckram.client.maintain.accusing:Accuser.looked_at", "elif self._sealed:", "else:")),
+        edited(("buckram.client.maintain.evidence:Accuser.looked_at", "elif self._sealed:", "else:")),
         (f"{ACCUSED}::test_damage_that_any_bookie_could_have_made_is_not_held_against_it",),
     ),
     TestMutant(
         "audit-damage-goes-unsaid",
         "an audit does not report bytes that fail their digest",
-        edited(("buckram.client.maintain.audit:_PieceCheck.singles", "self._report.unfit = entry", "pass")),
+        edited(("buckram.client.maintain.replica_audit:_PieceCheck.singles", "self._report.unfit = entry", "pass")),
         (f"{ACCUSED}::test_audit_tells_lies_from_damage_and_checkup_names_the_convicted",),
     ),
     TestMutant(

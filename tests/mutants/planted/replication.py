@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _PROMOTION = "tests/replication/test_promotion.py::"
-_POSITIONS = "tests/core/streams/test_positions.py::"
+_POSITIONS = "tests/core/streams/records/test_positions.py::"
 _RESTORED = "tests/replication/test_restored.py::"
 _KILLS = "tests/replication/test_kills.py::"
-_BACKUP = "tests/metadata/test_backup_shares.py::"
+_BACKUP = "tests/metadata/maintain/test_backup_holders.py::"
 
 MUTANTS = (
     TestMutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         "where nothing can be compared, a mirror goes on as if the source's metadata had never been restored",
         edited(
             (
-                "buckram.core.streams.positions:same_history",
+                "buckram.core.streams.records.positions:same_history",
                 "return epoch >= 0 and (restore == now.restore or (epoch == 0 and now.epoch == 1))",
                 "return True",
             )
@@ -31,7 +31,7 @@ MUTANTS = (
         "a mirror goes on where its source has another record at the offset that was copied last",
         edited(
             (
-                "buckram.core.streams.positions:compare",
+                "buckram.core.streams.records.positions:compare",
                 "return Verdict.SAME if equal else Verdict.DIFFERS",
                 "return Verdict.SAME",
             )
@@ -114,7 +114,7 @@ MUTANTS = (
     TestMutant(
         "replication-leaps-without-position",
         "a mirror that goes on at a snapshot notes its position later, and after a kill it is compared by an old time",
-        edited(("buckram.core.streams.snapshots:leapt", ", last_append=last, mark=mark", "")),
+        edited(("buckram.core.streams.metadata.snapshots:leapt", ", last_append=last, mark=mark", "")),
         (f"{_KILLS}test_the_copy_of_a_machine_that_was_overtaken_goes_on_wherever_it_was_killed",),
     ),
     TestMutant(
@@ -134,7 +134,7 @@ MUTANTS = (
         "in a backup of a live store who let a ledger go meanwhile does not hold it",
         edited(
             (
-                "buckram.metadata.backup_shares:wrong_holders",
+                "buckram.metadata.maintain.backup_holders:wrong_holders",
                 "if uid in streams and ledger in streams[uid].lists:",
                 "if False:",
             )
@@ -144,7 +144,7 @@ MUTANTS = (
     TestMutant(
         "backup-keeps-unknown-holders",
         "in a backup of a live store a ledger is held by a stream that is not in it",
-        edited(("buckram.metadata.backup_shares:wrong_holders", "if uid not in streams", "if False")),
+        edited(("buckram.metadata.maintain.backup_holders:wrong_holders", "if uid not in streams", "if False")),
         (f"{_BACKUP}test_a_fork_that_is_not_in_the_copy_holds_nothing",),
     ),
     TestMutant(
@@ -164,7 +164,7 @@ MUTANTS = (
         "a side that was replaced makes plain ledgers of the namespace",
         edited(
             (
-                "buckram.core.streams.links:check_ledger",
+                "buckram.core.streams.replication_links:check_ledger",
                 "link.state == SUPERSEDED and not link.streams",
                 "False",
             )

@@ -10,7 +10,7 @@ MUTANTS = (
         "skipped tasks and no ledgers count as no rows",
         edited(
             (
-                "buckram.spark.exactly_once:write_once",
+                "buckram.spark.sink.exactly_once:write_once",
                 "not skipped and ",
                 "",
             )
@@ -22,7 +22,7 @@ MUTANTS = (
         "a commit with skipped tasks publishes the ledgers of the others",
         edited(
             (
-                "buckram.spark.exactly_once:write_once",
+                "buckram.spark.sink.exactly_once:write_once",
                 "if skipped:",
                 "if False:",
             )
@@ -34,7 +34,7 @@ MUTANTS = (
         "ledgers of a step that was published before are not deleted",
         edited(
             (
-                "buckram.spark.exactly_once:write_once",
+                "buckram.spark.sink.exactly_once:write_once",
                 "kept.discard()",
                 "pass",
             )
@@ -46,7 +46,7 @@ MUTANTS = (
         "with txnAppId batches are identified by the query",
         edited(
             (
-                "buckram.spark.transactions:Identity.of_batch",
+                "buckram.spark.sink.transactions:Identity.of_batch",
                 "self.application or query",
                 "query",
             )
@@ -58,7 +58,7 @@ MUTANTS = (
         "a missing message is left out",
         edited(
             (
-                "buckram.spark.transactions:in_order",
+                "buckram.spark.sink.transactions:in_order",
                 "len(found) != len(parts) or numbers != list(range(len(parts)))",
                 "False",
             )
@@ -70,7 +70,7 @@ MUTANTS = (
         "two messages of a partition are both published",
         edited(
             (
-                "buckram.spark.transactions:in_order",
+                "buckram.spark.sink.transactions:in_order",
                 "numbers != list(range(len(parts)))",
                 "numbers != sorted(numbers)",
             )
@@ -82,7 +82,7 @@ MUTANTS = (
         "parts are published in the order of arrival",
         edited(
             (
-                "buckram.spark.transactions:in_order",
+                "buckram.spark.sink.transactions:in_order",
                 "key=lambda part: part.attempt.partition",
                 "key=lambda part: 0",
             )
@@ -94,7 +94,7 @@ MUTANTS = (
         "messages of another batch are committed",
         edited(
             (
-                "buckram.spark.transactions:batch_of",
+                "buckram.spark.sink.transactions:batch_of",
                 "number != batch or ",
                 "",
             )
@@ -106,7 +106,7 @@ MUTANTS = (
         "a sealed ledger is kept as the open one",
         edited(
             (
-                "buckram.spark.sink_task:_Task._seal",
+                "buckram.spark.sink.write_task:_Task._seal",
                 "self._ledger = None",
                 "pass",
             )
@@ -118,7 +118,7 @@ MUTANTS = (
         "a failed attempt does not delete the ledgers that it sealed",
         edited(
             (
-                "buckram.spark.sink_task:_Task.discard_all",
+                "buckram.spark.sink.write_task:_Task.discard_all",
                 "ledgers = [sealed.ledger for sealed in self._sealed]",
                 "ledgers = []",
             )
@@ -130,7 +130,7 @@ MUTANTS = (
         "a repeated first batch begins at the present start",
         edited(
             (
-                "buckram.spark.first_batch:batch_start",
+                "buckram.spark.shared.first_batch:batch_start",
                 "start.get(INITIAL) and BEGAN in end",
                 "False",
             )
@@ -142,7 +142,7 @@ MUTANTS = (
         "of a repeated batch only the number of rows is compared",
         edited(
             (
-                "buckram.spark.replay:check_same",
+                "buckram.spark.sink.replay_check:check_same",
                 "if seen is None:",
                 "if seen is not None:",
             )
@@ -154,13 +154,13 @@ MUTANTS = (
         "a query whose batches went with a restore of the metadata goes on as if they had had no rows",
         edited(
             (
-                "buckram.core.streams.transactions:check_known",
+                "buckram.core.streams.metadata.transactions:check_known",
                 "done.history != step.history",
                 "False",
             )
         ),
         (
-            "tests/core/streams/test_transactions.py::test_batches_that_may_have_gone_with_a_restore_are_noticed",
+            "tests/core/streams/metadata/test_transactions.py::test_batches_that_may_have_gone_with_a_restore_are_noticed",
             "tests/spark/test_went_back.py::test_a_query_that_writes_behind_lost_batches_is_stopped",
         ),
     ),
@@ -169,7 +169,7 @@ MUTANTS = (
         "the planning time of a batch is ignored",
         edited(
             (
-                "buckram.spark.replay:_is_that_plan",
+                "buckram.spark.sink.replay_check:_is_that_plan",
                 "planned == done.planned if done.planned else planned <= done.time",
                 "False",
             )
@@ -181,7 +181,7 @@ MUTANTS = (
         "small parts are published after all ledgers",
         edited(
             (
-                "buckram.spark.small_parts:with_small_parts",
+                "buckram.spark.sink.small_parts:with_small_parts",
                 "groupby(filled, key=",
                 "groupby(sorted(filled, key=lambda part: bool(part[1])), key=",
             )
@@ -193,7 +193,7 @@ MUTANTS = (
         "the driver's ledger of a failed publishing is not deleted",
         edited(
             (
-                "buckram.spark.transactions:StreamStep._drop_small",
+                "buckram.spark.sink.transactions:StreamStep._drop_small",
                 "await _drop(bulk, [ledger for ledger in written if ledger not in made])",
                 "pass",
             )
@@ -205,7 +205,7 @@ MUTANTS = (
         "of what tasks wrote to other streams only the last part counts",
         edited(
             (
-                "buckram.spark.transactions:of_others",
+                "buckram.spark.sink.transactions:of_others",
                 "found.setdefault(name, []).append(one)",
                 "found[name] = [one]",
             )
@@ -217,7 +217,7 @@ MUTANTS = (
         "rows of a repeated batch for a stream that got none of it are not compared",
         edited(
             (
-                "buckram.spark.exactly_once:_compare",
+                "buckram.spark.sink.exactly_once:_compare",
                 "done = records.get(name) or first._replace(first_offset=0, next_offset=0)",
                 "done = records.get(name)\n        if done is None:\n            continue",
             )
@@ -227,37 +227,39 @@ MUTANTS = (
     TestMutant(
         "spark-target-gone",
         "a further stream that was deleted under its query is made anew",
-        edited(("buckram.core.streams.transactions:check_target", "_mark(name) in _marks(", "False and _marks(")),
+        edited(
+            ("buckram.core.streams.metadata.transactions:check_target", "_mark(name) in _marks(", "False and _marks(")
+        ),
         ("tests/spark/test_sink_streams.py::test_a_target_that_was_deleted_under_its_query_is_an_error",),
     ),
     TestMutant(
         "spark-old-place",
         "a deleted checkpoint is not known by its place as earlier releases wrote it",
-        edited(("buckram.core.streams.transactions:_others", "(step.place, step.was)", "(step.place,)")),
-        ("tests/spark/test_checkpoint_place.py::test_a_query_of_an_earlier_release_goes_on",),
+        edited(("buckram.core.streams.metadata.transactions:_others", "(step.place, step.was)", "(step.place,)")),
+        ("tests/spark/checkpoints/test_location.py::test_a_query_of_an_earlier_release_goes_on",),
     ),
     TestMutant(
         "spark-any-gateway",
         "a checkpoint is where its gateway is",
-        edited(("buckram.spark.checkpoint_place:_normal", "scheme in SCHEMES", "False")),
-        ("tests/spark/test_checkpoint_place.py::test_the_same_checkpoint_through_two_gateways_is_one_place",),
+        edited(("buckram.spark.checkpoints.location:_normal", "scheme in SCHEMES", "False")),
+        ("tests/spark/checkpoints/test_location.py::test_the_same_checkpoint_through_two_gateways_is_one_place",),
     ),
     TestMutant(
         "spark-no-place",
         "a sink without the place of a checkpoint and without a name is not refused",
-        edited(("buckram.spark.exactly_once:stream_writer", "and not sink.once.identity.place", "and False")),
+        edited(("buckram.spark.sink.exactly_once:stream_writer", "and not sink.once.identity.place", "and False")),
         ("tests/spark/test_db.py::test_the_sink_knows_queries_and_places_as_that_of_streams_does",),
     ),
     TestMutant(
         "spark-db-uncounted",
         "a step of a database is written although another one was noted since",
-        edited(("buckram.spark.db_writing:DatabaseStep._notes", "(_COUNTED, (self._count,)),", "")),
+        edited(("buckram.spark.databases.sink_transactions:DatabaseStep._notes", "(_COUNTED, (self._count,)),", "")),
         ("tests/spark/test_db.py::test_two_drivers_that_both_found_a_step_missing",),
     ),
     TestMutant(
         "spark-changes-start",
         "the first batch of changes does not keep where it began",
-        edited(("buckram.spark.first_batch:with_start", "if start.get(INITIAL) else end", "if False else end")),
+        edited(("buckram.spark.shared.first_batch:with_start", "if start.get(INITIAL) else end", "if False else end")),
         ("tests/spark/test_db.py::test_a_repeated_first_batch_of_changes_begins_where_it_began",),
     ),
     TestMutant(
@@ -265,24 +267,24 @@ MUTANTS = (
         "a request is not sent again when its gateway dies",
         edited(
             (
-                "buckram.spark.relay_gateways:GatewayFailover.ask",
+                "buckram.spark.relay.failover:GatewayFailover.ask",
                 "except OSError as",
                 "except ConnectionRefusedError as",
             )
         ),
-        ("tests/spark/test_relay.py::test_a_body_that_is_under_way_is_sent_to_the_gateway_that_is_left",),
+        ("tests/spark/relay/test_server.py::test_a_body_that_is_under_way_is_sent_to_the_gateway_that_is_left",),
     ),
     TestMutant(
         "relay-body-gone",
         "a body is gone when it was sent",
         edited(
             (
-                "buckram.spark.relay_messages:Body.pieces",
+                "buckram.spark.relay.http_messages:Body.pieces",
                 "yield from self._pieces",
                 "while self._pieces:\n            yield self._pieces.pop(0)",
             )
         ),
-        ("tests/spark/test_relay.py::test_bodies_share_their_room_in_memory",),
+        ("tests/spark/relay/test_server.py::test_bodies_share_their_room_in_memory",),
     ),
     TestMutant(
         "relay-first-attempt",
@@ -306,62 +308,68 @@ MUTANTS = (
                 "True",
             )
         ),
-        ("tests/spark/test_relay.py::test_a_file_of_another_is_not_replaced_when_the_request_was_lost",),
+        ("tests/spark/relay/test_server.py::test_a_file_of_another_is_not_replaced_when_the_request_was_lost",),
     ),
     TestMutant(
         "relay-new-name",
         "a request has another name when it is sent again",
-        edited(("buckram.spark.relay_link:Request.written", "self.attempt)", "f'{self.attempt}{self.repeated}')")),
-        ("tests/spark/test_relay.py::test_a_file_is_its_own_first_attempt_when_the_answer_was_lost",),
+        edited(
+            (
+                "buckram.spark.relay.gateway_connection:Request.written",
+                "self.attempt)",
+                "f'{self.attempt}{self.repeated}')",
+            )
+        ),
+        ("tests/spark/relay/test_server.py::test_a_file_is_its_own_first_attempt_when_the_answer_was_lost",),
     ),
     TestMutant(
         "relay-not-said",
         "a request that is sent again does not say so",
-        edited(("buckram.spark.relay_link:Request.written", "if self.repeated:", "if False:")),
-        ("tests/spark/test_relay.py::test_changes_whose_answers_were_lost_are_done_once_and_say_so",),
+        edited(("buckram.spark.relay.gateway_connection:Request.written", "if self.repeated:", "if False:")),
+        ("tests/spark/relay/test_server.py::test_changes_whose_answers_were_lost_are_done_once_and_say_so",),
     ),
     TestMutant(
         "relay-read-twice",
         "bytes that were read before the gateway died come twice",
         edited(
             (
-                "buckram.spark.relay_gateways:GatewayFailover.rest",
+                "buckram.spark.relay.failover:GatewayFailover.rest",
                 "piece[len(piece) - (at - done) :] if at - done < len(piece) else piece",
                 "piece",
             )
         ),
-        ("tests/spark/test_relay.py::test_a_file_that_is_read_goes_on_in_the_middle",),
+        ("tests/spark/relay/test_server.py::test_a_file_that_is_read_goes_on_in_the_middle",),
     ),
     TestMutant(
         "relay-two-files",
         "the rest of a file is that of another one",
         edited(
             (
-                "buckram.spark.relay_gateways:GatewayFailover.rest",
+                "buckram.spark.relay.failover:GatewayFailover.rest",
                 '(head.get("content-length"), head.get("etag")) != (size, tag)',
                 "False",
             )
         ),
-        ("tests/spark/test_relay.py::test_a_file_that_became_another_one_meanwhile_is_cut",),
+        ("tests/spark/relay/test_server.py::test_a_file_that_became_another_one_meanwhile_is_cut",),
     ),
     TestMutant(
         "relay-refused",
         "a gateway that has no room has answered",
-        edited(("buckram.spark.relay_gateways:_refusal", 'told["javaClassName"] in _AGAIN', "False")),
-        ("tests/spark/test_relay.py::test_a_gateway_that_is_silent_or_has_no_room_is_passed_over",),
+        edited(("buckram.spark.relay.failover:_refusal", 'told["javaClassName"] in _AGAIN', "False")),
+        ("tests/spark/relay/test_server.py::test_a_gateway_that_is_silent_or_has_no_room_is_passed_over",),
     ),
     TestMutant(
         "relay-nobody",
         "a request goes on when nobody waits for its answer",
-        edited(("buckram.spark.relay_gateways:GatewayFailover._ask_one", "if request.gone():", "if False:")),
-        ("tests/spark/test_relay.py::test_what_is_asked_by_one_that_is_gone_is_not_sent_again",),
+        edited(("buckram.spark.relay.failover:GatewayFailover._ask_one", "if request.gone():", "if False:")),
+        ("tests/spark/relay/test_server.py::test_what_is_asked_by_one_that_is_gone_is_not_sent_again",),
     ),
     TestMutant(
         "spark-regrown-unseen",
         "a query goes on behind a stream that went back and grew beyond its checkpoint again",
         edited(
             (
-                "buckram.spark.stream_live:Live._check",
+                "buckram.spark.source.micro_batches:Live._check",
                 "error = lost(name, mark, state.earliest, verdict)",
                 "error = None",
             )
@@ -373,7 +381,7 @@ MUTANTS = (
         "a batch that was planned before a restore is repeated with other records",
         edited(
             (
-                "buckram.spark.stream_live:Live.partitions",
+                "buckram.spark.source.micro_batches:Live.partitions",
                 "await self._check(end, name, state)",
                 "pass",
             )
@@ -385,7 +393,7 @@ MUTANTS = (
         "an offset that only remembers more is a new batch",
         edited(
             (
-                "buckram.spark.first_batch:with_start",
+                "buckram.spark.shared.first_batch:with_start",
                 "if without_notes(plain) == without_notes(end):",
                 "if plain == end:",
             )
@@ -397,7 +405,7 @@ MUTANTS = (
         "the time before a position is that of the entry, also where the segment's row bounds it",
         edited(
             (
-                "buckram.streams.read.remembered:time_before",
+                "buckram.streams.read.position_check:time_before",
                 "return time if summary is None else min(max(time, summary.first_append), summary.last_append)",
                 "return time",
             )
@@ -407,7 +415,7 @@ MUTANTS = (
     TestMutant(
         "spark-regrown-log-unseen",
         "a query of changes goes on behind a log that went back and grew beyond its checkpoint again",
-        edited(("buckram.spark.db_changes:check_same", "if error is not None:", "if False:")),
+        edited(("buckram.spark.databases.row_changes:check_same", "if error is not None:", "if False:")),
         ("tests/spark/test_db.py::test_a_log_that_has_grown_beyond_the_checkpoint_again_ends_the_query",),
     ),
     TestMutant(
@@ -415,7 +423,7 @@ MUTANTS = (
         "a sink does not look at the header in which a server says its history",
         edited(
             (
-                "buckram.spark.db_writing:RemoteServer._ask",
+                "buckram.spark.databases.sink_transactions:RemoteServer._ask",
                 'self._history = answer.headers.get(HISTORY_HEADER, "")',
                 "pass",
             )

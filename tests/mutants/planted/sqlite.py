@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-WORKER, TREE = "buckram.metadata.sqlite:_Worker", "buckram.metadata.sqlite_tree:SqliteTree"
-CHANGES = "buckram.metadata.sqlite_changes:Changes"
+WORKER, TREE = "buckram.metadata.sqlite.keys:_Worker", "buckram.metadata.sqlite.tree:SqliteTree"
+CHANGES = "buckram.metadata.sqlite.changes:Changes"
 INTERLEAVED = (
     "tests/metadata/test_sqlite_interleavings.py::test_stores_on_one_file_agree_with_the_model_and_miss_no_change",
 )
-COMMITS = "tests/metadata/test_sqlite_commit.py"
+COMMITS = "tests/metadata/sqlite/test_commit_statement.py"
 STOPPED = ("tests/metadata/test_sqlite_processes.py::test_process_stopped_inside_a_write_blocks_no_reads_and_is_named",)
 
 MUTANTS = (
@@ -108,7 +108,7 @@ MUTANTS = (
     TestMutant(
         "sqlite-set-unseen",
         "a key that is set alone counts as set although its version had changed",
-        edited(("buckram.metadata.sqlite_commit:set_alone", "rowcount == 1", "rowcount >= 0")),
+        edited(("buckram.metadata.sqlite.commit_statement:set_alone", "rowcount == 1", "rowcount >= 0")),
         (f"{COMMITS}::test_a_key_that_is_set_alone_is_of_the_version_that_was_read_and_of_no_session",),
     ),
     TestMutant(
@@ -116,7 +116,7 @@ MUTANTS = (
         "a key that is set alone waits for the lock, and all reads of its process with it",
         edited(
             (
-                "buckram.metadata.sqlite_commit:set_alone",
+                "buckram.metadata.sqlite.commit_statement:set_alone",
                 "view = View(db)",
                 "View(db).close()\n    view = db.execute('SELECT 1 WHERE 0')",
             )
@@ -126,7 +126,7 @@ MUTANTS = (
     TestMutant(
         "sqlite-lock-between-statements",
         "the lock is held from the beginning of a transaction to its commit",
-        edited(("buckram.metadata.sqlite_commit:commit", "if len(parts) > 1 and not", "if not")),
+        edited(("buckram.metadata.sqlite.commit_statement:commit", "if len(parts) > 1 and not", "if not")),
         (f"{COMMITS}::test_the_lock_is_not_held_from_one_statement_to_the_next",),
     ),
     TestMutant(
@@ -134,7 +134,7 @@ MUTANTS = (
         "a key loses its value when it gets a child",
         edited(
             (
-                "buckram.metadata.sqlite_commit:_statement",
+                "buckram.metadata.sqlite.commit_statement:_statement",
                 "{_PUT[1]}",
                 "{_PUT[1].replace('CASE excluded.version WHEN version', 'CASE excluded.version WHEN -1')}",
             )
@@ -152,7 +152,7 @@ MUTANTS = (
         "a time-out does not name the process that holds the lock",
         edited(
             (
-                "buckram.metadata.sqlite_holder:held_by",
+                "buckram.metadata.sqlite.write_lock:held_by",
                 "if found and found[0] > 0 else None",
                 "if found and found[0] < 0 else None",
             )

@@ -17,9 +17,9 @@ MUTANTS = (
     TestMutant(
         "growth-asked-in-vain",
         "a block that came to wait while a file could not be made longer is forgotten",
-        edited(("buckram.bookie.storage.growth:Growth._run", "self._is_urgent()", "urgent")),
+        edited(("buckram.bookie.storage.upkeep.growth:Growth._run", "self._is_urgent()", "urgent")),
         (
-            "tests/bookie/storage/test_growth.py::"
+            "tests/bookie/storage/upkeep/test_growth.py::"
             "test_a_block_that_came_while_growth_failed_is_written_by_the_next_attempt",
         ),
     ),
@@ -68,7 +68,7 @@ MUTANTS = (
     TestMutant(
         "page-one-sector",
         "both writes of the page go to one sector",
-        edited(("buckram.bookie.storage.tail_page:TailPage.write", "_PLACES[count & 1]", "_PLACES[0]")),
+        edited(("buckram.bookie.storage.log.tail_page:TailPage.write", "_PLACES[count & 1]", "_PLACES[0]")),
         (TAIL + "test_a_page_that_was_being_written_falls_back_to_the_block_before",),
     ),
     TestMutant(
@@ -76,7 +76,7 @@ MUTANTS = (
         "a half-written sector of the page counts",
         edited(
             (
-                "buckram.bookie.storage.tail_page:_open_slot",
+                "buckram.bookie.storage.log.tail_page:_open_slot",
                 "len(data) < _SIZE + 4 or crc(data[:_SIZE]) != _SUM.unpack_from(data, _SIZE)[0]",
                 "len(data) < _SIZE + 4",
             )
@@ -88,7 +88,7 @@ MUTANTS = (
         "the end of a block is witnessed before it is written",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._write",
+                "buckram.bookie.storage.log.group_commit:GroupCommit._write",
                 "self._disk.write([write], done)",
                 "self.page and self.page.write(group.segment.seq, group.end, group.checksum)\n"
                 "    self._disk.write([write], done)",
@@ -141,13 +141,19 @@ MUTANTS = (
     TestMutant(
         "idle-tail-open",
         "an idle log is never closed by an empty block",
-        edited(("buckram.bookie.storage.commit:GroupCommit._watch_idleness", "not self._closing and", "False and")),
+        edited(
+            (
+                "buckram.bookie.storage.log.group_commit:GroupCommit._watch_idleness",
+                "not self._closing and",
+                "False and",
+            )
+        ),
         (TAIL + "test_an_idle_log_is_closed_by_an_empty_block_once",),
     ),
     TestMutant(
         "idle-block-again",
         "an idle log writes empty blocks for ever",
-        edited(("buckram.bookie.storage.commit:GroupCommit._written", "if group.size:", "if True:")),
+        edited(("buckram.bookie.storage.log.group_commit:GroupCommit._written", "if group.size:", "if True:")),
         (TAIL + "test_an_idle_log_is_closed_by_an_empty_block_once",),
     ),
     TestMutant(
@@ -172,11 +178,11 @@ MUTANTS = (
         "a second block is written while one is in flight",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._flush",
+                "buckram.bookie.storage.log.group_commit:GroupCommit._flush",
                 "if self._in_flight is not None or self.failed is not None:",
                 "if self.failed is not None:",
             ),
-            ("buckram.bookie.storage.commit:GroupCommit.kick", "if self._in_flight is None:", "if True:"),
+            ("buckram.bookie.storage.log.group_commit:GroupCommit.kick", "if self._in_flight is None:", "if True:"),
         ),
         (TAIL + "test_one_block_is_in_flight_at_a_time",),
     ),
@@ -185,7 +191,7 @@ MUTANTS = (
         "the ledger table is named before it is durable",
         edited(
             (
-                "buckram.bookie.storage.checkpoints:Checkpoints._write_table",
+                "buckram.bookie.storage.upkeep.checkpoints:Checkpoints._write_table",
                 "await disk.offload(partial(disk.write_now, [Write(file, offset, [writer.finish()])]))",
                 "await disk.offload(partial(disk.write_now, [Write(file, offset, [writer.finish()])], sync=False))",
             )
@@ -198,7 +204,7 @@ MUTANTS = (
         "a compaction's output is named before it is durable",
         edited(
             (
-                "buckram.bookie.storage.compaction_output:Output._write_footer",
+                "buckram.bookie.storage.upkeep.compaction_output:Output._write_footer",
                 "sync=last",
                 "sync=False",
             )
@@ -229,8 +235,12 @@ MUTANTS = (
     TestMutant(
         "growth-not-published",
         "blocks are written beyond the size in the superblock",
-        edited(("buckram.bookie.storage.growth:Growth._grow", "await self._superblocks.publish(change)", "change()")),
-        ("tests/bookie/storage/test_growth.py::test_a_block_goes_only_where_the_superblock_says_that_the_file_is",),
+        edited(
+            ("buckram.bookie.storage.upkeep.growth:Growth._grow", "await self._superblocks.publish(change)", "change()")
+        ),
+        (
+            "tests/bookie/storage/upkeep/test_growth.py::test_a_block_goes_only_where_the_superblock_says_that_the_file_is",
+        ),
     ),
     TestMutant(
         "reserve-kept",
@@ -247,7 +257,7 @@ MUTANTS = (
     TestMutant(
         "footer-of-a-growing-file",
         "a footer is placed at the end of a file that is growing",
-        edited(("buckram.bookie.storage.sealing:Sealing.seal", "await self._growth.settled()", "pass")),
-        ("tests/bookie/storage/test_growth.py::test_a_file_that_still_grows_gets_its_footer_afterwards",),
+        edited(("buckram.bookie.storage.upkeep.sealing:Sealing.seal", "await self._growth.settled()", "pass")),
+        ("tests/bookie/storage/upkeep/test_growth.py::test_a_file_that_still_grows_gets_its_footer_afterwards",),
     ),
 )

@@ -106,7 +106,7 @@ MUTANTS = (
         "a producer expires one too early",
         edited(
             (
-                "buckram.core.streams.producers:ProducerTable.expire",
+                "buckram.core.streams.records.producers:ProducerTable.expire",
                 "known.time >= now - keep_us",
                 "known.time > now",
             )
@@ -118,7 +118,7 @@ MUTANTS = (
         "a forgotten producer may begin again with any sequence",
         edited(
             (
-                "buckram.core.streams.producers:ProducerTable.fresh",
+                "buckram.core.streams.records.producers:ProducerTable.fresh",
                 "if _hash(producer) in self._forgotten:",
                 "if False:",
             )
@@ -130,7 +130,7 @@ MUTANTS = (
         "a repeated last sequence counts as new",
         edited(
             (
-                "buckram.core.streams.producers:ProducerTable.fresh",
+                "buckram.core.streams.records.producers:ProducerTable.fresh",
                 "known.sequence + 1 - first",
                 "known.sequence - first",
             )
@@ -181,7 +181,7 @@ MUTANTS = (
         "records of the next segment are released before the list",
         edited(
             (
-                "buckram.core.streams.window:StreamWindow._release",
+                "buckram.core.streams.ack_window:StreamWindow._release",
                 "not oldest.listed or ",
                 "",
             )

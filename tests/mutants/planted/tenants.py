@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_TURNSTILE = "tests/bookie/service/test_turnstile.py::"
-_TRAIL = "tests/cli/audit_trail/test_writing.py::"
+_TURNSTILE = "tests/bookie/service/test_rate_limiter.py::"
+_TRAIL = "tests/cli/security/test_audit_writer.py::"
 _LOG = "tests/cli/audit_trail/test_log.py::"
 
 MUTANTS = (
     TestMutant(
         "quota-holds-recovery",
         "recovery adds wait for the rate of their namespace, or are refused where it is full",
-        edited(("buckram.bookie.service.turnstile:RateLimiter._look", "if is_urgent(run):", "if False:")),
+        edited(("buckram.bookie.service.rate_limiter:RateLimiter._look", "if is_urgent(run):", "if False:")),
         (_TURNSTILE + "test_clients_that_know_no_quotas_are_told_that_they_may_not",),
     ),
     TestMutant(
         "quota-unauthorized-to-ours",
         "our clients get UNAUTHORIZED for a full namespace",
-        edited(("buckram.bookie.service.turnstile:RateLimiter._refuse", "said is not None and", "said is None and")),
+        edited(("buckram.bookie.service.rate_limiter:RateLimiter._refuse", "said is not None and", "said is None and")),
         (_TURNSTILE + "test_a_full_namespace_is_refused_by_name_and_amount_until_something_is_deleted",),
     ),
     TestMutant(
@@ -32,21 +32,19 @@ MUTANTS = (
         "a namespace that uses much goes on at full speed while a small one waits",
         edited(
             (
-                "buckram.bookie.service.giving_way:TenantPacer._look",
+                "buckram.bookie.service.pacing:TenantPacer._look",
                 "self._headroom.look(now, elapsed, seen, took_s)",
                 "pass",
             )
         ),
-        (
-            "tests/bookie/service/test_giving_way.py::test_a_large_one_is_paced_while_a_small_one_waits_and_loses_nothing",
-        ),
+        ("tests/bookie/service/test_pacing.py::test_a_large_one_is_paced_while_a_small_one_waits_and_loses_nothing",),
     ),
     TestMutant(
         "flight-without-limit",
         "a namespace that competes fills the disk's queue",
         edited(
             (
-                "buckram.bookie.service.turnstile:RateLimiter._has_room",
+                "buckram.bookie.service.rate_limiter:RateLimiter._has_room",
                 "return tenant.in_flight < FLIGHT_BYTES or now >= self._mixed_until",
                 "return True",
             )
@@ -57,7 +55,7 @@ MUTANTS = (
         "impatient-lane",
         "an add that a bookie holds back times out although those before it are answered",
         edited(("buckram.core.wire.acks:AckMatcher.look", "self._patient_until = now + patience_s", "pass")),
-        ("tests/core/wire/test_client.py::test_an_add_has_time_while_those_before_it_are_answered",),
+        ("tests/core/wire/test_client_protocol.py::test_an_add_has_time_while_those_before_it_are_answered",),
     ),
     TestMutant(
         "trail-by-pattern",
@@ -77,15 +75,17 @@ MUTANTS = (
     TestMutant(
         "names-of-other-streams",
         "whoever may use one stream of a namespace is shown the names of all",
-        edited(("buckram.bookie.service.key_session:KeySession._children", "if rules is None or", "if True or")),
-        ("tests/bookie/service/test_access.py::test_who_may_use_one_stream_sees_and_reads_no_other",),
+        edited(
+            ("buckram.bookie.service.metadata.key_session:KeySession._children", "if rules is None or", "if True or")
+        ),
+        ("tests/bookie/service/security/test_entry_access.py::test_who_may_use_one_stream_sees_and_reads_no_other",),
     ),
     TestMutant(
         "trail-forgets",
         "events are dropped when the trail cannot be written",
         edited(
             (
-                "buckram.cli.audit_trail.writing:AuditWriter.write",
+                "buckram.cli.security.audit_writer:AuditWriter.write",
                 "await self._publish(events)",
                 "self._events.written(events); await self._publish(events)",
             )
@@ -97,24 +97,30 @@ MUTANTS = (
         "a ledger whose id was read before it existed counts for nobody",
         edited(
             (
-                "buckram.bookie.service.access:EntryAccess.right",
+                "buckram.bookie.service.security.entry_access:EntryAccess.right",
                 "if owner is ABSENT and not looked and needed & APPEND:",
                 "if False:",
             )
         ),
-        ("tests/bookie/service/test_owners.py::test_who_read_an_id_before_it_had_a_ledger_does_not_make_it_nobodys",),
+        (
+            "tests/bookie/service/security/test_ledger_owners.py::test_who_read_an_id_before_it_had_a_ledger_does_not_make_it_nobodys",
+        ),
     ),
     TestMutant(
         "trail-stays-gone",
         "the audit trail is prepared once, whatever becomes of its stream",
-        edited(("buckram.cli.audit_trail.writing:AuditWriter.run", "self._prepared = False", "pass")),
+        edited(("buckram.cli.security.audit_writer:AuditWriter.run", "self._prepared = False", "pass")),
         (_TRAIL + "test_a_trail_that_is_gone_is_made_anew",),
     ),
     TestMutant(
         "refusals-without-limit",
         "every refusal is an event, so that whoever is refused often fills what a bookie keeps for them",
         edited(
-            ("buckram.bookie.audit_log:AuditLog.refuse", "if self._refusals.noted(", "if True or self._refusals.noted(")
+            (
+                "buckram.bookie.accounting.audit_queue:AuditLog.refuse",
+                "if self._refusals.noted(",
+                "if True or self._refusals.noted(",
+            )
         ),
         (_LOG + "test_sixty_thousand_refusals_displace_no_deed_and_are_all_counted",),
     ),
@@ -122,7 +128,11 @@ MUTANTS = (
         "refusals-with-deeds",
         "refusals take the room of deeds",
         edited(
-            ("buckram.bookie.audit_log:AuditLog.add", "self._count[_DEED] >= self._most", "len(self) >= self._most")
+            (
+                "buckram.bookie.accounting.audit_queue:AuditLog.add",
+                "self._count[_DEED] >= self._most",
+                "len(self) >= self._most",
+            )
         ),
         (_LOG + "test_refusals_of_many_principals_fill_their_own_room_only_and_are_all_counted",),
     ),
@@ -135,7 +145,7 @@ MUTANTS = (
     TestMutant(
         "deeds-uncounted",
         "deeds that are dropped are not counted",
-        edited(("buckram.bookie.audit_log:AuditLog.add", "self._lost += 1", "pass")),
+        edited(("buckram.bookie.accounting.audit_queue:AuditLog.add", "self._lost += 1", "pass")),
         (_LOG + "test_deeds_beyond_their_room_are_counted_and_the_number_is_an_event",),
     ),
     TestMutant(
@@ -143,7 +153,7 @@ MUTANTS = (
         "what the gate refuses is not noted",
         edited(
             (
-                "buckram.bookie.service.key_session:KeySession.carry_out",
+                "buckram.bookie.service.metadata.key_session:KeySession.carry_out",
                 "if (noting := self._shared.noting) is not None:",
                 "if (noting := None) is not None:",
             )
@@ -157,8 +167,8 @@ MUTANTS = (
     TestMutant(
         "trail-obeys",
         "a key with line breaks or escape codes is shown as it is",
-        edited(("buckram.core.tenants.audit:_shown", "if char.isprintable() else", "if True else")),
-        ("tests/cli/test_audit.py::test_nothing_that_a_key_is_called_forges_a_line_or_reaches_a_terminal",),
+        edited(("buckram.core.tenants.audit_trail:_shown", "if char.isprintable() else", "if True else")),
+        ("tests/cli/security/test_audit.py::test_nothing_that_a_key_is_called_forges_a_line_or_reaches_a_terminal",),
     ),
     TestMutant(
         "page-obeys",
@@ -169,14 +179,14 @@ MUTANTS = (
     TestMutant(
         "event-of-any-size",
         "an event is as large as the key that it names",
-        edited(("buckram.core.tenants.audit:bounded", "if len(text) <= MOST_TEXT and", "if True or")),
+        edited(("buckram.core.tenants.audit_trail:bounded", "if len(text) <= MOST_TEXT and", "if True or")),
         ("tests/core/tenants/test_audit_chain.py::test_an_event_is_bounded_and_ascii_and_comes_back",),
     ),
     TestMutant(
         "chain-without-digests",
         "a changed event is taken for whole",
         edited(("buckram.core.tenants.audit_chain:ChainCheck.see", "event.before != chain.digest", "False")),
-        ("tests/cli/test_audit.py::test_the_trail_is_verified",),
+        ("tests/cli/security/test_audit.py::test_the_trail_is_verified",),
     ),
     TestMutant(
         "chain-with-holes",
@@ -187,14 +197,16 @@ MUTANTS = (
     TestMutant(
         "note-twice",
         "a note of another process gets a place in the chain each time that it is read",
-        edited(("buckram.bookie.audit_log:AuditLog.take", "key in self._taken or", "")),
+        edited(("buckram.bookie.accounting.audit_queue:AuditLog.take", "key in self._taken or", "")),
         (_TRAIL + "test_a_batch_whose_answer_was_lost_is_written_again_as_it_was",),
     ),
     TestMutant(
         "sink-forgets",
         "events that a sink does not take are not tried again",
-        edited(("buckram.cli.audit_trail.sinks:SinkQueue.write", "self._waiting.extendleft(reversed(lines))", "pass")),
-        ("tests/cli/audit_trail/test_sinks.py::test_a_sink_that_fails_is_told_once_and_loses_nothing",),
+        edited(
+            ("buckram.cli.security.audit_sinks:SinkQueue.write", "self._waiting.extendleft(reversed(lines))", "pass")
+        ),
+        ("tests/cli/security/test_audit_sinks.py::test_a_sink_that_fails_is_told_once_and_loses_nothing",),
     ),
     TestMutant(
         "denial-by-name-only",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_BOOKIE = "tests/bookie/service/test_unknown.py::"
+_BOOKIE = "tests/bookie/service/security/test_unauthenticated_connections.py::"
 _HEADS = "tests/serve/http/test_heads.py::"
 _SHARES = "tests/serve/gateway/test_shares.py::"
 
@@ -14,7 +14,7 @@ MUTANTS = (
         "idle connections keep their places when others come",
         edited(
             (
-                "buckram.bookie.service.unknown:UnauthenticatedConnections.make_room",
+                "buckram.bookie.service.security.unauthenticated_connections:UnauthenticatedConnections.make_room",
                 "and not session.heard",
                 "and False",
             )
@@ -34,7 +34,7 @@ MUTANTS = (
         "a peer that says nothing has the time of a login",
         edited(
             (
-                "buckram.bookie.service.unknown:UnauthenticatedConnections._first_look",
+                "buckram.bookie.service.security.unauthenticated_connections:UnauthenticatedConnections._first_look",
                 "if not session.heard:",
                 "if False:",
             )
@@ -46,7 +46,7 @@ MUTANTS = (
         "a peer that owes TLS has the time of a login to begin",
         edited(
             (
-                "buckram.bookie.service.unknown:UnauthenticatedConnections._first_look",
+                "buckram.bookie.service.security.unauthenticated_connections:UnauthenticatedConnections._first_look",
                 "elif session.owes_tls:",
                 "elif False:",
             )
@@ -57,7 +57,11 @@ MUTANTS = (
         "address-without-share",
         "two addresses whose peers never log in keep all others out",
         edited(
-            ("buckram.bookie.service.unknown:UnauthenticatedConnections.admit", "not self._make_fair(address)", "True")
+            (
+                "buckram.bookie.service.security.unauthenticated_connections:UnauthenticatedConnections.admit",
+                "not self._make_fair(address)",
+                "True",
+            )
         ),
         (_BOOKIE + "test_addresses_that_fill_the_table_leave_a_share_to_others",),
     ),
@@ -96,7 +100,9 @@ MUTANTS = (
     TestMutant(
         "handshakes-uncounted",
         "connections in their handshake of TLS are not among those that make room",
-        edited(("buckram.serve.http.accepting:TlsAcceptor._accept", "self._heads.hold(handshake, 0)", "pass")),
+        edited(
+            ("buckram.serve.http.pending_connections:TlsAcceptor._accept", "self._heads.hold(handshake, 0)", "pass")
+        ),
         (_HEADS + "test_connections_without_a_handshake_keep_nobody_out",),
     ),
     TestMutant(
@@ -123,7 +129,7 @@ MUTANTS = (
                 "pass",
             )
         ),
-        ("tests/serve/hrana/test_sockets.py::test_the_first_message_is_no_larger_than_a_login",),
+        ("tests/serve/hrana/test_websockets.py::test_the_first_message_is_no_larger_than_a_login",),
     ),
     TestMutant(
         "sessions-of-all",
@@ -154,7 +160,7 @@ MUTANTS = (
         "requests of one principal push out the answers that are kept for others",
         edited(
             (
-                "buckram.serve.gateway.repeats:Repeats._done",
+                "buckram.serve.gateway.shared.idempotency:Repeats._done",
                 "self._forget(self._owned.oldest_of_most())",
                 "self._forget(next(iter(self._kept)))",
             )
@@ -164,13 +170,13 @@ MUTANTS = (
     TestMutant(
         "shares-of-nobody",
         "one principal takes all tails, streams, jobs, transfers and memory",
-        edited(("buckram.core.security.fair_share:FairShare.has_room", "return not holder or", "return True or")),
+        edited(("buckram.core.tenants.fair_share:FairShare.has_room", "return not holder or", "return True or")),
         (
             _SHARES + "test_one_principal_leaves_tails_to_others",
             _SHARES + "test_one_principal_leaves_memory_to_others",
             _SHARES + "test_one_principal_leaves_files_to_others",
             _SHARES + "test_one_owner_leaves_a_job_to_others_and_forgets_his_own",
-            "tests/serve/hrana/test_sockets.py::test_one_principal_leaves_streams_to_others",
+            "tests/serve/hrana/test_websockets.py::test_one_principal_leaves_streams_to_others",
         ),
     ),
     TestMutant(
@@ -178,26 +184,26 @@ MUTANTS = (
         "ledgers that one principal creates close the writers of others' ledgers",
         edited(
             (
-                "buckram.runtime.net.shelf:HandleCache._close_surplus",
+                "buckram.runtime.process.handle_cache:HandleCache._close_surplus",
                 "max(idle, key=lambda holder: open_now[holder])",
                 "next(iter(idle))",
             )
         ),
         (
-            "tests/state/db/test_shelf.py::test_whoever_has_most_open_makes_room",
+            "tests/state/db/test_handle_cache.py::test_whoever_has_most_open_makes_room",
             _SHARES + "test_a_ledger_s_writer_is_not_closed_for_another_principal_s",
         ),
     ),
     TestMutant(
         "probe-kept-out",
         "idle connections keep a bookie's probes out",
-        edited(("buckram.runtime.net.http:_Server._exchange", " and not self._make_room(writer)", "")),
-        ("tests/runtime/net/test_http.py::test_idle_connections_keep_no_probe_out",),
+        edited(("buckram.runtime.net.http_server:_Server._exchange", " and not self._make_room(writer)", "")),
+        ("tests/runtime/net/test_http_server.py::test_idle_connections_keep_no_probe_out",),
     ),
     TestMutant(
         "metrics-for-all",
         "a bookie with tokens shows its metrics to anybody",
-        edited(("buckram.bookie.status_pages:StatusPages.__call__", "if self._tokens and", "if False and")),
-        ("tests/bookie/test_status_pages.py::test_metrics_need_a_token_where_clients_do_and_health_needs_none",),
+        edited(("buckram.bookie.pages.status_pages:StatusPages.__call__", "if self._tokens and", "if False and")),
+        ("tests/bookie/pages/test_status_pages.py::test_metrics_need_a_token_where_clients_do_and_health_needs_none",),
     ),
 )

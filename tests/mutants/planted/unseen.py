@@ -12,7 +12,7 @@ _OBJECTS = _GATEWAY + "test_directories_and_uploads_of_others_are_in_no_list_and
 _STATUS = _GATEWAY + "test_a_status_of_what_one_may_see_names_nothing_else"
 _CLUSTER = _GATEWAY + "test_the_whole_cluster_is_for_who_may_see_it"
 _DENIALS = "tests/bookie/service/test_denials.py::"
-_HRANA = "tests/serve/hrana/test_access.py::"
+_HRANA = "tests/serve/hrana/test_database_access.py::"
 _FILES = "tests/serve/webhdfs/test_access.py::"
 _PAGES = "buckram.serve.gateway."
 
@@ -116,13 +116,15 @@ MUTANTS = (
     TestMutant(
         "unseen-status",
         "the status tells everybody of every stream",
-        edited(("buckram.serve.views.status:status_seen", "one.state.name not in OWNED or", "True or")),
+        edited(("buckram.serve.json_views.status:status_seen", "one.state.name not in OWNED or", "True or")),
         (_STATUS,),
     ),
     TestMutant(
         "unseen-status-where",
         "the status tells everybody which bookie it is",
-        edited(("buckram.serve.views.status:status_seen", "if one.state.name in OWNED else _of_the_cluster(one)", "")),
+        edited(
+            ("buckram.serve.json_views.status:status_seen", "if one.state.name in OWNED else _of_the_cluster(one)", "")
+        ),
         (_STATUS,),
     ),
     TestMutant(
@@ -198,7 +200,7 @@ MUTANTS = (
     TestMutant(
         "unseen-sockets",
         "a WebSocket says which databases are served before it is known who asks",
-        edited(("buckram.serve.hrana.sockets:Sockets.serve", "if self._asking.access.vouch is None:", "if True:")),
+        edited(("buckram.serve.hrana.websockets:Sockets.serve", "if self._asking.access.vouch is None:", "if True:")),
         (_HRANA + "test_a_websocket_says_of_a_database_only_to_who_may_see_it",),
     ),
     TestMutant(
@@ -206,7 +208,7 @@ MUTANTS = (
         "a denial of a bookie names whose a ledger is",
         edited(
             (
-                "buckram.core.security.namespaces:NamespaceRules._needs_of_owner",
+                "buckram.core.security.namespace_rules:NamespaceRules._needs_of_owner",
                 "if allowed else UNSEEN",
                 "",
             )
@@ -216,14 +218,18 @@ MUTANTS = (
     TestMutant(
         "unseen-place",
         "a denial of a bookie has the place in the store",
-        edited(("buckram.bookie.service.judge:KeyJudge.refused", "self._called(key)", "key")),
+        edited(("buckram.bookie.service.metadata.key_checks:KeyJudge.refused", "self._called(key)", "key")),
         (_DENIALS + "test_a_denial_names_namespace_and_permission",),
     ),
     TestMutant(
         "unseen-namespaces",
         "bookies list the namespaces of all to everybody",
         edited(
-            ("buckram.bookie.service.key_session:KeySession._lists_names", "key in self._judge.places.listed", "False")
+            (
+                "buckram.bookie.service.metadata.key_session:KeySession._lists_names",
+                "key in self._judge.places.listed",
+                "False",
+            )
         ),
         (_DENIALS + "test_names_of_namespaces_are_shown_to_those_only_who_may_use_something_in_them",),
     ),

@@ -12,37 +12,37 @@ MUTANTS = (
         "a refused write ends the doubt",
         edited(
             (
-                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "buckram.client.shared.ledger_metadata:MetadataCell.update",
                 "except VersionConflict:\n            stale,",
                 ("except VersionConflict:\n            self._doubt = None\n            stale,"),
             )
         ),
-        ("tests/client/shared/test_metadata_cell.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
+        ("tests/client/shared/test_ledger_metadata.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
     ),
     TestMutant(
         "cell-no-sync",
         "after a conflict the metadata is read from a server that may lag",
-        edited(("buckram.client.shared.metadata_cell:MetadataCell.update", "await self._store.sync()", "pass")),
-        ("tests/client/shared/test_metadata_cell.py::test_after_a_conflict_the_record_is_read_after_a_sync",),
+        edited(("buckram.client.shared.ledger_metadata:MetadataCell.update", "await self._store.sync()", "pass")),
+        ("tests/client/shared/test_ledger_metadata.py::test_after_a_conflict_the_record_is_read_after_a_sync",),
     ),
     TestMutant(
         "cell-no-pause",
         "repeated conflicts are retried without a pause",
         edited(
             (
-                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "buckram.client.shared.ledger_metadata:MetadataCell.update",
                 "if conflicts > 1:\n                    await",
                 "if False:\n                    await",
             )
         ),
-        ("tests/client/shared/test_metadata_cell.py::test_conflicts_that_repeat_are_paused_and_end",),
+        ("tests/client/shared/test_ledger_metadata.py::test_conflicts_that_repeat_are_paused_and_end",),
     ),
     TestMutant(
         "cell-impatient",
         "repeated conflicts behind a follower are retried without a pause",
         edited(
             (
-                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "buckram.client.shared.ledger_metadata:MetadataCell.update",
                 "if conflicts > 1:\n                    await",
                 "if False:\n                    await",
             )
@@ -54,12 +54,12 @@ MUTANTS = (
         "doubt begins when the write has failed",
         edited(
             (
-                "buckram.client.shared.metadata_cell:MetadataCell._write",
+                "buckram.client.shared.ledger_metadata:MetadataCell._write",
                 "self._doubt = version\n",
                 "",
             )
         ),
-        ("tests/client/shared/test_metadata_cell.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
+        ("tests/client/shared/test_ledger_metadata.py::test_doubt_ends_with_a_newer_record_not_with_a_refused_write",),
     ),
     TestMutant(
         "change-awaited",
@@ -78,7 +78,7 @@ MUTANTS = (
         "an absent bookie that was seen long ago is preferred to one seen recently",
         edited(
             (
-                "buckram.client.shared.bookies:BookieWatcher._away",
+                "buckram.client.cluster.bookies:BookieWatcher._away",
                 "1 if b in self._known else 2",
                 "2 if b in self._known else 1",
             )
@@ -169,7 +169,7 @@ MUTANTS = (
         "an ensemble change in doubt is taken for done",
         edited(
             (
-                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "buckram.client.shared.ledger_metadata:MetadataCell.update",
                 "            stale = True\n            if loop.time() + delays.next_s >= deadline:",
                 (
                     "            if wanted is not None:\n"
@@ -179,7 +179,7 @@ MUTANTS = (
                 ),
             ),
             (
-                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "buckram.client.shared.ledger_metadata:MetadataCell.update",
                 "delays, stale, conflicts = Delays(STORE_CONFLICT), False, 0",
                 "delays, stale, conflicts, wanted = Delays(STORE_CONFLICT), False, 0, None",
             ),
@@ -189,7 +189,7 @@ MUTANTS = (
     TestMutant(
         "absent-never-filled",
         "an absent bookie does not get the entries that it missed",
-        edited(("buckram.client.shared.lagging:LaggingMembers.returned", "if bookie in self.left", "if None")),
+        edited(("buckram.client.shared.lagging_replicas:LaggingMembers.returned", "if bookie in self.left", "if None")),
         (
             "tests/client/write/test_create_with_absent.py::test_the_writer_fills_in_what_a_member_missed_when_it_is_back",
         ),
@@ -198,7 +198,11 @@ MUTANTS = (
         "debts-forgotten",
         "a ledger that was closed without a bookie does not get its copies",
         edited(
-            ("buckram.client.shared.lagging:LaggingLedgers.add", "if not members or self._scope.closed:", "if True:")
+            (
+                "buckram.client.shared.lagging_replicas:LaggingLedgers.add",
+                "if not members or self._scope.closed:",
+                "if True:",
+            )
         ),
         ("tests/client/write/test_create_with_absent.py::test_closed_ledgers_are_copied_to_a_member_that_comes_back",),
     ),
@@ -222,7 +226,7 @@ MUTANTS = (
         "a close waits without bound for copies that it has cancelled",
         edited(
             (
-                "buckram.client.shared.lagging:LaggingMembers.settle",
+                "buckram.client.shared.lagging_replicas:LaggingMembers.settle",
                 "await asyncio.wait(late, timeout=ENDING_S)",
                 "await asyncio.wait(late)",
             )
@@ -238,7 +242,7 @@ MUTANTS = (
                 "await notes.note(behind, max(HURRY_S, until - loop.time()))",
                 "pass",
             ),
-            ("buckram.client.shared.lagging:LaggingMembers._note_left", "await self._note([bookie])", "pass"),
+            ("buckram.client.shared.lagging_replicas:LaggingMembers._note_left", "await self._note([bookie])", "pass"),
         ),
         ("tests/client/shared/test_copies.py::test_a_close_that_has_waited_long_enough_notes_who_lacks_entries",),
     ),

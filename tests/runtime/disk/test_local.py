@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.support.store_kit import NullStats, add, durable, read, stored
 
-from buckram.bookie.storage.open_files import OpenFiles
+from buckram.bookie.storage.segments.file_cache import OpenFiles
 from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig
 from buckram.errors import ConfigError
@@ -164,7 +164,7 @@ async def test_reads_give_all_wherever_they_come_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page_cache: bool
 ) -> None:
     if not page_cache:
-        monkeypatch.setattr("buckram.runtime.disk.local_reads._NOWAIT", 0)
+        monkeypatch.setattr("buckram.runtime.disk.local_files._NOWAIT", 0)
     pages = [bytes([number]) * 4096 for number in range(100)]
     for mode in ("adaptive", "inline", "thread"):
         disk = LocalDisk(tmp_path / mode, mode)
@@ -179,14 +179,14 @@ async def test_reads_give_all_wherever_they_come_from(
 async def test_small_reads_run_on_the_loop_for_a_bounded_time_on_a_fast_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buckram.runtime.disk.local_reads._NOWAIT", 0)
+    monkeypatch.setattr("buckram.runtime.disk.local_files._NOWAIT", 0)
     now, takes = [0.0], [0.0001]
 
     def tick() -> float:
         now[0] += takes[0]
         return now[0]
 
-    monkeypatch.setattr("buckram.runtime.disk.local_reads.time.perf_counter", tick)
+    monkeypatch.setattr("buckram.runtime.disk.local_files.time.perf_counter", tick)
     disk, file = await zeros(tmp_path, 4096)
 
     async def turns(count: int) -> int:
@@ -220,7 +220,7 @@ async def test_small_reads_run_on_the_loop_for_a_bounded_time_on_a_fast_device(
 async def test_the_device_is_told_of_every_small_read_before_it_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buckram.runtime.disk.local_reads._NOWAIT", 0)
+    monkeypatch.setattr("buckram.runtime.disk.local_files._NOWAIT", 0)
     told, read, tell = list[int](), os.pread, os.posix_fadvise
     early: list[bool] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, *rest: told.append(at) or tell(fd, at, *rest))
@@ -258,7 +258,7 @@ async def test_a_file_that_is_forgotten_is_closed_after_those_who_hold_it(tmp_pa
 def test_small_reads_of_a_loop_that_ended_do_not_hold_up_those_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buckram.runtime.disk.local_reads._NOWAIT", 0)
+    monkeypatch.setattr("buckram.runtime.disk.local_files._NOWAIT", 0)
     disk = LocalDisk(tmp_path)
     file = disk.open("a", create=True)
 

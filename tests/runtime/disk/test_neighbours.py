@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from buckram.runtime.disk import neighbours, page_cache
+from buckram.runtime.disk import inline_reads as page_cache
+from buckram.runtime.disk import neighbours
+from buckram.runtime.disk.inline_reads import read_cached, resident
 from buckram.runtime.disk.neighbours import NeighbourDirectory, Neighbours, identity_of
-from buckram.runtime.disk.page_cache import read_cached, resident
 from buckram.runtime.disk.speed import FAST_S, SLOW_S, Speed
 from buckram.seams import FileData, FileRange
 

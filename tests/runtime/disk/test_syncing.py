@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import buckram
-from buckram.metadata.sqlite_file import connect, prepare
+from buckram.metadata.sqlite.database_file import connect, prepare
 from buckram.runtime.disk import syncing
 from buckram.runtime.disk.local import LocalDisk
 from buckram.runtime.disk.syncing import sync_data, sync_directory, sync_file

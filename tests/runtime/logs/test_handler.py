@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from buckram.runtime.logs.handler import LineHandler
-from buckram.runtime.logs.request import about_request
+from buckram.runtime.logs.request_id import about_request
 
 
 class Bench:

@@ -10,7 +10,7 @@ from tests.support.pool_kit import Make
 
 from buckram.config import NetConfig
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.seams import Runtime
 
 

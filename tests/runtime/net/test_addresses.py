@@ -23,7 +23,7 @@ from buckram.addresses import (
 )
 from buckram.bookie.process import Bookie
 from buckram.cli.app import run
-from buckram.cli.serving import ServerAddress
+from buckram.cli.shared.serving import ServerAddress
 from buckram.config import BookieConfig, TlsConfig, load
 from buckram.errors import ConfigError
 from buckram.metadata.uri import parse
@@ -169,7 +169,7 @@ def test_nobody_takes_addresses_apart_or_puts_them_together_by_hand() -> None:
     own = {
         "addresses.py",
         "types.py",
-        "cli/profiling.py",
+        "cli/bench/profiling.py",
         "simulator/engine/network.py",
         "runtime/net/local_sockets.py",
     }

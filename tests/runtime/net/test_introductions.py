@@ -18,7 +18,7 @@ from buckram.core.wire.messages import Force, GetBookieInfo, Read
 from buckram.errors import BookieUnavailable, BuckramError, Code, MetadataError, WrongBookie
 from buckram.runtime.net.introductions import Introductions
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.types import BookieAddress, BookieId
 
 MINE = Identity("c", "b1", "i")

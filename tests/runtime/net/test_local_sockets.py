@@ -15,8 +15,8 @@ from typing import cast
 import pytest
 
 from buckram.runtime.net import local_sockets
-from buckram.runtime.net.loop import loop_factory
 from buckram.runtime.net.tcp import TcpListener, TcpNetwork
+from buckram.runtime.process.process_setup import loop_factory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract Unix sockets are Linux's")
 HOST = "127.0.0.1"

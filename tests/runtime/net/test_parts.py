@@ -14,12 +14,12 @@ from buckram.config import NetConfig
 from buckram.core.wire.messages import Force, Read
 from buckram.errors import BookieTooBusy, BookieUnavailable, InvalidArgument
 from buckram.runtime.net import connection as connection_module
-from buckram.runtime.net.clock import SystemClock
 from buckram.runtime.net.connection import Connection
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.stats import MemoryStats, NullStats, PrometheusStats
-from buckram.runtime.net.tasks import TaskScope
 from buckram.runtime.net.tcp import TcpNetwork
+from buckram.runtime.process.clock import SystemClock
+from buckram.runtime.process.stats import MemoryStats, NullStats, PrometheusStats
+from buckram.runtime.process.tasks import TaskScope
+from buckram.runtime.production import production_runtime
 from buckram.types import BookieAddress
 
 

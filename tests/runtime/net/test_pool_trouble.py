@@ -26,7 +26,7 @@ from buckram.errors import (
     RequestTimeout,
 )
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.seams import Listener
 from buckram.types import BookieAddress, Slot
 

@@ -11,7 +11,7 @@ from tests.support.pool_kit import QUICK
 from buckram.config import NetConfig
 from buckram.core.wire.messages import Read
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 
 
 async def test_what_waited_for_a_connection_leaves_in_its_order(peer: Peer) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.resources import Resource
 
-from buckram.runtime.net.stats import PrometheusStats
+from buckram.runtime.process.stats import PrometheusStats
 from buckram.runtime.telemetry.metrics import metrics_of
 
 

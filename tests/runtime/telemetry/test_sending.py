@@ -13,7 +13,7 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.support.polling import wait_until
 
-from buckram.runtime.net.stats import MemoryCounter
+from buckram.runtime.process.stats import MemoryCounter
 from buckram.runtime.telemetry.otlp import CLIENT, resource_of
 from buckram.runtime.telemetry.posting import NotPosted
 from buckram.runtime.telemetry.sending import MOST_WAITING, SpanSender

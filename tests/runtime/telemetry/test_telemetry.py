@@ -22,7 +22,7 @@ from buckram.cluster import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig, TelemetryConfig
 from buckram.errors import ConfigError
 from buckram.metadata.uri import init_cluster, open_store
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.runtime.telemetry.telemetry import Telemetry
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.conftest import Up, buckram
 from tests.support.http_kit import ask
 
-from buckram.cli.secure_directory import FOLDER, SecureDirectory
+from buckram.cli.up.security_files import FOLDER, SecureDirectory
 from buckram.launch.zookeeper_server.server import free_port
 
 INFO = "/api/v1/bookie/info"

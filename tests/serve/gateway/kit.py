@@ -13,8 +13,8 @@ from tests.serve.http.kit import Answer, Raw
 
 from buckram.cluster import Client
 from buckram.serve.gateway.openapi import PROBLEM
-from buckram.serve.gateway.schema import fault
 from buckram.serve.gateway.server import Gateway
+from buckram.serve.gateway.shared.schema import fault
 from buckram.serve.http.server import bind
 
 

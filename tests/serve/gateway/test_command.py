@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.conftest import Up, environment
 
 from buckram.cli.app import run as in_process
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.testing import ThreadedCluster
 
 

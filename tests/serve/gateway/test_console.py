@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from tests.health.telling import telling
 from tests.serve.gateway.kit import serving
-from tests.serve.gateway.test_access import guarded
+from tests.serve.gateway.shared.test_authentication import guarded
 from tests.support.polling import eventually, until
 
 from buckram.cluster import Client
-from buckram.core.healing.attendance import Attendance, Unsettled, sessions_of
-from buckram.healing.board import HealingStatusStore
+from buckram.core.healing.absences import Attendance, Unsettled, sessions_of
 from buckram.healing.overview import COPIES
-from buckram.metadata.election import Election
+from buckram.healing.status_store import HealingStatusStore
+from buckram.metadata.records.auditor_election import Election
 from buckram.serve.gateway.server import Gateway
 from buckram.testing import Cluster
 

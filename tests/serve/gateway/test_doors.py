@@ -8,12 +8,12 @@ from itertools import combinations
 
 import pytest
 from tests.serve.gateway.kit import Api, serving
-from tests.serve.gateway.test_access import Guarded, guarded
+from tests.serve.gateway.shared.test_authentication import Guarded, guarded
 from tests.serve.webhdfs.kit import Remote, Web
 
 from buckram.cluster import Client
 from buckram.core.security.acl import PERMISSIONS
-from buckram.core.security.effects import NEEDS, Effect, lacking
+from buckram.core.security.required_permissions import NEEDS, Effect, lacking
 
 L, R, A, W, X = Effect.LIST, Effect.READ, Effect.ADD, Effect.REPLACE, Effect.REMOVE
 T, S, F, M, N = Effect.TRIM, Effect.SET, Effect.FOLLOW, Effect.MAKE, Effect.ADMINISTER
@@ -35,7 +35,7 @@ BY_PATH: dict[str, Effect] = {
     "setNamespace": N,
 }
 """The least effect of each operation whose path says what it is about. Statements of SQL that change something need
-`append` as well, which they are asked for by what they do (`tests/serve/hrana/test_access.py`)."""
+`append` as well, which they are asked for by what they do (`tests/serve/hrana/test_database_access.py`)."""
 BY_HANDLER = {
     "copyObject",
     "renameObject",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.serve.gateway.kit import Api, serving
-from tests.serve.gateway.test_access import guarded
+from tests.serve.gateway.shared.test_authentication import guarded
 from tests.serve.hrana import kit
 from tests.serve.hrana.kit import AUTOCOMMIT, CLOSE, Hrana, execute
 from tests.serve.hrana.socket_kit import Socket
@@ -20,9 +20,9 @@ from tests.serve.http.kit import Raw
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.serve.gateway.limits import GatewayLimits
 from buckram.serve.gateway.server import Gateway
-from buckram.serve.hrana.access import TokenAccess
+from buckram.serve.gateway.shared.limits import GatewayLimits
+from buckram.serve.hrana.database_access import TokenAccess
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.state.db.settings import DatabaseLimits
@@ -214,7 +214,8 @@ async def test_other_machines_read_from_a_gateway_without_tokens(
         local = await stream(follower.url)
         assert await code(local, "INSERT INTO t VALUES (1)", {}) == 200
         monkeypatch.setattr(
-            "buckram.serve.gateway.access.is_local", lambda request: "buckram-forwarded" in request.headers
+            "buckram.serve.gateway.shared.authentication.is_local",
+            lambda request: "buckram-forwarded" in request.headers,
         )
         hrana = await stream(follower.url)
         assert await hrana.rows("SELECT x FROM t") == [["1"]]
@@ -410,7 +411,7 @@ async def test_bodies_and_answers_count_with_those_of_all_others(client: Client)
 
 @pytest.mark.parametrize("path", [MAIN, "/v2/namespaces/shop/databases/main"])
 async def test_a_backup_ends_with_its_grant(client: Client, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.serve.http.pieces.LOOK_S", 0.0)
+    monkeypatch.setattr("buckram.serve.http.streamed_answers.LOOK_S", 0.0)
     async with guarded(client) as place:
         root, alice = await place.bearer("root", "admin"), await place.bearer("alice")
         hrana = await stream(place.gateway.url)
@@ -427,7 +428,7 @@ async def test_a_backup_ends_with_its_grant(client: Client, path: str, monkeypat
 
 
 async def test_a_load_ends_with_its_grant(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.serve.http.pieces.LOOK_S", 0.0)
+    monkeypatch.setattr("buckram.serve.http.streamed_answers.LOOK_S", 0.0)
     pages = (MAIN, "load", "append"), ("/v2/namespaces/shop/databases/new", "backup", "create")
     async with guarded(client) as place:
         alice = await place.bearer("alice")
@@ -444,7 +445,7 @@ async def test_a_load_ends_with_its_grant(client: Client, monkeypatch: pytest.Mo
 
 
 async def test_a_cursor_ends_with_its_grant(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.serve.http.pieces.LOOK_S", 0.0)
+    monkeypatch.setattr("buckram.serve.http.streamed_answers.LOOK_S", 0.0)
     async with guarded(client) as place:
         await place.grant("token:alice", "shop/main", "read")
         hrana, alice = await stream(place.gateway.url), await place.bearer("alice")

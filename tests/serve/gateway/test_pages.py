@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from tests.serve.gateway.kit import Api, serving
-from tests.serve.gateway.test_access import guarded
+from tests.serve.gateway.shared.test_authentication import guarded
 from tests.support.polling import eventually
 
-from buckram.bookie.audit_log import AuditLog
-from buckram.cli.audit_trail.writing import AuditWriter
+from buckram.bookie.accounting.audit_queue import AuditLog
+from buckram.cli.security.audit_writer import AuditWriter
 from buckram.cluster import Client
-from buckram.runtime.net.runtime import production_runtime
-from buckram.runtime.net.stats import NullStats
-from buckram.serve.gateway.limits import GatewayLimits
+from buckram.runtime.process.stats import NullStats
+from buckram.runtime.production import production_runtime
+from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.testing import Cluster
 
 STREAMS, STREAM = "/v2/namespaces/shop/streams", "/v2/namespaces/shop/streams/orders"

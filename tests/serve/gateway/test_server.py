@@ -13,10 +13,10 @@ from tests.support.polling import until
 from tests.support.secure_kit import Files
 
 from buckram.cluster import Client
-from buckram.runtime.net.tls_files import TlsFiles
-from buckram.serve.gateway.limits import GatewayLimits
+from buckram.runtime.net.security.certificate_files import TlsFiles
 from buckram.serve.gateway.openapi import document
 from buckram.serve.gateway.server import Gateway
+from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.serve.http.limits import HttpLimits
 
 RECORDS = "/v2/namespaces/shop/streams/orders/records?create=true"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.serve.gateway.kit import Api, Events, serving
-from tests.serve.gateway.test_access import Guarded, guarded
+from tests.serve.gateway.shared.test_authentication import Guarded, guarded
 from tests.serve.http.kit import Raw
 from tests.support.polling import until
 
@@ -14,11 +14,11 @@ from buckram.cluster import Client
 from buckram.serve.admin import jobs
 from buckram.serve.admin.jobs import Job, Jobs
 from buckram.serve.admin.routing import RequestError
-from buckram.serve.gateway.limits import GatewayLimits
+from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.serve.http.limits import LOGIN_BYTES
-from buckram.serve.http.spooled import Transfers
+from buckram.serve.http.spooled_files import Transfers
 from buckram.serve.webhdfs.problems import RemoteProblem
-from buckram.serve.webhdfs.transfers import TransferLimit as Files
+from buckram.serve.webhdfs.transfer_limit import TransferLimit as Files
 
 RECORDS = "/v2/namespaces/shop/streams/orders/records"
 TAIL = "/v2/namespaces/shop/streams/orders/tail"

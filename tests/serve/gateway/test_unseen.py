@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 from tests.security.test_denials import deny
 from tests.serve.gateway.kit import Api, serving
-from tests.serve.gateway.test_access import Guarded, guarded
+from tests.serve.gateway.shared.test_authentication import Guarded, guarded
 
-from buckram.client.shared.past import unguarded
+from buckram.client.cluster.store_history import unguarded
 from buckram.cluster import Client
 from buckram.core.health.facts import Facts, Noted
 from buckram.core.health.findings import findings
-from buckram.core.security.namespaces import LEDGER_NAMESPACE
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.head import Fork, Head, Offloaded, Segment
+from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import Fork, Head, Offloaded, Segment
 from buckram.errors import AccessRefused, NoSuchStream
 from buckram.health.gathering import Health
-from buckram.metadata.foreign_notes import ForeignNote, leave_foreign_note
-from buckram.serve.gateway.failures import problem_of
-from buckram.serve.gateway.operations import Operation
-from buckram.serve.gateway.stream_lists import segment_seen
-from buckram.serve.views.status import status_seen
+from buckram.metadata.records.foreign_references import ForeignNote, leave_foreign_note
+from buckram.serve.gateway.shared.error_answers import problem_of
+from buckram.serve.gateway.shared.operations import Operation
+from buckram.serve.gateway.streams.stream_lists import segment_seen
+from buckram.serve.json_views.status import status_seen
 
 SPACE = "/v2/namespaces/payroll"
 BODIES: Mapping[str, dict[str, Any]] = {
@@ -279,7 +279,7 @@ async def pages(api: Api, path: str, of: str, who: dict[str, str]) -> list[Any]:
 async def test_lists_have_what_may_be_seen_and_go_on_behind_nothing_else(
     payroll: Place, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buckram.serve.gateway.namespace_pages._PAGE", 1)
+    monkeypatch.setattr("buckram.serve.gateway.administration.namespace_pages._PAGE", 1)
     api, eve, root = payroll.api, payroll.eve, payroll.root
     for name in ("zz-hidden", "aa-hidden"):
         await client.namespaces.create(name)
@@ -303,9 +303,9 @@ async def test_lists_have_what_may_be_seen_and_go_on_behind_nothing_else(
 async def test_many_ledgers_of_others_are_gone_through_without_telling_their_ids(
     payroll: Place, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buckram.serve.gateway.ledger_pages._PAGE", 3)
-    monkeypatch.setattr("buckram.serve.gateway.ledger_pages._LOOKED_AT", 9)
-    monkeypatch.setattr("buckram.serve.gateway.ledger_pages._ROUND", 4)
+    monkeypatch.setattr("buckram.serve.gateway.streams.ledger_pages._PAGE", 3)
+    monkeypatch.setattr("buckram.serve.gateway.streams.ledger_pages._LOOKED_AT", 9)
+    monkeypatch.setattr("buckram.serve.gateway.streams.ledger_pages._ROUND", 4)
     own: list[int] = []
     for number in range(24):
         space = b"mine" if number % 5 else b"payroll"
@@ -435,7 +435,7 @@ async def test_the_whole_cluster_is_for_who_may_see_it(payroll: Place, client: C
 async def test_without_tokens_everybody_sees_the_cluster(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(client) as gateway:
         api = await Api.to(gateway.url)
-        monkeypatch.setattr("buckram.serve.gateway.access.is_local", lambda request: False)
+        monkeypatch.setattr("buckram.serve.gateway.shared.authentication.is_local", lambda request: False)
         for path in ("/v2/history", "/v2/bookies/bookie-0", "/v2/replication"):
             await api.value(f"GET {path}")
         assert "queue" in await api.value("GET /v2/status")

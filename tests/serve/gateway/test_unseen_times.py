@@ -13,7 +13,7 @@ from tests.serve.hrana.kit import serving
 from tests.serve.http.kit import Raw
 
 from buckram.cluster import Client
-from buckram.serve.hrana.access import TokenAccess
+from buckram.serve.hrana.database_access import TokenAccess
 
 TRIES, MOST = 1000, 0.05
 ROUNDS = 3

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.serve.hrana.kit import Hrana, execute
 from tests.serve.hrana.socket_kit import Socket
-from tests.serve.hrana.test_access import granted, guarded, token_of
+from tests.serve.hrana.test_database_access import granted, guarded, token_of
 from tests.serve.http.kit import Raw
 
 from buckram.cluster import Client
-from buckram.core.security.effects import Effect, lacking
+from buckram.core.security.required_permissions import Effect, lacking
 from buckram.serve.hrana import server as hrana_server
-from buckram.serve.hrana.access import TokenAccess
+from buckram.serve.hrana.database_access import TokenAccess
 from buckram.serve.hrana.protocol import messages, requests
 from buckram.serve.hrana.server import DatabaseServer
 

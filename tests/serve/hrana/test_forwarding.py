@@ -14,11 +14,11 @@ from tests.serve.hrana.socket_kit import Socket
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.metadata.layout import DATABASE_SERVERS
+from buckram.metadata.tree.layout import DATABASE_SERVERS
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.server import bind
-from buckram.serve.http.shown import ServerRegistry
+from buckram.serve.http.server_registry import ServerRegistry
 from buckram.testing import Cluster
 
 

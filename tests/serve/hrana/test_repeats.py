@@ -12,7 +12,7 @@ from tests.serve.hrana.kit import CLOSE, Hrana, execute, integer, serving, text,
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.serve.hrana.access import Everybody, Granted
+from buckram.serve.hrana.database_access import Everybody, Granted
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.application import Principal
 from buckram.state.db.settings import DatabaseLimits

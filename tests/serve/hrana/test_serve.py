@@ -14,7 +14,7 @@ from tests.serve.hrana.processes import ServeProcess
 from tests.support.polling import wait_until
 
 from buckram.cli.app import run as in_process
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.testing import ThreadedCluster
 
 

@@ -13,7 +13,7 @@ from tests.support.clock import pass_time
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.serve.hrana.access import Everybody, Granted
+from buckram.serve.hrana.database_access import Everybody, Granted
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.application import Principal

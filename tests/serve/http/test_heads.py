@@ -23,8 +23,8 @@ from tests.support.polling import eventually, until
 from uvicorn.server import ServerState
 
 from buckram.config import TlsConfig
-from buckram.runtime.net.authority import Authority
-from buckram.runtime.net.tls_files import TlsFiles
+from buckram.runtime.net.security.certificate_authority import Authority
+from buckram.runtime.net.security.certificate_files import TlsFiles
 from buckram.serve.http.application import application
 from buckram.serve.http.connection import limited
 from buckram.serve.http.limits import MIB, HttpLimits

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import pytest
 from starlette.requests import Request
-from tests.serve.gateway.test_access import guarded
+from tests.serve.gateway.shared.test_authentication import guarded
 from tests.serve.http.kit import Raw
 from tests.serve.webhdfs.kit import Remote, Web
 
@@ -177,7 +177,7 @@ def visitor(door: RequestAuthenticator, address: str = "10.0.0.9", host: str = "
 
 
 def test_without_tokens_others_may_only_read() -> None:
-    from buckram.serve.gateway.access import is_local
+    from buckram.serve.gateway.shared.authentication import is_local
 
     door = RequestAuthenticator(None, Origins(), is_local=is_local)
     assert "append" in visitor(door, "127.0.0.1")

@@ -9,7 +9,7 @@ from buckram.core.db.group import Group, PageChange, Receipt, encode_group
 from buckram.core.db.parts import cut
 from buckram.core.machine import records
 from buckram.core.machine.records import CommandRecord
-from buckram.core.streams.codecs import Codec
+from buckram.core.streams.records.codecs import Codec
 from simulator.__main__ import main
 from simulator.database.life import run_database_life
 from simulator.database.mutants import MUTANTS, kill, written_twice

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.core.ledgers.metadata import created, ensemble_changed
 from buckram.core.ledgers.metadata_codec import parse, serialise
 from buckram.errors import MetadataUnavailable

@@ -9,7 +9,7 @@ from tests.support.soak import some_of
 
 from buckram.core.machine import records
 from buckram.core.machine.records import CommandRecord
-from buckram.core.machine.values import encode_value
+from buckram.core.machine.value_encoding import encode_value
 from simulator.__main__ import main
 from simulator.engine.edits import stale
 from simulator.machine.life import run_machine_life

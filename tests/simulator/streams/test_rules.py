@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from buckram.core.streams.batch import Record
-from buckram.core.streams.head import Head, Segment, Summary, WriterInfo, encode_head
+from buckram.core.streams.metadata.head import Head, Segment, Summary, WriterInfo, encode_head
 from buckram.core.streams.policy import Policy
-from buckram.metadata.layout import Layout
+from buckram.core.streams.records.batch import Record
+from buckram.metadata.tree.layout import Layout
 from buckram.types import KeyValue
 from simulator.engine.checkers.facts import Facts as LedgerFacts
 from simulator.engine.checkers.report import Report

@@ -27,11 +27,11 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from buckram.errors import MetadataUnavailable
-from buckram.spark.clients import connection
-from buckram.spark.exactly_once import OnceStreamWriter
-from buckram.spark.sink import StreamSink, stream_writer
-from buckram.spark.source import BuckramDataSource
-from buckram.spark.transactions import Attempt
+from buckram.spark.data_source import BuckramDataSource
+from buckram.spark.shared.clients import connection
+from buckram.spark.sink.exactly_once import OnceStreamWriter
+from buckram.spark.sink.stream_sink import StreamSink, stream_writer
+from buckram.spark.sink.transactions import Attempt
 from buckram.streams.write.bulk import BulkLedger
 from buckram.types import KeyOp
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from buckram import connect, sync
-from buckram.core.streams.batch import Record
 from buckram.core.streams.names import stream_name
+from buckram.core.streams.records.batch import Record
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.ledgers import list_intents
 

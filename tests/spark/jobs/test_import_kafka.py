@@ -13,7 +13,7 @@ from tests.spark.jobs.kafka_driver import KafkaDriver
 from tests.support.kafka_kit import CONNECTOR, KafkaServer, kafka_jars
 
 from buckram import sync
-from buckram.core.streams.batch import Record
+from buckram.core.streams.records.batch import Record
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.spark.jobs.kafka_topic import ORIGIN, read_config
 from buckram.testing import ThreadedCluster

@@ -19,12 +19,12 @@ from buckram import sync
 from buckram.cli import job as cli
 from buckram.core.cluster.conviction import Accused
 from buckram.core.entries.entry import Digest, master_key
-from buckram.core.streams.batch import Record
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.records.batch import Record
 from buckram.core.wire.messages import Add
 from buckram.errors import InvalidArgument, NoSuchLedger, StreamError
 from buckram.jobs import compact, orphans, scrub
-from buckram.metadata.accused import read_accused
+from buckram.metadata.records.bookie_health import read_accused
 from buckram.metadata.uri import open_store
 from buckram.spark.jobs.scrub import ScrubSettings
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings

@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.e2e.conftest import Up, buckram
 
-from buckram.cli.secure_directory import FOLDER, SecureDirectory
+from buckram.cli.up.security_files import FOLDER, SecureDirectory
 from buckram.config import TlsConfig
 from buckram.jobs import compact, orphans, scrub
-from buckram.spark.access import ClusterUri
+from buckram.spark.shared.cluster_uri import ClusterUri
 
 pytestmark = pytest.mark.spark
 

@@ -19,14 +19,14 @@ import pytest
 from buckram.cluster import Client, connect
 from buckram.config import EncryptionConfig
 from buckram.core.db.backups import Backup, BackupFile, BackupRecord, encode_kept, file_name, files_of
-from buckram.core.streams.history import UNFINISHED
+from buckram.core.streams.external.history import UNFINISHED
 from buckram.errors import InvalidArgument
 from buckram.namespace import Namespace
 from buckram.state.db import backups
 from buckram.state.db.backups import Backups, read_kept
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
-from buckram.streams.shared.places import FileLocation
+from buckram.streams.shared.locations import FileLocation
 from buckram.testing import Cluster
 
 EVERY_S = 3600.0

@@ -24,9 +24,10 @@ from buckram.errors import (
     TransactionTooLarge,
 )
 from buckram.namespace import Namespace
-from buckram.state.db import committing, statements
+from buckram.state.db.commits import committing
 from buckram.state.db.database import Database
 from buckram.state.db.settings import DatabaseLimits
+from buckram.state.db.table_engine import statements
 
 _LIMIT = 256 * 1024
 _MANY = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 900)"

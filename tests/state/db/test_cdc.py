@@ -29,7 +29,7 @@ from buckram.core.db.changes import (
     separated,
 )
 from buckram.core.db.sql import SqlResult, Statement
-from buckram.core.streams.codecs import Codec
+from buckram.core.streams.records.codecs import Codec
 from buckram.db import connect
 from buckram.errors import (
     ChangesGone,
@@ -43,9 +43,9 @@ from buckram.errors import (
     UnknownCommand,
 )
 from buckram.namespace import Namespace
-from buckram.state.db.row_images import RowImages
 from buckram.state.db.settings import DatabaseLimits
-from buckram.state.db.statements import Executor
+from buckram.state.db.table_engine.row_images import RowImages
+from buckram.state.db.table_engine.statements import Executor
 from buckram.state.machine.settings import MachineSettings
 from buckram.testing import ThreadedCluster
 

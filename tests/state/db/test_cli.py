@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from buckram.cli.app import run as in_process
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.sync import connect
 from buckram.testing import ThreadedCluster
 

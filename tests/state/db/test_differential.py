@@ -16,8 +16,8 @@ from tests.support.soak import soak
 
 from buckram.cluster import Client
 from buckram.errors import SqlError
+from buckram.state.db.commits.transactions import OpenTransaction
 from buckram.state.db.database import Database
-from buckram.state.db.transactions import OpenTransaction
 from buckram.testing import cluster
 
 _TABLES = st.sampled_from(["a", "b", "c"])

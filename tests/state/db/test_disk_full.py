@@ -14,8 +14,8 @@ from tests.support.polling import until
 
 from buckram.errors import DatabaseFailed, ReplicaStopped, SqlError
 from buckram.namespace import Namespace
-from buckram.state.db import wal_files
 from buckram.state.db.database import Database
+from buckram.state.db.table_engine import wal_files
 
 _DISK_MB = 3
 _ROW = "INSERT INTO item (data) VALUES (randomblob(20000))"

@@ -14,8 +14,8 @@ from tests.support.polling import until
 
 from buckram.errors import BuckramError, CommitUnknown, DatabaseFailed, NotLeader, ReplicaStopped
 from buckram.namespace import Namespace
-from buckram.state.db import wal_files
 from buckram.state.db.database import Database
+from buckram.state.db.table_engine import wal_files
 from buckram.testing import Cluster
 
 _ACCOUNTS = 200

@@ -14,8 +14,8 @@ from tests.support.polling import until
 
 from buckram.errors import BuckramError, NotLeader
 from buckram.namespace import Namespace
-from buckram.state.db import engine
 from buckram.state.db.database import Database
+from buckram.state.db.table_engine import engine
 from buckram.testing import Cluster
 
 _ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"

@@ -16,7 +16,7 @@ from buckram.errors import DatabaseBusy, NotLeader, SqlError
 from buckram.namespace import Namespace
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.sql import aio
-from buckram.sql.sharing import sharing
+from buckram.sql.shared_databases import sharing
 from buckram.state.db.database import Database
 from buckram.state.db.settings import DatabaseLimits
 from buckram.testing import Cluster

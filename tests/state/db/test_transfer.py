@@ -24,9 +24,9 @@ from buckram.errors import (
 )
 from buckram.namespace import Namespace
 from buckram.state.db.database import Database
-from buckram.state.db.execution import Pending
+from buckram.state.db.table_engine.execution import Pending
+from buckram.state.db.table_engine.wal_files import Image
 from buckram.state.db.transfer import load
-from buckram.state.db.wal_files import Image
 from buckram.state.machine.settings import MachineSettings
 
 

@@ -13,8 +13,8 @@ from tests.support.polling import until
 
 from buckram.errors import BuckramError, DatabaseFailed, ResultTooLarge, SqlError, StatementRefused
 from buckram.namespace import Namespace
-from buckram.state.db.capture import CaptureVfs
 from buckram.state.db.settings import DatabaseLimits
+from buckram.state.db.table_engine.capture_vfs import CaptureVfs
 
 
 async def test_a_group_that_the_files_did_not_take_stops_the_replica(

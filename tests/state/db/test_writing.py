@@ -21,10 +21,10 @@ from buckram.errors import (
     TransactionTooLarge,
 )
 from buckram.namespace import Namespace
-from buckram.state.db import execution
+from buckram.state.db.commits.write_queue import CALLER
 from buckram.state.db.database import Database
 from buckram.state.db.settings import DatabaseLimits
-from buckram.state.db.writer import CALLER
+from buckram.state.db.table_engine import execution
 
 _ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
 

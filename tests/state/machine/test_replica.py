@@ -10,10 +10,10 @@ from tests.state.machine.kit import Inventory
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.core.machine.proof import Freshness
+from buckram.core.machine.read_proofs import Freshness
 from buckram.errors import CommandUnknown, NotLeader, ReplicaDiverged, ReplicaStopped, TooStale
 from buckram.namespace import Namespace
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.state.machine.freshness import FreshnessQuestion
 from buckram.state.machine.settings import MachineSettings
 from buckram.testing import Cluster

@@ -11,7 +11,7 @@ from tests.support.polling import until
 
 from buckram.cluster import Client
 from buckram.core.machine.fold import Fold
-from buckram.core.streams.head import Head
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import MachineLog, OffsetTruncated, StateLost
 from buckram.namespace import Namespace
@@ -19,7 +19,7 @@ from buckram.state.machine.following import load, tail
 from buckram.state.machine.machine import ClassState
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.machine.snapshots import LogHandle
-from buckram.state.machine.snapshotting import Snapshotter
+from buckram.state.machine.snapshotter import Snapshotter
 from buckram.streams.shared.ledgers import SNAPSHOT, list_intents
 from buckram.types import LedgerId
 

@@ -13,7 +13,7 @@ import pytest
 
 from buckram import TooManyUploads
 from buckram.cli.app import run as in_process
-from buckram.cli.exits import Exit
+from buckram.cli.shared.exits import Exit
 from buckram.sync import connect
 from buckram.testing import ThreadedCluster
 

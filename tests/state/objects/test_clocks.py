@@ -12,7 +12,7 @@ from tests.support.clock import DAY, SECOND, SettableClock
 
 from buckram.cluster import Client, connect
 from buckram.errors import NoSuchObject
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.state.objects.objects import Objects
 from buckram.testing import cluster
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from buckram import connect
-from buckram.state.objects.data import LedgerMaker
+from buckram.state.objects.writing import LedgerMaker
 
 MIB = 1024 * 1024
 

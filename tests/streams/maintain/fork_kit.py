@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 
 from buckram.cluster import Client
-from buckram.core.streams.batch import Record
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.records.batch import Record
 from buckram.errors import NoSuchKey
 from buckram.namespace import Namespace
 from buckram.seams import KeyStore

@@ -8,11 +8,11 @@ import pytest
 from tests.support.segments_kit import rows_of, written
 
 from buckram.cluster import Client
-from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import compaction as stream_compaction
-from buckram.core.streams import head as stream_head
 from buckram.core.streams.compaction import EntryRewriter, Run, RunChanged, compacted, plan_runs
-from buckram.core.streams.head import Head, Segment, Summary
+from buckram.core.streams.metadata import changes as stream_changes
+from buckram.core.streams.metadata import head as stream_head
+from buckram.core.streams.metadata.head import Head, Segment, Summary
 from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument, MetadataUnavailable
 from buckram.namespace import Namespace

@@ -9,14 +9,14 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyiceberg")
 
-from tests.streams.maintain.test_export import rows_in, tuples
+from tests.streams.maintain.history.test_export import rows_in, tuples
 from tests.streams.maintain.test_offload import NAME
 from tests.support.duckdb_kit import duckdb_with_iceberg
 from tests.support.segments_kit import written
 
 from buckram.cluster import Client
 from buckram.namespace import Namespace
-from buckram.streams.maintain.export import export_stream, plan_export
+from buckram.streams.maintain.history.export import export_stream, plan_export
 from buckram.streams.maintain.offload import offload_stream
 
 

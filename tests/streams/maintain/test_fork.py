@@ -25,9 +25,9 @@ from tests.streams.maintain.fork_kit import (
 from tests.support.segments_kit import written
 
 from buckram.cluster import Client
-from buckram.core.streams import changes as stream_changes
-from buckram.core.streams import head as stream_head
 from buckram.core.streams.forks import ForkPlan
+from buckram.core.streams.metadata import changes as stream_changes
+from buckram.core.streams.metadata import head as stream_head
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.errors import (
     BuckramError,
@@ -48,15 +48,15 @@ from buckram.streams.maintain import fork as stream_fork
 from buckram.streams.maintain import janitor as janitor_module
 from buckram.streams.maintain.compaction import compact_stream, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.fork import StreamFork, fork_stream
-from buckram.streams.maintain.history import check_stream
 from buckram.streams.maintain.offload import offload_stream
+from buckram.streams.maintain.offload_policy import check_stream
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.maintain.retention import is_lease_held
 from buckram.streams.shared import ledgers as stream_ledgers
 from buckram.streams.shared import metadata as stream_metadata
 from buckram.streams.shared.ledgers import drop_ledger, let_go
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.shares import holders, release, shared_by
+from buckram.streams.shared.shared_ledgers import holders, release, shared_by
 from buckram.types import Create, KeyOp
 
 # -- the thinnest whole -----------------------------------------------------------------------------------

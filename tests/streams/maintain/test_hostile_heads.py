@@ -10,8 +10,8 @@ import pytest
 
 from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
-from buckram.health.streams import StreamsLook
-from buckram.metadata.store import TreeStore
+from buckram.health.stream_facts import StreamsLook
+from buckram.metadata.tree.store import TreeStore
 from buckram.namespace import Namespace
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.metadata import StreamStore

@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from buckram.cluster import Client
-from buckram.core.streams.imports import Columns, ImportPosition, position_of
+from buckram.core.streams.external.imports import Columns, ImportPosition, position_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument, MalformedSource, OpenSegment, StreamError
 from buckram.namespace import Namespace
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain import imports
+from buckram.streams.maintain.import_sources import ImportSource
 from buckram.streams.maintain.imports import ImportReport, import_files, plan_import
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.ledgers import list_intents
-from buckram.streams.shared.sources import ImportSource
 from buckram.streams.write.bulk import Bulk
 
 NAME = StreamName("shop", "s")

@@ -13,11 +13,11 @@ from tests.support.clock import pass_time
 
 from buckram.cluster import Client
 from buckram.config import ClientConfig
-from buckram.core.streams.changes import deleted
+from buckram.core.streams.metadata.changes import deleted
 from buckram.core.streams.names import owner_of, stream_name
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchNamespace, StreamError
 from buckram.namespace import Namespace
-from buckram.runtime.net.retry import Retries
+from buckram.runtime.process.retry import Retries
 from buckram.seams import KeyStore, Notify
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport

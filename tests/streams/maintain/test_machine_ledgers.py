@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.core.streams.head import Head, SnapshotRow
+from buckram.core.streams.metadata.head import Head, SnapshotRow
 from buckram.streams.maintain.janitor import JanitorSettings, _is_suspect, _may_discard
 from buckram.streams.shared.ledgers import OBJECT, SNAPSHOT, Intent
 

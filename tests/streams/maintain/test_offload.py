@@ -20,16 +20,16 @@ from tests.support.polling import until
 from tests.support.segments_kit import rows_of, written
 
 from buckram.cluster import Client
-from buckram.core.streams.batch import Record
-from buckram.core.streams.head import HISTORY
-from buckram.core.streams.history import Manifest, copy_of
+from buckram.core.streams.external.history import Manifest, copy_of
+from buckram.core.streams.external.offload_places import parse_offload_places
+from buckram.core.streams.metadata.head import HISTORY
 from buckram.core.streams.names import StreamId, StreamName
-from buckram.core.streams.offload_places import parse_offload_places
+from buckram.core.streams.records.batch import Record
 from buckram.errors import CorruptEntry, InvalidArgument, NoSuchEntry, NoSuchLedger, ReadFailed, WriteFailed
 from buckram.namespace import Namespace
-from buckram.streams.maintain import offload, segment_copy
+from buckram.streams.maintain import offload
 from buckram.streams.maintain.compaction import Compactable, replace_run
-from buckram.streams.maintain.history import check_stream
+from buckram.streams.maintain.history import segment_copy
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.offload import (
@@ -39,9 +39,10 @@ from buckram.streams.maintain.offload import (
     offload_stream,
     plan_offload,
 )
-from buckram.streams.read.history import HistoryReader, SegmentFiles
+from buckram.streams.maintain.offload_policy import check_stream
+from buckram.streams.read.history_reader import HistoryReader, SegmentFiles
 from buckram.streams.shared.ledgers import Intent, drop_ledger, list_intents, make_history_id
-from buckram.streams.shared.places import TABLE, FileLocation
+from buckram.streams.shared.locations import TABLE, FileLocation
 
 NAME = StreamName("shop", "s")
 

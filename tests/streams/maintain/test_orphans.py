@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from buckram.cluster import Client
-from buckram.core.streams.head import PAGE_SEGMENTS
+from buckram.core.streams.metadata.head import PAGE_SEGMENTS
 from buckram.core.streams.names import owner_mark, stream_name
 from buckram.errors import InvalidArgument, LedgerOfStream, MalformedRecord, NoSuchLedger
 from buckram.namespace import Namespace

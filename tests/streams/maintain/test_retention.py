@@ -12,7 +12,7 @@ import pytest
 from buckram.cluster import Client, connect
 from buckram.errors import OffsetTruncated
 from buckram.namespace import Namespace
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.testing import Cluster, cluster

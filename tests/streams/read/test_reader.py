@@ -10,10 +10,10 @@ import pytest
 from tests.streams.kit import eventually, read_on
 
 from buckram.cluster import Client
-from buckram.core.streams.batch import decode
-from buckram.core.streams.head import encode_head
+from buckram.core.streams.metadata.head import encode_head
 from buckram.core.streams.names import stream_name
-from buckram.core.streams.record_format import Columns, encode
+from buckram.core.streams.records.batch import decode
+from buckram.core.streams.records.record_format import Columns, encode
 from buckram.errors import (
     CorruptEntry,
     HandleClosed,

@@ -16,14 +16,14 @@ from tests.streams.kit import eventually
 from tests.support.clock import DAY, SECOND
 from tests.support.clock import SettableClock as Clock
 
-from buckram.client.shared import clocks as clocks_module
+from buckram.client.cluster import clocks as clocks_module
 from buckram.cluster import Client, connect
 from buckram.core.security.tokens import TokenRefused
 from buckram.core.streams.names import StreamName
-from buckram.metadata.security import SecurityStore
-from buckram.metadata.security_follow import FollowedSecurity
+from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.records.security_watcher import FollowedSecurity
 from buckram.namespace import Namespace
-from buckram.runtime.net.runtime import production_runtime
+from buckram.runtime.production import production_runtime
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.shared.metadata import StreamStore

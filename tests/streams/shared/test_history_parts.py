@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.soak import soak
 
-from buckram.core.streams.batch import Batch, decode
-from buckram.core.streams.codecs import NONE, ZSTD
-from buckram.core.streams.head import Summary
-from buckram.core.streams.record_format import (
+from buckram.core.streams.metadata.head import Summary
+from buckram.core.streams.records.batch import Batch, decode
+from buckram.core.streams.records.codecs import NONE, ZSTD
+from buckram.core.streams.records.record_format import (
     IDLE,
     MARK,
     NO_TXID,

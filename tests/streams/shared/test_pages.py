@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from buckram.core.streams.changes import published, trimmed, truncated
-from buckram.core.streams.head import PAGE_SEGMENTS, Head, Summary
+from buckram.core.streams.metadata.changes import published, trimmed, truncated
+from buckram.core.streams.metadata.head import PAGE_SEGMENTS, Head, Summary
 from buckram.core.streams.names import stream_name
-from buckram.core.streams.record_format import NO_TXID
+from buckram.core.streams.records.record_format import NO_TXID
 from buckram.errors import NoSuchKey
-from buckram.metadata.memory import MemoryKeys, MemoryTree
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.seams import MetadataStore, Notify
 from buckram.streams.shared.metadata import StreamStore

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.soak import soak
 
-from buckram.core.streams.batch import Batch, decode
-from buckram.core.streams.record_format import NO_MAX, NO_MIN
+from buckram.core.streams.records.batch import Batch, decode
+from buckram.core.streams.records.record_format import NO_MAX, NO_MIN
 from buckram.errors import InvalidArgument, RecordTooLarge
 from buckram.namespace import Namespace
 

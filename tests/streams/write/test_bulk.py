@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from buckram.cluster import Client
-from buckram.core.streams.changes import MAX_BULK_SEGMENTS
+from buckram.core.streams.metadata.changes import MAX_BULK_SEGMENTS
 from buckram.core.streams.names import stream_name
 from buckram.errors import (
     InvalidArgument,

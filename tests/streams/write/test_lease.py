@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from buckram.core.streams.head import Head, encode_head
+from buckram.core.streams.metadata.head import Head, encode_head
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchKey
-from buckram.metadata.memory import MemoryKeys, MemoryTree
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
+from buckram.metadata.tree.store import TreeStore
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.write.lease import Holder, Lease
 from buckram.types import CheckVersion, Delete, KeyOp

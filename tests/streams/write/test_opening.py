@@ -9,8 +9,8 @@ from tests.streams.kit import eventually
 from tests.support.clock import pass_time
 
 from buckram.cluster import Client
-from buckram.core.streams.changes import claimed
-from buckram.core.streams.head import WriterInfo
+from buckram.core.streams.metadata.changes import claimed
+from buckram.core.streams.metadata.head import WriterInfo
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.policy import DEFAULTS
 from buckram.errors import RecoveryFailed, WriterExists, WriterLost

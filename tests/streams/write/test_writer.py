@@ -9,7 +9,7 @@ from tests.streams.kit import append_on, eventually
 
 from buckram.cluster import Client
 from buckram.config import ClientConfig
-from buckram.core.streams.batch import Record
+from buckram.core.streams.records.batch import Record
 from buckram.errors import (
     BufferFull,
     HandleClosed,

@@ -1,7 +1,7 @@
 """Interprets and answers each kind of request except adds and reads. No bytes, files or tasks here.
 
 Nothing is acknowledged before the store reports it as durable.
-Not here: adds (`bookie/service/adds.py`) and reads (`bookie/service/reads.py`).
+Not here: adds (`bookie/service/entries/adds.py`) and reads (`bookie/service/entries/reads.py`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from functools import partial
 from struct import Struct
 from typing import Protocol
 
-from buckram.bookie.service.adds import REFUSALS
-from buckram.bookie.service.admission import Admission, Verdict, needs_proof
-from buckram.bookie.service.births import is_other
-from buckram.bookie.service.limits import Budget
-from buckram.bookie.service.long_poll import LongPolls
-from buckram.bookie.service.noting import WRONG_KEY, OnRefused
-from buckram.bookie.service.pulls import PullPath
-from buckram.bookie.service.read_replies import absence
-from buckram.bookie.service.reads import ReadPath
-from buckram.bookie.service.session import REQUEST_COST, Session, request_of
+from buckram.bookie.service.connections.ledger_births import is_other
+from buckram.bookie.service.connections.long_poll import LongPolls
+from buckram.bookie.service.connections.memory_budget import Budget
+from buckram.bookie.service.connections.session import REQUEST_COST, Session, request_of
+from buckram.bookie.service.entries.adds import REFUSALS
+from buckram.bookie.service.entries.admission import Admission, Verdict, needs_proof
+from buckram.bookie.service.entries.pulls import PullPath
+from buckram.bookie.service.entries.read_replies import absence
+from buckram.bookie.service.entries.reads import ReadPath
+from buckram.bookie.service.security.audit_events import WRONG_KEY, OnRefused
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.security.principal import Principal

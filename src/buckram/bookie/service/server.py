@@ -1,7 +1,7 @@
 """The bookie's server: wires the listener, its connections and the parts that answer requests.
 
-Not here: limits (`bookie/service/limits.py`), answers (`adds.py`, `reads.py`, `dispatch.py`), bytes of a connection
-(`session.py`).
+Not here: limits (`bookie/service/connections/memory_budget.py`), answers (`adds.py`, `reads.py`, `dispatch.py`), bytes
+of a connection (`session.py`).
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from buckram.bookie.service.access import EntryAccess
-from buckram.bookie.service.adds import AddPath
-from buckram.bookie.service.admission import Admission
+from buckram.bookie.service.connections.long_poll import LongPolls
+from buckram.bookie.service.connections.memory_budget import Budget
+from buckram.bookie.service.connections.pulse import Pulse
+from buckram.bookie.service.connections.session import Session, request_of
 from buckram.bookie.service.dispatch import Dispatcher, ServedBookie
-from buckram.bookie.service.door import ConnectionGate
-from buckram.bookie.service.limits import Budget
-from buckram.bookie.service.long_poll import LongPolls
-from buckram.bookie.service.metadata import MetadataService
-from buckram.bookie.service.noting import AuditSink, NotedEntries, note_unknown
-from buckram.bookie.service.owners import Owners
-from buckram.bookie.service.pulls import OpenSource, PullPath
-from buckram.bookie.service.pulse import Pulse
-from buckram.bookie.service.reads import ReadPath
-from buckram.bookie.service.session import Session, request_of
-from buckram.bookie.service.tracing import TracedAdds
-from buckram.bookie.service.turnstile import RateLimiter
+from buckram.bookie.service.entries.adds import AddPath
+from buckram.bookie.service.entries.admission import Admission
+from buckram.bookie.service.entries.pulls import OpenSource, PullPath
+from buckram.bookie.service.entries.reads import ReadPath
+from buckram.bookie.service.entries.traced_adds import TracedAdds
+from buckram.bookie.service.metadata.metadata_service import MetadataService
+from buckram.bookie.service.rate_limiter import RateLimiter
+from buckram.bookie.service.security.audit_events import AuditSink, NotedEntries, note_unknown
+from buckram.bookie.service.security.connection_gate import ConnectionGate
+from buckram.bookie.service.security.entry_access import EntryAccess
+from buckram.bookie.service.security.ledger_owners import Owners
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
-from buckram.bookie.trust import UNSEEN, Trust
+from buckram.bookie.trust.store_trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
-from buckram.core.wire.server import (
+from buckram.core.wire.server_protocol import (
     BeginTls,
     Close,
     Incoming,
@@ -46,7 +46,7 @@ from buckram.core.wire.server import (
     Traced,
     encode_error,
 )
-from buckram.metadata.service.failures import stranger_refused
+from buckram.metadata.service.error_codec import stranger_refused
 from buckram.runtime.disk.descriptors import OPERATORS, Shares
 from buckram.seams import Listener, MetadataStore, Runtime
 from buckram.types import NO_BIRTH, LedgerId

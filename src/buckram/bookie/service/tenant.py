@@ -6,11 +6,11 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from buckram.bookie.service.session import Session
+from buckram.bookie.service.connections.session import Session
 from buckram.core.tenants.rates import PIECE_S, Bucket
 from buckram.core.tenants.usage import Usage
 from buckram.core.wire.adds import AddRun
-from buckram.core.wire.server import Item
+from buckram.core.wire.server_protocol import Item
 
 ADDS, READS = "adds", "reads"
 FLIGHT_BYTES = 512 * 1024

@@ -1,6 +1,6 @@
 """Decides from free bytes when a bookie becomes read-only and when it is writable again. Pure.
 
-Not here: measuring (`bookie/storage/maintenance.py`).
+Not here: measuring (`bookie/storage/upkeep/maintenance.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buckram.errors import BuckramError
-from buckram.runtime.disk.trouble import harmless
+from buckram.runtime.disk.io_errors import harmless
 
 
 class StoreError(BuckramError):

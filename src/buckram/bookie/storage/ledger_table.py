@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from buckram.bookie.storage.errors import unless_harmless
-from buckram.bookie.storage.index import LedgerIndex
-from buckram.bookie.storage.segments import Footer, FooterRepair, Segment, SegmentList
+from buckram.bookie.storage.segments.index import LedgerIndex
+from buckram.bookie.storage.segments.segments import Footer, FooterRepair, Segment, SegmentList
 from buckram.core.storage.ledger_state import STATE_SIZE, StoredLedgerState
 from buckram.core.storage.segment_format import KEY_RECORD, PAGE, PAGE_DATA, CorruptBytes, Trailer, pack_page
 from buckram.types import LedgerId

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buckram.bookie.storage.index import LedgerIndex, SegmentIndex
 from buckram.bookie.storage.ledger_table import record_of
+from buckram.bookie.storage.segments.index import LedgerIndex, SegmentIndex
 from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import (
     BLOCK_HEADER,
@@ -23,7 +23,7 @@ from buckram.core.storage.segment_format import (
     open_block,
     parse_frames,
 )
-from buckram.runtime.disk.trouble import harmless
+from buckram.runtime.disk.io_errors import harmless
 from buckram.seams import File
 
 _CHUNK = 4 << 20

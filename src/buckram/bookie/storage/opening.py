@@ -14,12 +14,14 @@ from dataclasses import replace
 
 from buckram.bookie.storage.disk_space import SpaceWatch
 from buckram.bookie.storage.ledger_table import LedgerRecord, Losses
+from buckram.bookie.storage.log.log_position import Position, WitnessedPosition, behind
+from buckram.bookie.storage.log.tail_page import NAME as TAIL
+from buckram.bookie.storage.log.tail_page import Mark, TailPage, new_page, read_mark
 from buckram.bookie.storage.log_scan import Scanned, scan_segment
-from buckram.bookie.storage.open_files import OpenFiles
-from buckram.bookie.storage.page_cache import PageCache
-from buckram.bookie.storage.position import Position, WitnessedPosition, behind
 from buckram.bookie.storage.reserve import Reserve
-from buckram.bookie.storage.segments import Footer, Segment
+from buckram.bookie.storage.segments.file_cache import OpenFiles
+from buckram.bookie.storage.segments.page_cache import PageCache
+from buckram.bookie.storage.segments.segments import Footer, Segment
 from buckram.bookie.storage.store_state import MAX_SEGMENT, MIN_SEGMENT, StoreState, fresh_segment
 from buckram.bookie.storage.superblock import (
     FORMAT,
@@ -31,12 +33,10 @@ from buckram.bookie.storage.superblock import (
     read_or_create,
     write_superblock,
 )
-from buckram.bookie.storage.tail_page import NAME as TAIL
-from buckram.bookie.storage.tail_page import Mark, TailPage, new_page, read_mark
 from buckram.config import StoreConfig
 from buckram.core.storage.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer, pack_block_header
 from buckram.errors import ConfigError
-from buckram.runtime.disk.trouble import harmless, no_space
+from buckram.runtime.disk.io_errors import harmless, no_space
 from buckram.seams import PAGE_BYTES, Disk, File, Write
 
 log = logging.getLogger("buckram.store")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from buckram.bookie.storage.superblock import opened
-from buckram.runtime.disk.trouble import no_space, passing
+from buckram.runtime.disk.io_errors import no_space, passing
 from buckram.seams import Disk
 
 log = logging.getLogger("buckram.store")

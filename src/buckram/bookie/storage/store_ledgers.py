@@ -6,12 +6,12 @@ The caller checks keys, fences and births; between its check and the insertion t
 from __future__ import annotations
 
 from buckram.bookie.storage.errors import unless_harmless
-from buckram.bookie.storage.index import LedgerIndex
 from buckram.bookie.storage.ledger_table import LedgerRecord
-from buckram.bookie.storage.maintenance import Maintenance
-from buckram.bookie.storage.segments import Segment
-from buckram.bookie.storage.store_reads import ReadableStore
+from buckram.bookie.storage.reading.readable_store import ReadableStore
+from buckram.bookie.storage.segments.index import LedgerIndex
+from buckram.bookie.storage.segments.segments import Segment
 from buckram.bookie.storage.store_state import StoreState
+from buckram.bookie.storage.upkeep.maintenance import Maintenance
 from buckram.core.storage.ledger_state import MAX_LAC_PACKET, STATE_FRAME_SIZE
 from buckram.errors import InvalidArgument, invariant_failed
 from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE, NO_BIRTH, NO_ENTRY, EntryId, LedgerId

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from buckram.bookie.storage.commit import BULK_TIMES, INDEX_LIMIT, PENDING_LIMIT, GroupCommit
 from buckram.bookie.storage.disk_space import SpaceWatch
-from buckram.bookie.storage.index import SegmentIndex
 from buckram.bookie.storage.ledger_table import RECORD_COST, LedgerTable, Losses
-from buckram.bookie.storage.lookup import Lookup
-from buckram.bookie.storage.open_files import OpenFiles
-from buckram.bookie.storage.page_cache import PageCache
-from buckram.bookie.storage.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
+from buckram.bookie.storage.log.group_commit import BULK_TIMES, INDEX_LIMIT, PENDING_LIMIT, GroupCommit
+from buckram.bookie.storage.reading.lookup import Lookup
+from buckram.bookie.storage.reading.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
 from buckram.bookie.storage.reserve import Reserve
-from buckram.bookie.storage.segments import NO_LIMIT, Segment, load_footer
+from buckram.bookie.storage.segments.file_cache import OpenFiles
+from buckram.bookie.storage.segments.index import SegmentIndex
+from buckram.bookie.storage.segments.page_cache import PageCache
+from buckram.bookie.storage.segments.segments import NO_LIMIT, Segment, load_footer
 from buckram.bookie.storage.superblock import FORMAT, SegmentEntry, Superblock
 from buckram.config import StoreConfig
 from buckram.core.storage.segment_format import PAGE

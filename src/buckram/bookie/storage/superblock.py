@@ -128,7 +128,7 @@ def read_or_create(disk: Disk, rng: random.Random) -> Superblock:
 def write_superblock(disk: Disk, superblock: Superblock) -> None:
     """Replace the superblock; it is durable when this returns. Blocking.
 
-    Raises OSError. After an error that may pass (`runtime/disk/trouble.py:passing`) the superblock before is still
+    Raises OSError. After an error that may pass (`runtime/disk/io_errors.py:passing`) the superblock before is still
     valid.
     """
     if TEMPORARY in disk.names():

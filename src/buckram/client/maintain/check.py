@@ -1,7 +1,7 @@
 """Check of one ledger: which bookie lacks which entries, by the lists of bookies or by reading every copy.
 
 It changes nothing. Not here: repairing it (`client/maintain/repair.py`); the check of all ledgers that an auditor runs
-by itself (`healing/copies_check.py`); reading the copies (`client/maintain/audit.py`).
+by itself (`healing/auditing/ledger_checks.py`); reading the copies (`client/maintain/replica_audit.py`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from buckram.client.maintain.audit import ReplicaAuditor
+from buckram.client.maintain.replica_audit import ReplicaAuditor
 from buckram.client.read.replicas import ask
 from buckram.client.shared.services import Services
-from buckram.core.ledgers.audit import Piece, plan_pieces
 from buckram.core.ledgers.holdings import Row, held_rows, without
 from buckram.core.ledgers.metadata import birth_of
+from buckram.core.ledgers.replica_audit import Piece, plan_pieces
 from buckram.core.wire.availability import BadAvailability, EntryList
 from buckram.core.wire.introduction import Peer
 from buckram.core.wire.messages import ListEntries, ListEntriesReply

@@ -8,12 +8,12 @@ from collections.abc import Collection
 
 from buckram.client.maintain.repair import fill_in
 from buckram.client.shared.behind import BehindNotes
-from buckram.client.shared.lagging import CopyMissing, LaggingMembers
-from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.lagging_replicas import CopyMissing, LaggingMembers
+from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.append import AppendWindow
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from buckram.client.maintain.accusing import Accuser
+from buckram.client.maintain.evidence import Accuser
 from buckram.client.maintain.fill import copy_missing_of
 from buckram.client.maintain.members import members_behind
 from buckram.client.read.lac import bookie_lac
@@ -22,7 +22,7 @@ from buckram.client.read.reader import OnReaderClosed, Reader
 from buckram.client.read.replicas import LedgerReads, run_race
 from buckram.client.shared.behind import BehindNotes
 from buckram.client.shared.copies import Copies
-from buckram.client.shared.metadata_cell import Change, MetadataCell
+from buckram.client.shared.ledger_metadata import Change, MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.answers import Answer, Positive, Unknown
@@ -41,7 +41,7 @@ from buckram.errors import (
     Unauthorized,
     check,
 )
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import (
     BookieId,
     DigestType,

@@ -14,8 +14,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from buckram.client.maintain.accusing import Accuser
 from buckram.client.maintain.entry_lists import entry_list, lists_all
+from buckram.client.maintain.evidence import Accuser
 from buckram.client.maintain.repair_report import (
     NoFreeBookie,
     RepairProgress,
@@ -25,7 +25,7 @@ from buckram.client.maintain.repair_report import (
 )
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
 from buckram.client.read.replicas import LedgerReads, ask, reply_is, run_race
-from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.cluster.conviction import Deed
 from buckram.core.entries.entry import Digest, master_key
@@ -47,7 +47,7 @@ from buckram.errors import (
     UnknownLedgerState,
 )
 from buckram.runtime.net.pace import Pace
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import (
     BookieId,
     DigestType,

@@ -32,8 +32,8 @@ from buckram.errors import (
     NoSuchLedger,
     ReadFailed,
 )
-from buckram.metadata.removals import all_recorded
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.removals import all_recorded
+from buckram.metadata.tree.store import TreeStore
 from buckram.runtime.net.pool import BookiePool
 from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId, DigestType, EntryId, LedgerId

@@ -26,7 +26,7 @@ from buckram.errors import (
     ProtocolError,
     ReadFailed,
 )
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from buckram.core.ledgers.reading import Span
 from buckram.core.wire.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
 from buckram.core.wire.messages import LocatedReply, ask_for_places
 from buckram.errors import Code, HandleClosed
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import FileData, FileRange, LocalDirectory
 from buckram.types import BookieId, EntryId, LedgerId
 

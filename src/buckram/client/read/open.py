@@ -10,7 +10,7 @@ from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.metadata import birth_of
 from buckram.errors import InvalidArgument, Unauthorized
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import DigestType, LedgerId, LedgerMetadata
 
 _PAGE = 1000

@@ -31,7 +31,7 @@ from buckram.errors import (
     UnknownLedgerState,
 )
 from buckram.runtime.net.connection import PendingRequest
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerMetadata
 
 _AT_ONCE = 2

@@ -23,14 +23,14 @@ from buckram.client.read.replicas import LedgerReads, RangeOpener, run_race
 from buckram.client.read.single_reads import SingleReads
 from buckram.client.read.tail import Tail
 from buckram.client.shared.follow import LedgerFollower
-from buckram.client.shared.opening import NotBlocking
+from buckram.client.shared.handles import NotBlocking
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.answers import Answer, Failure, Negative, Positive, Unknown, raise_failure
 from buckram.core.ledgers.reading import Race, Span, ensemble_of, readable_until, span_of
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.errors import BuckramError, HandleClosed, InvalidArgument, MetadataUnavailable, NoSuchEntry, ReadFailed
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")

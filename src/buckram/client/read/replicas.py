@@ -27,7 +27,7 @@ from buckram.errors import (
 )
 from buckram.runtime.net.connection import OnReply, PendingRequest
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Notify
 from buckram.types import BookieId, Entry, EntryId, LedgerId
 

@@ -17,7 +17,7 @@ from buckram.core.ledgers.reading import Race
 from buckram.core.wire.messages import Reply
 from buckram.errors import BuckramError
 from buckram.runtime.net.connection import OnReply, PendingRequest
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from buckram.client.read.polls import LacPolls
 from buckram.client.read.replicas import LedgerReads, check_running
 from buckram.client.shared.follow import LedgerFollower
-from buckram.client.shared.opening import NotCopied
+from buckram.client.shared.handles import NotCopied
 from buckram.client.shared.services import Services
 from buckram.core.backoff import TAIL
 from buckram.core.ledgers.answers import Positive
@@ -27,7 +27,7 @@ from buckram.errors import (
     NoSuchLedger,
     ReadFailed,
 )
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import Entry, EntryId, LedgerMetadata
 
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0

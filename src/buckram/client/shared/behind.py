@@ -1,7 +1,7 @@
 """The notes of one client that members of a ledger may lack entries, which it takes back once it has copied them.
 
-Not here: the keys (`metadata/behind.py`), copying (`client/maintain/fill.py`), who else looks at the notes
-(`healing/first_checks.py`).
+Not here: the keys (`metadata/records/incomplete_copies.py`), copying (`client/maintain/fill.py`), who else looks at the
+notes (`healing/auditing/absence_checks.py`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from buckram.client.shared.log import log
+from buckram.client.cluster.log import log
 from buckram.errors import MetadataError
-from buckram.metadata.behind import WITHIN_S, IncompleteCopy, forget_behind, note_behind
+from buckram.metadata.records.incomplete_copies import WITHIN_S, IncompleteCopy, forget_behind, note_behind
 from buckram.seams import MetadataStore, Stats
 from buckram.types import BookieId, LedgerId
 

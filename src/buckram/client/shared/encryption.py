@@ -27,9 +27,9 @@ from buckram.core.security.encryption import (
     parse_keys,
     sealed_digest,
 )
-from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.core.security.namespace_rules import namespace_of_ledger
 from buckram.errors import ConfigError, EncryptionKeyMissing
-from buckram.runtime.net.tls_files import check_key_file
+from buckram.runtime.net.security.certificate_files import check_key_file
 from buckram.types import LedgerId, LedgerMetadata
 
 COMMAND_S = 30.0

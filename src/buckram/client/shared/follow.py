@@ -6,7 +6,7 @@ import asyncio
 
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.errors import MetadataError, NoSuchLedger
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import LedgerId, LedgerMetadata, Versioned
 

@@ -1,6 +1,6 @@
 """Checks of what may be appended: types and sizes of payloads, and entry ids.
 
-Not here: whether there is room for it now (`client/write/append_room.py`).
+Not here: whether there is room for it now (`client/write/append_limits.py`).
 """
 
 from __future__ import annotations

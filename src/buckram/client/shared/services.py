@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from buckram.client.shared.bookie_change import BookieChange
-from buckram.client.shared.bookies import BookieWatcher
-from buckram.client.shared.clocks import Clocks
+from buckram.client.cluster.bookie_changes import BookieChange
+from buckram.client.cluster.bookies import BookieWatcher
+from buckram.client.cluster.clocks import Clocks
+from buckram.client.cluster.identities import Identities
+from buckram.client.cluster.slow_bookies import SlowMembers
 from buckram.client.shared.copies import Copies
 from buckram.client.shared.encryption import EncryptionKeys
-from buckram.client.shared.identities import Identities
-from buckram.client.shared.lagging import LaggingLedgers
-from buckram.client.shared.opening import NotCopied
+from buckram.client.shared.free_space import Weights
+from buckram.client.shared.handles import NotCopied
+from buckram.client.shared.lagging_replicas import LaggingLedgers
 from buckram.client.shared.send_batcher import SendBatcher
-from buckram.client.shared.slow import SlowMembers
-from buckram.client.shared.weights import Weights
 from buckram.config import ClientConfig, NetConfig
 from buckram.runtime.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime

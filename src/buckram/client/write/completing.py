@@ -10,7 +10,7 @@ import asyncio
 
 from buckram.client.shared.behind import BehindNotes
 from buckram.client.shared.copies import Copies
-from buckram.client.shared.lagging import LaggingMembers
+from buckram.client.shared.lagging_replicas import LaggingMembers
 from buckram.client.shared.services import Services
 from buckram.core.ledgers.append import AppendWindow
 from buckram.types import BookieId

@@ -9,15 +9,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TypeVar
 
-from buckram.client.shared.log import log
+from buckram.client.cluster.log import log
 from buckram.client.shared.services import Services
 from buckram.core.backoff import STORE_CALL
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.choose import Chosen
 from buckram.core.placement.policy import PlacementPolicy
-from buckram.core.security.namespaces import LEDGER_NAMESPACE, namespace_of_ledger
-from buckram.core.streams.links import check_ledger, decode_link
+from buckram.core.security.namespace_rules import LEDGER_NAMESPACE, namespace_of_ledger
 from buckram.core.streams.names import owner_of
+from buckram.core.streams.replication_links import check_ledger, decode_link
 from buckram.errors import (
     LedgerExists,
     LedgerIdRefused,
@@ -27,7 +27,7 @@ from buckram.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
-from buckram.runtime.net.retry import Attempt, retry
+from buckram.runtime.process.retry import Attempt, retry
 from buckram.types import LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")

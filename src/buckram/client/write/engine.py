@@ -15,18 +15,18 @@ from typing import Any
 from buckram.client.maintain.fill import copy_missing_of, lagging_members
 from buckram.client.shared.behind import BehindNotes
 from buckram.client.shared.closing import close_on_exit, wait_closed
-from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.client.shared.payloads import check_payload, check_payloads
 from buckram.client.shared.services import Services
-from buckram.client.write.append_room import AppendRoom
+from buckram.client.write.append_limits import AppendRoom
 from buckram.client.write.completing import HURRY_S, complete_copies
 from buckram.client.write.completions import AckCallback, Completions
+from buckram.client.write.durability import seal, wait_settled
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
 from buckram.client.write.force import force
 from buckram.client.write.outbox import Outbox
 from buckram.client.write.quota import used_up
-from buckram.client.write.sealing import seal, wait_settled
 from buckram.client.write.tracing import TracedOutbox
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.append import AppendWindow, Send
@@ -35,7 +35,7 @@ from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.judge import breaches
 from buckram.core.placement.policy import policy_of
 from buckram.core.security.encryption import OVERHEAD, Cipher
-from buckram.core.security.namespaces import namespace_of_ledger
+from buckram.core.security.namespace_rules import namespace_of_ledger
 from buckram.core.streams.names import DEFAULT_NAMESPACE
 from buckram.errors import (
     BuckramError,
@@ -47,7 +47,7 @@ from buckram.errors import (
     Unauthorized,
     WriteFailed,
 )
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, Slot, Versioned
 
 FRAME_RESERVE_BYTES = 256

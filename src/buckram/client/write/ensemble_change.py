@@ -18,11 +18,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from buckram.client.shared.bookie_change import BookieChange
-from buckram.client.shared.bookies import BookieWatcher
-from buckram.client.shared.lagging import LaggingMembers
-from buckram.client.shared.log import log
-from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.cluster.bookie_changes import BookieChange
+from buckram.client.cluster.bookies import BookieWatcher
+from buckram.client.cluster.log import log
+from buckram.client.shared.lagging_replicas import LaggingMembers
+from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.core.backoff import BOOKIE_REPLACEMENT, Delays
 from buckram.core.ledgers.append import AppendWindow, Send
 from buckram.core.ledgers.metadata import ensemble_changed
@@ -41,7 +41,7 @@ from buckram.errors import (
     WriteFailed,
 )
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import BookieId, EntryId, LedgerMetadata, LedgerState, Slot
 
 _WITHIN_S = 30.0

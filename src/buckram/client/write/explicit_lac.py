@@ -13,7 +13,7 @@ from buckram.core.ledgers.append import AppendWindow
 from buckram.core.wire.messages import WriteLac
 from buckram.errors import BuckramError, Code
 from buckram.runtime.net.pool import BookiePool
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, EntryId
 
 _LONGEST_S = 5.0

@@ -1,6 +1,6 @@
 """The details of a used-up quota, which a writer asks a bookie for: an answer to an add has only a code.
 
-Not here: who holds to quotas (`bookie/service/turnstile.py`).
+Not here: who holds to quotas (`bookie/service/rate_limiter.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Of each turn's appends the first one may be followed, and stands for those behin
 turns, because following costs as much as a turn of few appends. It is a step `buckram.append`, and in it a step for
 each bookie that gets the entry, from sending to its answer. A packet goes before the add to bookies that trace, and
 their steps are within these.
-Not here: what a trace is made with (`runtime/telemetry/spans.py`), the bookie's side (`bookie/service/tracing.py`).
+Not here: what a trace is made with (`runtime/telemetry/spans.py`), the bookie's side
+(`bookie/service/entries/traced_adds.py`).
 """
 
 from __future__ import annotations

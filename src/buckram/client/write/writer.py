@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from types import TracebackType
 
-from buckram.client.shared.opening import NotBlocking
+from buckram.client.shared.handles import NotBlocking
 from buckram.client.write.engine import LedgerAppender
 from buckram.types import Buffer, EntryId, LedgerMetadata
 

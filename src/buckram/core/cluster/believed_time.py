@@ -4,7 +4,7 @@ A wall clock that leaves the line on which it ran is not believed at once. The n
 `hold_us`, if processes that are certain of the time report the same, or if an operator accepts it. Until then the time
 is in doubt: it is one of two. Code that ends something by its age takes the earlier one, code that admits somebody
 takes both. Not here: the other clocks of a cluster (`core/cluster/wall_time.py`), reading them
-(`client/shared/clocks.py`, `bookie/timekeeper.py`).
+(`client/cluster/clocks.py`, `bookie/trust/timekeeper.py`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Moment:
 
 
 class TellsTime(Protocol):
-    """Judge of the time in a process: `client/shared/clocks.py`, `bookie/timekeeper.py`."""
+    """Judge of the time in a process: `client/cluster/clocks.py`, `bookie/trust/timekeeper.py`."""
 
     def moment(self) -> Moment:
         """Return what may be the time now."""

@@ -1,7 +1,7 @@
 """Report of a bookie for operators: release, descriptors, connections, and what its garbage collection keeps.
 
 It is a JSON object in the reply to Buckram's own request REPORT (`core/wire/messages.py`). Pure. Not here: collecting
-these facts (`bookie/report.py`), judging them (`core/health/of_bookies.py`).
+these facts (`bookie/report.py`), judging them (`core/health/bookie_states.py`).
 """
 
 from __future__ import annotations

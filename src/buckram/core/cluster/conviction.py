@@ -4,7 +4,7 @@ A conviction needs evidence that no accident can produce: an entry returned unde
 with a key that bookies never see, or an entry that a bookie acknowledged to the accusing client and that the same
 incarnation denied a moment later. Everything else may be bit rot or a lost directory, and only makes a suspect.
 
-Not here: the keys that record verdicts (`metadata/accused.py`).
+Not here: the keys that record verdicts (`metadata/records/bookie_health.py`).
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 This module formats, parses and compares cookies.
 
-Not here: writing cookies, and a mismatch at start (`bookie/cookie.py`).
+Not here: writing cookies, and a mismatch at start (`bookie/trust/cookie.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buckram.core.ledgers import text_format
-from buckram.core.ledgers.text_format import TextError, quote
+from buckram.core.wire import protobuf_text as text_format
+from buckram.core.wire.protobuf_text import TextError, quote
 from buckram.errors import MalformedRecord, WrongCookie
 from buckram.types import BookieId
 

@@ -4,8 +4,8 @@ A directory is born with an incarnation. The witness key of an id keeps the inca
 which grows by one with each take-over of the id. A bookie that reads a later claim than its own was replaced; one that
 knows of a later claim than the store does knows that the store went back.
 
-Not here: reading the key and the cookie (`bookie/witness.py`), the first claim of an empty directory
-(`bookie/cookie.py`), what shows that a store went back (`core/cluster/history.py`).
+Not here: reading the key and the cookie (`bookie/trust/witness.py`), the first claim of an empty directory
+(`bookie/trust/cookie.py`), what shows that a store went back (`core/cluster/store_history.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from buckram.core.cluster.history import Judgement, WitnessStatement
+from buckram.core.cluster.store_history import Judgement, WitnessStatement
 from buckram.types import BookieId
 
 

@@ -3,7 +3,7 @@
 A policy names a place, and the operator says where that is: whoever may set policies cannot have files written
 anywhere. A file's name has the uid of its database, so that one that was made anew under a name neither counts the
 backups of the old one nor removes them. Not here: making and verifying files (`state/db/backups.py`), which states of
-health there are (`core/health/of_streams.py`).
+health there are (`core/health/stream_states.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from buckram.core.streams.history import UNFINISHED, check_location
+from buckram.core.streams.external.history import UNFINISHED, check_location
 from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, check_place_name

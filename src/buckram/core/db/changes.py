@@ -1,8 +1,8 @@
 """Changes: what a transaction did to rows, as bytes beside its group in the same record of the log, and as values.
 
 Only databases that were made with change data capture have them. Groups carry pages, for replicas; changes carry rows,
-for programs that follow a database without being a replica. Not here: noting them (`state/db/row_images.py`), reading
-them from the log (`state/db/changes.py`).
+for programs that follow a database without being a replica. Not here: noting them
+(`state/db/table_engine/row_images.py`), reading them from the log (`state/db/commits/changes.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from buckram.core.db.group import CHANGED, FORMAT
 from buckram.core.db.sql import SqlValue
-from buckram.core.streams.codecs import NONE, ZSTD, Codec
+from buckram.core.streams.records.codecs import NONE, ZSTD, Codec
 from buckram.errors import MalformedBatch, UnknownCommand
 
 _HEAD = struct.Struct(">BBBII")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from buckram.core.db.digest import Ranges
-from buckram.core.streams.codecs import NONE, ZSTD, Codec
+from buckram.core.streams.records.codecs import NONE, ZSTD, Codec
 from buckram.errors import MalformedBatch, UnknownCommand
 
 FORMAT = 1

@@ -3,7 +3,7 @@
 SQLite's page "WAL-mode File Format" has the details. The index is written in the byte order of the machine, in regions
 of 32 KiB: an array of page numbers by frame, and a hash table from page numbers to frames. Checksums of frames are left
 out (zero): only the recovery of a log after a crash reads them, and a replica's files are never recovered: they are
-made anew from the replicated log. Not here: files, locks and mappings (`state/db/wal_files.py`).
+made anew from the replicated log. Not here: files, locks and mappings (`state/db/table_engine/wal_files.py`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import google_crc32c
 
 from buckram.core.entries.hot import verify_entries
 from buckram.core.entries.packed import PackedBodies
-from buckram.core.entries.verify import OVERHEAD, fields
+from buckram.core.entries.python_twins import OVERHEAD, fields
 from buckram.errors import DigestMismatch, InvalidArgument
 from buckram.types import Buffer, DigestType, Entry, EntryId, LedgerId
 

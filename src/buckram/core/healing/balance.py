@@ -1,7 +1,7 @@
 """Rebalancing: which places of fragments to move from the fullest bookies to the emptiest, to make them equally full.
 
 Pure, from records and disks. The bytes that a bookie holds are computed from the records and not from its disk, where
-copies that were moved away stay until they are collected. Not here: the copying (`healing/rebalance`).
+copies that were moved away stay until they are collected. Not here: the copying (`healing/operations/rebalance`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Names of notes that a member may lack entries of a ledger. Pure. Not here: their keys (`metadata/behind.py`)."""
+"""Names of notes that a member may lack entries of a ledger. Pure.
+
+Not here: their keys (`metadata/records/incomplete_copies.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Needs of a ledger while some of its bookies are gone: the missing members of its fragments, and the copies left.
 
 Pure, from a ledger's record and a set of bookies. Not here: reading replicas (`client/maintain/repair`), the decision
-that a bookie is gone (`core/healing/losses`).
+that a bookie is gone (`core/healing/lost_bookies`).
 """
 
 from __future__ import annotations

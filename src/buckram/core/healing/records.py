@@ -1,14 +1,15 @@
 """Records of the underreplication tree, in Apache's formats: marks, locks, votes, switches and dates.
 
 Pure: paths and bytes (docs/reference/metadata.md, "Underreplicated ledgers"). Not here: reading and writing them
-(`metadata/underreplication`), and the reasons why ledgers wait, which are in keys of our own (`core/healing/status`).
+(`metadata/records/underreplication`), and the reasons why ledgers wait, which are in keys of our own
+(`core/healing/status`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buckram.core.ledgers.text_format import TextError, parse, quote
+from buckram.core.wire.protobuf_text import TextError, parse, quote
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId
 

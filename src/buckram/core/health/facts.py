@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from buckram.core.cluster.bookie_report import BookieReport
-from buckram.core.healing.losses import HealingBrake
+from buckram.core.healing.lost_bookies import HealingBrake
 from buckram.types import BookieId, LedgerId
 
 
@@ -178,7 +178,7 @@ class Facts:
     accepted: bool | None = True
     """True if the history of the metadata store is accepted; False after a restore; None: it could not be read."""
     moved: str = ""
-    """Sentence that says that the metadata are being moved, or were (`core/cluster/history.py:why_not_accepted`);
+    """Sentence that says that the metadata are being moved, or were (`core/cluster/store_history.py:why_not_accepted`);
     empty: they are not."""
     suspects: tuple[Suspect, ...] = ()
     bookies: tuple[BookieFacts, ...] = ()

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from buckram.core.health.bookie_states import of_bookies
+from buckram.core.health.cluster_states import named, of_healing
 from buckram.core.health.facts import Facts, Noted
-from buckram.core.health.of_bookies import of_bookies
 from buckram.core.health.of_collection import of_collection
-from buckram.core.health.of_healing import named, of_healing
 from buckram.core.health.of_metadata import of_metadata
-from buckram.core.health.of_streams import of_streams
+from buckram.core.health.state_table import TABLE
 from buckram.core.health.states import Severity, State
-from buckram.core.health.table import TABLE
+from buckram.core.health.stream_states import of_streams
 from buckram.types import BookieId
 
 _ORDER = {severity: number for number, severity in enumerate(Severity)}
@@ -78,7 +78,7 @@ def may_remove(facts: Facts, noted: Noted) -> bool:
 def why_kept(facts: Facts, bookie: BookieId) -> str:
     """Return why an unregistered bookie may not be removed now, by the rule of advice; "" if it may.
 
-    Commands, the gateway and its console call this before they begin (`health/removing.py`).
+    Commands, the gateway and its console call this before they begin (`health/removal_gate.py`).
     """
     if may_remove(facts, Noted("bookie-down", bookie, "", bookie=bookie)):
         return ""

@@ -1,6 +1,6 @@
 """Bytes that a bookie could free and keeps for now, by the reason. Pure.
 
-Not here: the account that a bookie makes of its collection (`bookie/gc_account.py`).
+Not here: the account that a bookie makes of its collection (`bookie/garbage/collection_account.py`).
 """
 
 from __future__ import annotations

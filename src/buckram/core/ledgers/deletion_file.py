@@ -1,6 +1,6 @@
 """One file of a bookie's memory of deletions, as bytes: a line of JSON and its checksum. Pure.
 
-Not here: the sets themselves (`core/ledgers/deletions.py`); when they are written (`bookie/deletion_memory.py`).
+Not here: the sets themselves (`core/ledgers/deletions.py`); when they are written (`bookie/trust/deletion_memory.py`).
 """
 
 from __future__ import annotations

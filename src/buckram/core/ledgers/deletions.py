@@ -3,7 +3,7 @@
 A deletion is a decision, and it is never forgotten: a bookie that was away for a year finds it. Ids are given in
 ascending order, so an old bucket becomes a few long intervals around what still lives. A bucket's bytes are the shorter
 of its intervals and its bitmap, and each set has one encoding only. Not here: recording them with the removal of the
-metadata (`metadata/removals.py`); deleting the ledgers on bookies (`bookie/recorded.py`).
+metadata (`metadata/tree/removals.py`); deleting the ledgers on bookies (`bookie/garbage/recorded_deletions.py`).
 """
 
 from __future__ import annotations

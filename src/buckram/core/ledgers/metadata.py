@@ -3,7 +3,7 @@
 Pure functions from record to record; anything illegal raises InvariantViolation with the invariant's id
 (docs/reference/protocol.md). Every function derives the change from the record that it is given, so that a
 compare-and-set loop may call it again on a newer record.
-Not here: bytes (`core/ledgers/metadata_codec.py`); the compare-and-set loop (`client/shared/metadata_cell.py`).
+Not here: bytes (`core/ledgers/metadata_codec.py`); the compare-and-set loop (`client/shared/ledger_metadata.py`).
 """
 
 from __future__ import annotations

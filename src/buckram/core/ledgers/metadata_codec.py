@@ -11,10 +11,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
-from buckram.core.ledgers import text_format
 from buckram.core.ledgers.metadata import check_metadata, metadata_problem
-from buckram.core.ledgers.text_format import TextError, quote
+from buckram.core.wire import protobuf_text as text_format
 from buckram.core.wire.protobuf import Fields, WireError, bytes_field, int_field, read_varint, text, varint
+from buckram.core.wire.protobuf_text import TextError, quote
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import NO_ENTRY, DigestType, Fragment, LedgerMetadata, LedgerState
 

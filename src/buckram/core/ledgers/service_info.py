@@ -1,7 +1,7 @@
 """Identity and addresses of a bookie: the grammar of bookie ids and the BookieServiceInfo record.
 
 The record is what a bookie's registration holds (docs/reference/protocol.md, registration). Not here: registering it
-(`metadata/store`), its use by clients (`client/shared/bookies`).
+(`metadata/tree/store`), its use by clients (`client/cluster/bookies`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The bytes of a machine's log records: a fixed header, then what each kind carries.
 
-Not here: what a record does (`core/machine/fold.py`), commands and results as bytes (`core/machine/values.py`).
+Not here: what a record does (`core/machine/fold.py`), commands and results as bytes (`core/machine/value_encoding.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The entries of a snapshot's ledger: a header, the session table, the state in chunks, and a footer with the digest.
 
-Not here: where the ledger is named (`core/streams/snapshots.py`), writing and reading it
+Not here: where the ledger is named (`core/streams/metadata/snapshots.py`), writing and reading it
 (`state/machine/snapshots.py`).
 """
 

@@ -2,7 +2,7 @@
 
 A command is a list of JSON, its first item the verb; `ObjectIndex.apply` says what each does. Refusals begin with a
 word and a colon, which `state/objects/refusals.py` turns into typed errors. Not here: the tree
-(`core/objects/tree.py`), ledgers (`core/objects/space.py`), writing and reading bytes (`state/objects/`).
+(`core/objects/tree.py`), ledgers (`core/objects/ledger_use.py`), writing and reading bytes (`state/objects/`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from buckram.core.objects.mirroring import Outline
+from buckram.core.objects.index_difference import Outline
+from buckram.core.objects.ledger_use import LedgerSpace
 from buckram.core.objects.names import ObjectNames
 from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of, row_of
 from buckram.core.objects.snapshot_format import lines_of, read_lines
-from buckram.core.objects.space import LedgerSpace
 from buckram.core.objects.tree import (
     Blocked,
     Directory,
@@ -77,7 +77,8 @@ class ObjectIndex(ObjectNames):
         CONDITION, abort UPLOAD: in parts; no upload begins where MOST are open. mkdirs PATH, remove PATH RECURSIVE:
         also of directories. purge: free trash. moved NAME VERSION EXTENTS: its bytes were copied. expire: remove what
         has expired. settle: the time is certain again, so what was put in doubt ends when it should. mirror VERSION
-        CHANGES SEALED: become what another cluster's index is (`core/objects/mirroring.py`), up to this version of it.
+        CHANGES SEALED: become what another cluster's index is (`core/objects/index_difference.py`), up to this version
+        of it.
 
         The result of a put, a copy and a completed upload is the row without its extents.
         """

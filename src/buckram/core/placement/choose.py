@@ -1,7 +1,7 @@
 """Choosing bookies: a new ensemble, one with members that are away, replacements.
 
 Pure functions of (candidates, what must hold, a generator passed in). Who is alive, quarantined or failed is the
-business of client/shared/bookies; here they arrive as candidates and as things to avoid.
+business of client/cluster/bookies; here they arrive as candidates and as things to avoid.
 Not here: the fewest moves that make an ensemble a good one (`moves.py`).
 
 The rule (M6): every write quorum, that is every window of Qw consecutive positions, spans at least min(Qw, k) domains

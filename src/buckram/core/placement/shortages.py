@@ -56,7 +56,7 @@ def shortages(
 @dataclass(frozen=True, slots=True)
 class PlacementState:
     """One state of the placement for operators. `name`: its row in the table of states, which has the cure
-    (`core/health/table.py`)."""
+    (`core/health/state_table.py`)."""
 
     name: str
     where: str

@@ -1,8 +1,8 @@
 """Grants: the permissions of principals and roles on namespaces, streams and objects. Nothing else is allowed.
 
 Denials take away what grants would give, whoever gave it; only administrators are not subject to them. Pure. Not here:
-keeping them (`metadata/security.py`), the permissions that an operation needs (`core/security/namespaces.py`, and for
-objects `serve/gateway/object_pages.py`).
+keeping them (`metadata/records/security.py`), the permissions that an operation needs
+(`core/security/namespace_rules.py`, and for objects `serve/gateway/objects/object_pages.py`).
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@ The janitor has all rights and acts on a head as it is: it deletes a stream that
 that is never completed. So setting these marks is a deletion. It also reads the heads of all streams, so a head that no
 program could process is refused.
 
-Not here: the ledgers that a head names (`core/security/naming.py`), the owner of a uid (`bookie/service/gate.py`), the
-purpose of a stream (`core/streams/purposes.py`).
+Not here: the ledgers that a head names (`core/security/ledger_claims.py`), the owner of a uid
+(`bookie/service/metadata/change_gate.py`), the purpose of a stream (`core/streams/metadata/purposes.py`).
 """
 
 from __future__ import annotations
 
 import re
 
-from buckram.core.streams.head import Head
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.policy import check_overrides
 from buckram.errors import InvalidArgument
 

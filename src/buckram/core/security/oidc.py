@@ -1,7 +1,7 @@
 """Logins by OIDC: the claims of an issuer's token, the principal they stand for here, and the keys of an issuer.
 
 Pure: documents, keys, revocations and the time are given. Needs the extra `security`. Not here: fetching keys
-(`runtime/net/issuer.py`), the cluster's own tokens (`core/security/tokens.py`).
+(`runtime/net/security/issuer_keys.py`), the cluster's own tokens (`core/security/tokens.py`).
 """
 
 from __future__ import annotations

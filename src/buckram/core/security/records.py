@@ -1,13 +1,13 @@
 """Limits on a ledger's record for principals who are no administrators: at its creation, and in changes. Pure.
 
 Not here: the changes of a record that are legal at all (`core/ledgers/metadata.py`), and the permissions to make them
-(`core/security/namespaces.py`).
+(`core/security/namespace_rules.py`).
 """
 
 from __future__ import annotations
 
 from buckram.core.ledgers.metadata import birth_of, is_certain
-from buckram.core.security.namespaces import record_in
+from buckram.core.security.namespace_rules import record_in
 from buckram.errors import MalformedRecord
 from buckram.types import LedgerMetadata
 

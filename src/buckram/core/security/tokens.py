@@ -1,7 +1,7 @@
 """Tokens: JWTs that name a subject and its roles, for one cluster, signed with EdDSA or RS256.
 
 Pure: keys, revocations and the time are given. Needs the extra `security`. Not here: keeping keys and revocations
-(`metadata/security.py`).
+(`metadata/records/security.py`).
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from buckram.core.streams.changes import HeadStep, check_usable, is_dead
-from buckram.core.streams.codecs import NONE, compress
-from buckram.core.streams.head import LEDGER, PAGE_SEGMENTS, Head, Page, Segment, Summary
-from buckram.core.streams.mirrors import MIRROR
+from buckram.core.streams.metadata.changes import HeadStep, check_usable, is_dead
+from buckram.core.streams.metadata.head import LEDGER, PAGE_SEGMENTS, Head, Page, Segment, Summary
+from buckram.core.streams.metadata.mirrors import MIRROR
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.record_format import (
+from buckram.core.streams.records.codecs import NONE, compress
+from buckram.core.streams.records.record_format import (
     DATA,
     HEADER,
     HEADER_SIZE,
@@ -212,7 +212,7 @@ class EntryRewriter:
 
 def with_timestamps(payload: Buffer, header: EntryHeader) -> tuple[bytes, int]:
     """Return the body with a column of event times, which were the entry's append time, and its compression."""
-    from buckram.core.streams.batch import entry_body
+    from buckram.core.streams.records.batch import entry_body
 
     body, count, mask = memoryview(entry_body(payload, header)).cast("B"), header.records, header.columns
     cursor = BufferCursor(body)

@@ -2,7 +2,7 @@
 
 A fork at offset N begins with the records of its source below N. Segments that are whole below N are shared: both
 streams list the same ledger. The segment in which N lies is copied up to N, entry for entry, so every segment of a
-fork is an ordinary one. Not here: who holds a shared ledger (`streams/shared/shares.py`), the order of steps
+fork is an ordinary one. Not here: who holds a shared ledger (`streams/shared/shared_ledgers.py`), the order of steps
 (`streams/maintain/fork.py`).
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from buckram.core.streams.batch import Batch, decode
-from buckram.core.streams.changes import HeadStep, deleted, paged
-from buckram.core.streams.copies import columns_of
-from buckram.core.streams.head import HISTORY, Head, Segment, Summary, Transaction
-from buckram.core.streams.purposes import purpose_of
-from buckram.core.streams.record_format import (
+from buckram.core.streams.batch_copies import columns_of
+from buckram.core.streams.metadata.changes import HeadStep, deleted, paged
+from buckram.core.streams.metadata.head import HISTORY, Head, Segment, Summary, Transaction
+from buckram.core.streams.metadata.purposes import purpose_of
+from buckram.core.streams.records.batch import Batch, decode
+from buckram.core.streams.records.record_format import (
     NO_MAX,
     NO_MIN,
     NO_SNAPSHOT,

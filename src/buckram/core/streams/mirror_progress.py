@@ -1,6 +1,6 @@
 """Progress of a mirror as its replication records it, and the reason if copying has stopped. Pure.
 
-Not here: reading and writing it (`replication/lag.py`), the mark in the head (`core/streams/mirrors.py`).
+Not here: reading and writing it (`replication/lag.py`), the mark in the head (`core/streams/metadata/mirrors.py`).
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Any
 
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PlacementPolicy
-from buckram.core.streams.codecs import CODECS
-from buckram.core.streams.history import check_location
+from buckram.core.streams.external.history import check_location
+from buckram.core.streams.records.codecs import CODECS
 from buckram.errors import InvalidArgument
 from buckram.types import DigestType
 

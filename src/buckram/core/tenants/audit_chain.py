@@ -12,7 +12,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from buckram.core.tenants.audit import AuditEvent
+from buckram.core.tenants.audit_trail import AuditEvent
 from buckram.errors import InvalidArgument
 
 _MOST_BREAKS = 100

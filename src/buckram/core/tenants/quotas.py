@@ -1,7 +1,7 @@
 """Quotas, the limits of a namespace: names, units and their stored form.
 
-Pure. Not here: keeping them (`metadata/tenants.py`), usage (`core/tenants/usage.py`), holding requests back
-(`bookie/service/turnstile.py`).
+Pure. Not here: keeping them (`metadata/records/tenants.py`), usage (`core/tenants/usage.py`), holding requests back
+(`bookie/service/rate_limiter.py`).
 """
 
 from __future__ import annotations

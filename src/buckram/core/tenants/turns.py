@@ -1,6 +1,6 @@
 """Turns of tenants that wait: deficit round robin, by the bytes of their requests. Pure.
 
-Not here: holding requests back and letting them go on (`bookie/service/turnstile.py`).
+Not here: holding requests back and letting them go on (`bookie/service/rate_limiter.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Usage of namespaces, as counted by one bookie, and by all bookies together. Pure.
 
-Not here: counting (`bookie/accounting.py`), keeping it (`metadata/tenants.py`).
+Not here: counting (`bookie/accounting/namespace_usage.py`), keeping it (`metadata/records/tenants.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Entries are scanned and sealed one by one; every decision is made once per run.
 
 Not here: matching replies (`core/wire/acks.py`), other operations (`core/wire/v2.py`, `core/wire/v3.py`), telling v2
-packets from v3 packets (`core/wire/server.py`).
+packets from v3 packets (`core/wire/server_protocol.py`).
 """
 
 from __future__ import annotations

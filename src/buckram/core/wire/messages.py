@@ -50,7 +50,7 @@ class Add:
     """Store one entry. `recovery` passes a fence; `deferred_sync` (v3 only) is answered before the sync.
 
     `birth`, here and in other requests about a ledger, is that of the ledger that is meant; b"" if unknown. On v2 it
-    is sent ahead in a packet of its own (core/wire/client).
+    is sent ahead in a packet of its own (core/wire/client_protocol).
     """
 
     ledger_id: LedgerId

@@ -3,7 +3,7 @@
 Writing it by hand gives full control over the bytes: the order of fields, and fields that are present although zero.
 
 Not here: the wire protocol v3, which uses generated classes (`core/wire/v3.py`), and the text format
-(`core/ledgers/text_format.py`).
+(`core/wire/protobuf_text.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pulls: a bookie gets the places of entries in a neighbour's files, and copies them itself (protocol, section 5).
 
 A packet of our own on the v2 wire, only for bookies that announced it. Not here: carrying it out
-(`bookie/service/pulls.py`), and requesting it (`healing/pulling.py`).
+(`bookie/service/entries/pulls.py`), and requesting it (`healing/repair/server_side_copy.py`).
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from typing import Any
 
 from buckram.core.backoff import STORE_CALL, Delays
 from buckram.errors import ForkedClient, MetadataUnavailable
-from buckram.metadata.etcd.http import BadAnswer, HttpConnection
 from buckram.metadata.etcd.refusals import NOT_FOUND, EtcdRefused, translate
+from buckram.runtime.net.http_client import BadAnswer, HttpConnection
 
 _log = logging.getLogger("buckram.etcd")
 Answer = dict[str, Any]

@@ -12,7 +12,7 @@ import logging
 
 from buckram.errors import MetadataError, MetadataUnavailable
 from buckram.metadata.etcd.client import CLOSED, EtcdClient
-from buckram.metadata.etcd.places import EtcdKeySpace, coded
+from buckram.metadata.etcd.key_records import EtcdKeySpace, coded
 from buckram.metadata.etcd.refusals import EtcdRefused, translate
 from buckram.seams import Notify
 

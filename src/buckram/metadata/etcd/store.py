@@ -1,4 +1,7 @@
-"""`EtcdStore`: the MetadataStore on etcd. All but the cluster's identity is metadata/store, as for embedded stores."""
+"""`EtcdStore`: the MetadataStore on etcd.
+
+All but the cluster's identity is metadata/tree/store, as for embedded stores.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 
 from buckram.errors import InvalidArgument, MalformedRecord, WrongCluster
 from buckram.metadata.etcd.keys import EtcdKeys
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.seams import Notify
 from buckram.types import BookieId, BookieSet, LedgerId, Versioned
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from buckram.addresses import join, with_port
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.metadata.keys import check_key
+from buckram.metadata.tree.key_grammar import check_key
 
 DEFAULT_PORT = 2379
 _EXAMPLE = "etcd://host:2379/buckram"

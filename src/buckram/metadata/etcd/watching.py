@@ -17,9 +17,9 @@ from typing import Any
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.errors import BuckramError, ForkedClient, MalformedRecord, MetadataUnavailable
 from buckram.metadata.etcd.client import EtcdClient
-from buckram.metadata.etcd.places import EtcdKeySpace, Range, coded
+from buckram.metadata.etcd.key_records import EtcdKeySpace, Range, coded
 from buckram.metadata.etcd.refusals import EtcdRefused
-from buckram.metadata.keys import split
+from buckram.metadata.tree.key_grammar import split
 from buckram.seams import Deliver, Notify
 
 _log = logging.getLogger("buckram.etcd")

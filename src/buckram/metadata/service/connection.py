@@ -12,7 +12,7 @@ from typing import cast
 from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.errors import MetadataUnavailable
-from buckram.metadata.service.failures import decode_error
+from buckram.metadata.service.error_codec import decode_error
 from buckram.metadata.service.packets import (
     Event,
     KeyReply,

@@ -2,7 +2,7 @@
 
 A session is a connection. When it ends, those who wait for changes are notified, and the next operation connects again,
 to another bookie if that one is gone. Reads that got no answer are repeated; a change is not, because it may have
-happened. The packets are metadata/service/packets, the bookie's side is bookie/service/metadata.
+happened. The packets are metadata/service/packets, the bookie's side is bookie/service/metadata/metadata_service.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import cast
 
 from buckram.addresses import join
 from buckram.errors import AccessRefused, ForkedClient, MetadataError, MetadataUnavailable, WrongCluster
-from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.service.connection import ConnectionEnded, ServiceConnection
 from buckram.metadata.service.packets import Event, KeyReply, KeyRequest, Names, RequestKind, Welcome
 from buckram.metadata.service.uri import ServiceUri
-from buckram.runtime.net.secure import LoginRefused
-from buckram.runtime.net.tls import CertificateRefused
+from buckram.metadata.tree.key_grammar import check_key, check_multi, check_op, check_parent
+from buckram.runtime.net.security.secure_network import LoginRefused
+from buckram.runtime.net.security.tls import CertificateRefused
 from buckram.seams import Network, Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 

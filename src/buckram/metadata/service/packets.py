@@ -4,7 +4,8 @@ A packet is the v2 header with opcode 0x43, a request id, a kind (requests) or a
 are big-endian, strings and bytes have their length in front. Id 0 is no request's: it marks events, which come
 unrequested. Whatever a peer sends is a value or BadPacket, and takes no more memory than its packet.
 
-Not here: which errors have which status (`metadata/service/failures.py`), sessions (`bookie/service/metadata.py`).
+Not here: which errors have which status (`metadata/service/error_codec.py`), sessions
+(`bookie/service/metadata/metadata_service.py`).
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Event(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An error as it was received; `metadata/service/failures.py` makes an exception of it."""
+    """An error as it was received; `metadata/service/error_codec.py` makes an exception of it."""
 
     status: int
     fields: PacketReader

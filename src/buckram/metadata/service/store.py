@@ -18,12 +18,12 @@ from buckram.errors import (
     MalformedRecord,
     NoSuchLedger,
 )
-from buckram.metadata.layout import Layout
-from buckram.metadata.ledger_tree import ONE_FOLDER, Fresh
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.packets import KeyRequest, Names, RequestKind
-from buckram.metadata.store import TreeStore
-from buckram.metadata.zookeeper.paths import MANAGERS
+from buckram.metadata.tree.layout import Layout
+from buckram.metadata.tree.ledger_tree import ONE_FOLDER, Fresh
+from buckram.metadata.tree.store import TreeStore
+from buckram.metadata.zookeeper.ledger_managers import MANAGERS
 from buckram.types import MAX_LEDGER_ID, KeyOp, KeyValue, LedgerId, LedgerMetadata, Versioned
 
 _TAKEOVER_MARGIN_S = 2.0

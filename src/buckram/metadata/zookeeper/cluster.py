@@ -1,6 +1,6 @@
 """Making, inspecting and removing a whole cluster in ZooKeeper, as Apache's initnewcluster and nukeexistingcluster do.
 
-Nothing that is there is ever overwritten. What single records hold is metadata/checkup.
+Nothing that is there is ever overwritten. What single records hold is metadata/maintain/checkup.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from buckram.errors import (
     NoSuchKey,
     WrongCluster,
 )
-from buckram.metadata.keys import split
+from buckram.metadata.tree.key_grammar import split
 from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
-from buckram.metadata.zookeeper.paths import (
+from buckram.metadata.zookeeper.ledger_managers import (
     HEALTH_CHECK_SWITCH,
     HIERARCHICAL,
     MANAGERS,

@@ -16,7 +16,7 @@ from buckram.errors import (
     NoSuchKey,
     VersionConflict,
 )
-from buckram.metadata.keys import split
+from buckram.metadata.tree.key_grammar import split
 from buckram.metadata.zookeeper.session import READS
 from buckram.types import Create, KeyOp
 

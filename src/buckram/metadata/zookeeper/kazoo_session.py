@@ -23,6 +23,7 @@ from buckram.errors import (
     MetadataUnavailable,
     NoSuchKey,
 )
+from buckram.metadata.zookeeper.access_lists import access_list, others_may
 from buckram.metadata.zookeeper.session import (
     READS,
     OperationCount,
@@ -31,7 +32,6 @@ from buckram.metadata.zookeeper.session import (
     check_version,
     create_with_parents,
 )
-from buckram.metadata.zookeeper.shared_tree import access_list, others_may
 from buckram.metadata.zookeeper.watches import Change, WatchTable
 from buckram.seams import Notify
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue

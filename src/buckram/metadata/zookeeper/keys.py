@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey
-from buckram.metadata.keys import check_key, check_multi, check_op, check_parent, split
+from buckram.metadata.tree.key_grammar import check_key, check_multi, check_op, check_parent, split
 from buckram.metadata.zookeeper.session import ZkSession
 from buckram.seams import MAX_PAGE_BYTES, Notify
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
@@ -53,7 +53,7 @@ class ZooKeeperKeys:
         return version
 
     async def create_numbered(self, prefix: str, value: bytes) -> str:
-        """Make an ephemeral sequential node, as metadata/election wants it."""
+        """Make an ephemeral sequential node, as metadata/records/auditor_election wants it."""
         check_op(Create(prefix, value, True))
         self._forget_listings([prefix])
         made, _ = await self.session.create(prefix, bytes(value), ephemeral=True, sequence=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from buckram.errors import MalformedRecord, WrongLedgerManager
-from buckram.metadata.zookeeper.paths import FLAT, HIERARCHICAL, MANAGERS, Manager
+from buckram.metadata.zookeeper.ledger_managers import FLAT, HIERARCHICAL, MANAGERS, Manager
 
 FORMAT, OLDEST_FORMAT = 2, 1
 MANAGER_VERSION = 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from buckram.errors import InvalidArgument, KeyExists, MetadataUnavailable, NoSuchKey, ValueTooLarge
-from buckram.metadata.keys import split
+from buckram.metadata.tree.key_grammar import split
 from buckram.seams import Notify
 from buckram.types import Create, KeyOp, SetValue
 

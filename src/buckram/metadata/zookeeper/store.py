@@ -1,7 +1,7 @@
 """`ZooKeeperStore`: the MetadataStore on ZooKeeper, in Apache's layout.
 
-Everything that is the same on every tree of keys is metadata/store; here are the cluster's creation and identity. The
-ledgers' tree is ledgers, whole clusters are cluster.
+Everything that is the same on every tree of keys is metadata/tree/store; here are the cluster's creation and identity.
+The ledgers' tree is ledgers, whole clusters are cluster.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 
 from buckram.errors import ConfigError
-from buckram.metadata.store import TreeStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.cluster import make_cluster
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
-from buckram.metadata.zookeeper.ledgers import ApacheTree
-from buckram.metadata.zookeeper.paths import OWN_KEYS, ApacheLayout, Manager, root_problem
+from buckram.metadata.zookeeper.ledger_managers import OWN_KEYS, ApacheLayout, Manager, root_problem
+from buckram.metadata.zookeeper.ledger_tree import ApacheTree
 from buckram.metadata.zookeeper.session import ZkSession
 from buckram.seams import Notify
 from buckram.types import BookieId, BookieSet

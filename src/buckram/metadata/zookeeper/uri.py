@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from buckram.addresses import join, read_address, with_port
 from buckram.errors import ConfigError
-from buckram.metadata.zookeeper.paths import MANAGERS, Manager, root_problem
+from buckram.metadata.zookeeper.ledger_managers import MANAGERS, Manager, root_problem
 
 DEFAULT_PORT = 2181
 DEFAULT_ROOT = "/ledgers"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from buckram.runtime.disk.trouble import explained
+from buckram.runtime.disk.io_errors import explained
 
 STAGING_BYTES = (1 << 20) + (64 << 10)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from buckram.runtime.disk.page_cache import read_cached
+from buckram.runtime.disk.inline_reads import read_cached
 from buckram.runtime.disk.speed import Speed
 from buckram.seams import FileData, FileRange
 

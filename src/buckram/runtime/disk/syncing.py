@@ -1,7 +1,8 @@
 """Syncs: written data are on the device when these functions return. Nothing else in Buckram calls fsync.
 
 On macOS fsync only hands the data to the device, which may keep them in a cache that a loss of power empties. There it
-is F_FULLFSYNC that waits for the device. SQLite does so by itself if it is configured to (`metadata/sqlite_file.py`).
+is F_FULLFSYNC that waits for the device. SQLite does so by itself if it is configured to
+(`metadata/sqlite/database_file.py`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ import traceback
 from collections.abc import Callable
 from time import monotonic
 
-from buckram.runtime.logs.format.fields import fields
-from buckram.runtime.logs.format.lines import Line, as_json, as_text
-from buckram.runtime.logs.format.repeats import LeftOut, Repeats
-from buckram.runtime.logs.request import REQUEST
+from buckram.runtime.logs.line_fields import fields
+from buckram.runtime.logs.line_format import Line, as_json, as_text
+from buckram.runtime.logs.repeats import LeftOut, Repeats
+from buckram.runtime.logs.request_id import REQUEST
 
 Kind = tuple[str, int, str]
 """Logger, level and the text without its values: one place in the program."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from buckram.runtime.logs.format.levels import Levels, parse_levels
+from buckram.runtime.logs.level_names import Levels, parse_levels
 
 _rooms: dict[str, int] = {}
 """The loggers that were given levels of their own."""

@@ -8,7 +8,7 @@ import threading
 from typing import TextIO
 
 MOST_LINES = 1000
-"""Maximum lines in memory; the length of each is limited, too (runtime/logs/format/lines.py)."""
+"""Maximum lines in memory; the length of each is limited, too (runtime/logs/line_format.py)."""
 CLOSE_S = 2.0
 
 

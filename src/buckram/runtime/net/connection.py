@@ -1,4 +1,5 @@
-"""One connection to one bookie: the socket, the callers' futures, one timeout sweep. Bytes are core/wire/client.
+"""One connection to one bookie: the socket, the callers' futures, one timeout sweep. Bytes are
+core/wire/client_protocol.
 
 Everything outstanding gets exactly one outcome: the answer, RequestTimeout from the sweep, or the error that ended the
 connection. Writes of one loop turn leave together.
@@ -14,7 +15,7 @@ from typing import TypeAlias, cast
 from buckram.config import NetConfig
 from buckram.core.ledgers.answers import bookie_error
 from buckram.core.wire.acks import AckEvent, SentRun
-from buckram.core.wire.client import ClientProtocol, Conflict, Key, Received
+from buckram.core.wire.client_protocol import ClientProtocol, Conflict, Key, Received
 from buckram.core.wire.introduction import NAMES_LEDGERS, PULLS, TRACES, Identity, Introduction
 from buckram.core.wire.messages import BookieInfoReply, Pull, Reply, Request
 from buckram.errors import (

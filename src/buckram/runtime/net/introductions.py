@@ -1,6 +1,6 @@
 """Identification of bookies: the first exchange of a client's connection, and the answer that it requires.
 
-Not here: which bookie to expect (`client/shared/identities.py`), connections (`runtime/net/pool.py`, which calls this
+Not here: which bookie to expect (`client/cluster/identities.py`), connections (`runtime/net/pool.py`, which calls this
 module), and the bookie's answer (`bookie/service/dispatch.py`).
 """
 

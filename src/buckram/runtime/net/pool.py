@@ -27,7 +27,7 @@ from buckram.errors import (
 )
 from buckram.runtime.net.connection import MAX_UNSENT_BYTES, Connection, OnReply, PendingRequest, again
 from buckram.runtime.net.introductions import Introductions
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from buckram.config import TelemetryConfig
 from buckram.errors import ConfigError
 from buckram.extras import needs
-from buckram.runtime.net.stats import PrometheusStats
+from buckram.runtime.process.stats import PrometheusStats
 
 try:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

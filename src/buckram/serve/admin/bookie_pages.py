@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from buckram.addresses import read_address
-from buckram.bookie.gc import Collector
+from buckram.bookie.garbage.collector import Collector
 from buckram.bookie.process import Bookie
 from buckram.bookie.run import Site
 from buckram.errors import BuckramError, ConfigError
-from buckram.healing.asking import ask_readonly
-from buckram.healing.depending import OperationRefused
+from buckram.healing.operations.dependency_check import OperationRefused
+from buckram.healing.operations.operator_calls import ask_readonly
 from buckram.runtime.logs.levels import levels, set_levels
-from buckram.runtime.net.http import Answer, Handler, Request, json_answer, text_answer
+from buckram.runtime.net.http_server import Answer, Handler, Request, json_answer, text_answer
 from buckram.seams import Space
 from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.jobs import Job, Jobs, started

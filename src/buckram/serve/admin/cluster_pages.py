@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.healing.losses import DEFAULT_DELAY_S
+from buckram.core.healing.lost_bookies import DEFAULT_DELAY_S
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import BuckramError, InvalidArgument
-from buckram.healing.decommission import DecommissionProgress, decommission, forget
-from buckram.healing.depending import OperationRefused, ledgers_naming
-from buckram.healing.room import spaces
-from buckram.health.removing import check_removable
-from buckram.metadata.election import Election, elected_of
-from buckram.metadata.underreplication import Underreplication
-from buckram.runtime.net.http import Answer, Handler, Request, json_answer, text_answer
+from buckram.healing.operations.decommission import DecommissionProgress, decommission, forget
+from buckram.healing.operations.dependency_check import OperationRefused, ledgers_naming
+from buckram.healing.operations.room import spaces
+from buckram.health.removal_gate import check_removable
+from buckram.metadata.records.auditor_election import Election, elected_of
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.runtime.net.http_server import Answer, Handler, Request, json_answer, text_answer
 from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.jobs import Job, Jobs, started
 from buckram.serve.admin.routing import RequestError, body_object, flag

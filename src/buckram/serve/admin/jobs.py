@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from buckram.core.security.fair_share import FairShare, Owned, holder_of
-from buckram.runtime.net.http import Answer, Handler, Request, json_answer
-from buckram.runtime.net.tasks import TaskScope
+from buckram.core.tenants.fair_share import FairShare, Owned, holder_of
+from buckram.runtime.net.http_server import Answer, Handler, Request, json_answer
+from buckram.runtime.process.tasks import TaskScope
 from buckram.serve.admin.routing import RequestError
 
 log = logging.getLogger("buckram.admin")

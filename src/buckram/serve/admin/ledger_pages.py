@@ -10,7 +10,7 @@ from typing import Any
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import LedgerError, NoSuchEntry, NoSuchLedger
-from buckram.runtime.net.http import JSON, Answer, Handler, Request, json_answer
+from buckram.runtime.net.http_server import JSON, Answer, Handler, Request, json_answer
 from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.routing import RequestError, asked, needed_ledger, whole_number
 from buckram.types import DigestType, EntryId, LedgerId, LedgerMetadata

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from buckram.runtime.net.http import Answer, Handler, Request, text_answer
+from buckram.runtime.net.http_server import Answer, Handler, Request, text_answer
 
 
 class RequestError(Exception):

@@ -1,7 +1,7 @@
 """HTTP server of `buckram bookie run --http`: the paths of Apache's bookies, jobs, and the status pages.
 
-It runs in a thread beside the bookie (`bookie/beside.py`). Where peers of the bookie have to log in, so does whoever
-wants more than the status pages: with an administrator's token, as `Authorization: Bearer TOKEN`.
+It runs in a thread beside the bookie (`bookie/pages/http_thread.py`). Where peers of the bookie have to log in, so does
+whoever wants more than the status pages: with an administrator's token, as `Authorization: Bearer TOKEN`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from buckram.bookie.pages.status_pages import SERVED, bearer_of
 from buckram.bookie.run import Site
-from buckram.bookie.status_pages import SERVED, bearer_of
 from buckram.core.security.principal import ANONYMOUS, Principal
 from buckram.core.security.tokens import TokenRefused
 from buckram.errors import MetadataError
-from buckram.runtime.net.http import Answer, Handler, Request, text_answer
+from buckram.runtime.net.http_server import Answer, Handler, Request, text_answer
 from buckram.serve.admin.bookie_pages import BookiePages
 from buckram.serve.admin.cluster_link import TOKEN, ClusterLink
 from buckram.serve.admin.cluster_pages import ClusterPages

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from buckram.core.health.table import TABLE
+from buckram.core.health.state_table import TABLE
 from buckram.core.tenants.usage import NOTHING, Counts
 from buckram.health.gathering import Health
-from buckram.runtime.net.stats import PrometheusStats
+from buckram.runtime.process.stats import PrometheusStats
 from buckram.serve.exporter.looking import ClusterSample, StreamLook
-from buckram.state.db.logs import is_database
+from buckram.state.db.commits.database_log import is_database
 
 
 def show_health(found: Health, stats: PrometheusStats) -> None:

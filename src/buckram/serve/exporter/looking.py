@@ -14,9 +14,9 @@ from buckram.cluster import Client
 from buckram.core.tenants.quotas import Quotas
 from buckram.errors import BuckramError
 from buckram.healing.overview import Overview, overview
-from buckram.metadata.tenants import Published, TenantStore
-from buckram.state.db.logs import is_database
-from buckram.state.db.replicas import ReplicaReport, shown_replicas
+from buckram.metadata.records.tenants import Published, TenantStore
+from buckram.state.db.commits.database_log import is_database
+from buckram.state.db.commits.replica_reports import ReplicaReport, shown_replicas
 from buckram.streams.info import StreamInfo
 from buckram.streams.read.cursors import CursorInfo
 

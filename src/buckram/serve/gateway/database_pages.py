@@ -11,15 +11,15 @@ from typing import Any
 
 from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
-from buckram.serve.gateway import schema
-from buckram.serve.gateway.failures import bad_request
-from buckram.serve.gateway.limits import GatewayLimits
-from buckram.serve.gateway.operations import AFTER, LIMIT, Ask, Operation, Parameter
-from buckram.serve.gateway.stream_lists import streams_seen
-from buckram.serve.http.pieces import PiecesAnswer, while_allowed
-from buckram.serve.http.spooled import NOT_LOADED, SQLITE, Folder, Transfers, file_answer, kept
-from buckram.serve.views.databases import database_json, database_shown
-from buckram.state.db.logs import is_database
+from buckram.serve.gateway.shared import schema
+from buckram.serve.gateway.shared.error_answers import bad_request
+from buckram.serve.gateway.shared.limits import GatewayLimits
+from buckram.serve.gateway.shared.operations import AFTER, LIMIT, Ask, Operation, Parameter
+from buckram.serve.gateway.streams.stream_lists import streams_seen
+from buckram.serve.http.spooled_files import NOT_LOADED, SQLITE, Folder, Transfers, file_answer, kept
+from buckram.serve.http.streamed_answers import PiecesAnswer, while_allowed
+from buckram.serve.json_views.databases import database_json, database_shown
+from buckram.state.db.commits.database_log import is_database
 
 DATABASES = "/v2/namespaces/{namespace}/databases"
 _BACKUP = DATABASES + "/{database}/backup"

@@ -16,22 +16,22 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import Response
 
-from buckram.core.security.fair_share import holder_of
 from buckram.core.security.principal import Principal
+from buckram.core.tenants.fair_share import holder_of
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.seams import Span, Traces
-from buckram.serve.gateway.access import Access
-from buckram.serve.gateway.failures import bad_request, problem_of
-from buckram.serve.gateway.operations import GATEWAY, Ask, Operation, granted_name
-from buckram.serve.gateway.repeats import HEADER, Fingerprint, Repeats
-from buckram.serve.gateway.room import MemoryBudget
-from buckram.serve.gateway.schema import fault
-from buckram.serve.gateway.writers import Elsewhere
+from buckram.serve.gateway.shared.authentication import Access
+from buckram.serve.gateway.shared.error_answers import bad_request, problem_of
+from buckram.serve.gateway.shared.idempotency import HEADER, Fingerprint, Repeats
+from buckram.serve.gateway.shared.memory_budget import MemoryBudget
+from buckram.serve.gateway.shared.operations import GATEWAY, Ask, Operation, granted_name
+from buckram.serve.gateway.shared.schema import fault
+from buckram.serve.gateway.streams.writers import Elsewhere
 from buckram.serve.http.body import LESS, limited_pieces, read_body
 from buckram.serve.http.headers import UNKEPT, has_header, header
 from buckram.serve.http.limits import LOGIN_BYTES, MIB, HttpLimits
 from buckram.serve.http.problems import HttpProblem, json_answer, redirect
-from buckram.serve.http.refusals import known_as, note_refused
+from buckram.serve.http.refusal_audit import known_as, note_refused
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.positions import PositionMark, PositionVerdict
-from buckram.serve.gateway.failures import bad_request
+from buckram.core.streams.records.positions import PositionMark, PositionVerdict
+from buckram.serve.gateway.shared.error_answers import bad_request
 from buckram.serve.http.problems import HttpProblem
 from buckram.streams.read.locate import known_end
-from buckram.streams.read.remembered import history_now, verdict_on
+from buckram.streams.read.position_check import history_now, verdict_on
 from buckram.types import History, Offset
 
 FIRST_EPOCH = 1

@@ -10,9 +10,9 @@ from typing import Any
 
 from buckram.cluster import Client
 from buckram.errors import BuckramError
-from buckram.metadata.tenants import TenantStore
-from buckram.metadata.underreplication import Underreplication
-from buckram.runtime.net.tasks import TaskScope
+from buckram.metadata.records.tenants import TenantStore
+from buckram.metadata.records.underreplication import Underreplication
+from buckram.runtime.process.tasks import TaskScope
 
 EVERY_S, KEPT = 10.0, 360
 _MOST_MARKS = 1000

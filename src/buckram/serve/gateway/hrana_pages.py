@@ -12,19 +12,19 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, WebSocketRoute
 
-from buckram.core.security.effects import Effect, lacking
-from buckram.serve.gateway import schema
-from buckram.serve.gateway.limits import GatewayLimits
-from buckram.serve.gateway.operations import SQL, Ask, Operation, granted_name
+from buckram.core.security.required_permissions import Effect, lacking
 from buckram.serve.gateway.page_answer import PageAnswer
-from buckram.serve.gateway.room import MemoryBudget
-from buckram.serve.hrana.exchange import BACKUP, LOAD
+from buckram.serve.gateway.shared import schema
+from buckram.serve.gateway.shared.limits import GatewayLimits
+from buckram.serve.gateway.shared.memory_budget import MemoryBudget
+from buckram.serve.gateway.shared.operations import SQL, Ask, Operation, granted_name
+from buckram.serve.hrana.database_files import BACKUP, LOAD
 from buckram.serve.hrana.execution import OF_STATE
 from buckram.serve.hrana.forwarding import rights_left
 from buckram.serve.hrana.service import Service
 from buckram.serve.hrana.targets import Reading, Target, parse_reading
 from buckram.serve.http.problems import HttpProblem
-from buckram.serve.http.spooled import SQLITE
+from buckram.serve.http.spooled_files import SQLITE
 
 _DATABASE = SQL + "/{namespace}/{database}"
 _HEADERS = {

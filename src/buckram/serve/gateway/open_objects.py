@@ -12,8 +12,8 @@ from contextlib import suppress
 from buckram.cluster import Client
 from buckram.core.objects.rows import LOG
 from buckram.errors import NoSuchStream
-from buckram.runtime.net.shelf import BorrowedHandle, HandleCache
-from buckram.serve.gateway.limits import GatewayLimits
+from buckram.runtime.process.handle_cache import BorrowedHandle, HandleCache
+from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.state.objects.objects import Objects
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from buckram.serve.gateway import schema
-from buckram.serve.gateway.operations import GATEWAY, Operation, OperationGroup, Parameter
-from buckram.serve.gateway.repeats import HEADER
+from buckram.serve.gateway.shared import schema
+from buckram.serve.gateway.shared.idempotency import HEADER
+from buckram.serve.gateway.shared.operations import GATEWAY, Operation, OperationGroup, Parameter
 
 PATH = "/v2/openapi.json"
 _NAMES = re.compile(r"{(\w+)}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from buckram.serve.gateway.room import MemoryReservation
+from buckram.serve.gateway.shared.memory_budget import MemoryReservation
 from buckram.serve.http.connection import ABORT
 
 _PIECE = 256 * 1024

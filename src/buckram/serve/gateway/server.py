@@ -16,50 +16,50 @@ from starlette.routing import Route
 
 from buckram.cluster import Client
 from buckram.config import TlsConfig
-from buckram.core.streams.offload_places import OffloadPlaces
-from buckram.runtime.net.tls_files import TlsFiles
-from buckram.serve.gateway.access import Access, is_local
-from buckram.serve.gateway.cluster_pages import ClusterPages
+from buckram.core.streams.external.offload_places import OffloadPlaces
+from buckram.runtime.net.security.certificate_files import TlsFiles
+from buckram.serve.gateway.administration.cluster_pages import ClusterPages
+from buckram.serve.gateway.administration.maintenance_pages import MaintenancePages
+from buckram.serve.gateway.administration.namespace_pages import NamespacePages
+from buckram.serve.gateway.administration.security_pages import SecurityPages
+from buckram.serve.gateway.administration.session_pages import SessionPages
 from buckram.serve.gateway.console_pages import ConsolePages
 from buckram.serve.gateway.database_pages import DatabasePages
 from buckram.serve.gateway.dispatch import Dispatcher
 from buckram.serve.gateway.history import History
 from buckram.serve.gateway.hrana_pages import HranaPages
-from buckram.serve.gateway.job_pages import JobPages
-from buckram.serve.gateway.ledger_pages import LedgerPages
-from buckram.serve.gateway.limits import HTTP_LIMITS, GatewayLimits
-from buckram.serve.gateway.maintenance_pages import MaintenancePages
-from buckram.serve.gateway.namespace_pages import NamespacePages
-from buckram.serve.gateway.object_calls import ObjectCalls
-from buckram.serve.gateway.object_pages import ObjectPages
+from buckram.serve.gateway.objects.object_calls import ObjectCalls
+from buckram.serve.gateway.objects.object_pages import ObjectPages
+from buckram.serve.gateway.objects.removal_pages import RemovalPages
+from buckram.serve.gateway.objects.upload_pages import UploadPages
 from buckram.serve.gateway.open_objects import OpenObjects
 from buckram.serve.gateway.openapi import PATH, document
-from buckram.serve.gateway.operations import SQL, OperationGroup
-from buckram.serve.gateway.peers import Peers
-from buckram.serve.gateway.record_pages import RecordPages
-from buckram.serve.gateway.removal_pages import RemovalPages
-from buckram.serve.gateway.repeats import Repeats
-from buckram.serve.gateway.room import MemoryBudget
-from buckram.serve.gateway.security_pages import SecurityPages
-from buckram.serve.gateway.session_pages import SessionPages
 from buckram.serve.gateway.sessions import Sessions
-from buckram.serve.gateway.stream_pages import StreamPages
-from buckram.serve.gateway.tails import Tails
-from buckram.serve.gateway.upload_pages import UploadPages
-from buckram.serve.gateway.writers import Writers
+from buckram.serve.gateway.shared.authentication import Access, is_local
+from buckram.serve.gateway.shared.gateway_registry import Peers
+from buckram.serve.gateway.shared.idempotency import Repeats
+from buckram.serve.gateway.shared.job_pages import JobPages
+from buckram.serve.gateway.shared.limits import HTTP_LIMITS, GatewayLimits
+from buckram.serve.gateway.shared.memory_budget import MemoryBudget
+from buckram.serve.gateway.shared.operations import SQL, OperationGroup
+from buckram.serve.gateway.streams.ledger_pages import LedgerPages
+from buckram.serve.gateway.streams.record_pages import RecordPages
+from buckram.serve.gateway.streams.stream_pages import StreamPages
+from buckram.serve.gateway.streams.tails import Tails
+from buckram.serve.gateway.streams.writers import Writers
 from buckram.serve.hrana.databases import Databases
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.service import Service
 from buckram.serve.http.application import application
 from buckram.serve.http.limits import HttpLimits
 from buckram.serve.http.origins import Origins
-from buckram.serve.http.refusals import Refusals
+from buckram.serve.http.refusal_audit import Refusals
 from buckram.serve.http.server import HttpServer, Listening, url_of
 from buckram.serve.http.tokens import ClusterTokens
 from buckram.serve.webhdfs.access import RequestAuthenticator
 from buckram.serve.webhdfs.server import WebHdfs
 from buckram.state.db.settings import DatabaseLimits
-from buckram.streams.shared.places import confined
+from buckram.streams.shared.locations import confined
 
 
 class Gateway:

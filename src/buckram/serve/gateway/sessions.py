@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from buckram.core.security.fair_share import Owned
 from buckram.core.security.tokens import Token
+from buckram.core.tenants.fair_share import Owned
 from buckram.seams import Clock
-from buckram.serve.gateway.limits import GatewayLimits
+from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.serve.http.problems import HttpProblem
 
 COOKIE = "buckram_session"

@@ -12,21 +12,21 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from buckram.core.streams.transactions import HISTORY_HEADER
+from buckram.core.streams.metadata.transactions import HISTORY_HEADER
 from buckram.errors import BuckramError, InvalidArgument, SqlError
-from buckram.serve.hrana.failures import EXPECTED, StreamRefusal, error_of
+from buckram.serve.hrana.error_replies import EXPECTED, StreamRefusal, error_of
 from buckram.serve.hrana.forwarding import FORWARDED, rights_sent
-from buckram.serve.hrana.lanes import Places
 from buckram.serve.hrana.pipeline import Pipeline, SendOn
 from buckram.serve.hrana.protocol.requests import Batch, parse_batch, parse_cursor, parse_pipeline, parse_stmt
 from buckram.serve.hrana.protocol.values import Malformed
 from buckram.serve.hrana.streams import Stream
 from buckram.serve.hrana.targets import AFTER, TOKEN, Target
-from buckram.serve.http.pieces import Looks
+from buckram.serve.hrana.websocket_streams import Places
 from buckram.serve.http.problems import HttpProblem, json_answer
+from buckram.serve.http.streamed_answers import Looks
 from buckram.sql.session import SqlSession
+from buckram.state.db.commits.write_queue import CALLER
 from buckram.state.db.database import Database
-from buckram.state.db.writer import CALLER
 
 OFFSET = "Buckram-Offset"
 """Header of answers: the answer reflects everything below this offset of the log."""

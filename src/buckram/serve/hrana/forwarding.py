@@ -17,8 +17,8 @@ from buckram.addresses import join
 from buckram.core.backoff import LEADER_WAIT, Delays
 from buckram.core.security.principal import Principal
 from buckram.errors import MetadataError, MirrorStream
-from buckram.metadata.etcd.http import HttpConnection
-from buckram.runtime.net.retry import Retries
+from buckram.runtime.net.http_client import HttpConnection
+from buckram.runtime.process.retry import Retries
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.others import DatabaseServerRegistry
 from buckram.serve.http.limits import option_of

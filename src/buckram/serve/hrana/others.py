@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from buckram.core.security.principal import Principal
 from buckram.errors import MetadataError
-from buckram.metadata.layout import DATABASE_SERVERS
+from buckram.metadata.tree.layout import DATABASE_SERVERS
 from buckram.seams import MetadataStore
-from buckram.serve.http.shown import ServerRegistry
+from buckram.serve.http.server_registry import ServerRegistry
 from buckram.serve.http.tokens import Vouch
 
 _FRESH_S = 2.0

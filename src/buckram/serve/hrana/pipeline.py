@@ -6,11 +6,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from buckram.core.db.own_functions import argument_of, own_call
 from buckram.core.db.sql import SqlResult, SqlValue
-from buckram.core.sql.own_functions import argument_of, own_call
-from buckram.core.sql.statements import classify, placeholders, split
+from buckram.core.db.sql_text import classify, placeholders, split
 from buckram.errors import BuckramError, DatabaseBusy, NotLeader, SqlError
-from buckram.serve.hrana.failures import EXPECTED, StreamRefusal, error_of
+from buckram.serve.hrana.error_replies import EXPECTED, StreamRefusal, error_of
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.protocol.fusing import fusible
 from buckram.serve.hrana.protocol.requests import (
@@ -29,7 +29,7 @@ from buckram.serve.hrana.protocol.requests import (
 from buckram.serve.hrana.protocol.values import encode_rows, encode_value
 from buckram.serve.hrana.streams import Stream
 from buckram.serve.http.limits import option_of
-from buckram.state.db.statements import after_comments
+from buckram.state.db.table_engine.statements import after_comments
 
 
 class SendOn(Exception):

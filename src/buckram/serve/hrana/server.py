@@ -19,11 +19,11 @@ from starlette.routing import Route, WebSocketRoute
 
 from buckram.cluster import Client
 from buckram.config import TlsConfig
-from buckram.core.security.effects import NEEDS, Effect
-from buckram.runtime.net.tls_files import TlsFiles
-from buckram.serve.hrana.access import DatabaseAccess, Everybody, lacks_permission, may_change, watch
+from buckram.core.security.required_permissions import NEEDS, Effect
+from buckram.runtime.net.security.certificate_files import TlsFiles
+from buckram.serve.hrana.database_access import DatabaseAccess, Everybody, lacks_permission, may_change, watch
+from buckram.serve.hrana.database_files import BACKUP, LOAD
 from buckram.serve.hrana.databases import IDLE_S, Databases, Sees
-from buckram.serve.hrana.exchange import BACKUP, LOAD
 from buckram.serve.hrana.forwarding import rights_left
 from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
 from buckram.serve.hrana.service import Service
@@ -33,7 +33,7 @@ from buckram.serve.http.body import limited_pieces, read_body
 from buckram.serve.http.limits import HttpLimits, option_of
 from buckram.serve.http.origins import Origins
 from buckram.serve.http.problems import HttpProblem, json_answer
-from buckram.serve.http.refusals import Refusals, known_as
+from buckram.serve.http.refusal_audit import Refusals, known_as
 from buckram.serve.http.server import HttpServer, Listening, url_of
 from buckram.state.db.settings import DatabaseLimits
 

@@ -13,25 +13,25 @@ from starlette.responses import Response
 
 from buckram.config import TlsConfig
 from buckram.core.security.principal import Principal
-from buckram.runtime.net.tls_files import TlsFiles
-from buckram.serve.hrana.access import DatabaseAccess
+from buckram.runtime.net.security.certificate_files import TlsFiles
+from buckram.serve.hrana.database_access import DatabaseAccess
+from buckram.serve.hrana.database_files import Exchange
 from buckram.serve.hrana.databases import Databases
-from buckram.serve.hrana.exchange import Exchange
 from buckram.serve.hrana.execution import OFFSET, Execution, with_errors
 from buckram.serve.hrana.forwarding import Forwarder
-from buckram.serve.hrana.lanes import Places
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.others import DatabaseServerRegistry
 from buckram.serve.hrana.protocol.requests import Sizes
-from buckram.serve.hrana.sockets import Asking, Sockets
 from buckram.serve.hrana.streams import Streams
 from buckram.serve.hrana.targets import Reading, Target
+from buckram.serve.hrana.websocket_streams import Places
+from buckram.serve.hrana.websockets import Asking, Sockets
 from buckram.serve.http.body import while_connected
 from buckram.serve.http.limits import HttpLimits
 from buckram.serve.http.origins import Origins
-from buckram.serve.http.pieces import while_allowed
-from buckram.serve.http.spooled import NOT_LOADED
-from buckram.state.db.writer import CALLER
+from buckram.serve.http.spooled_files import NOT_LOADED
+from buckram.serve.http.streamed_answers import while_allowed
+from buckram.state.db.commits.write_queue import CALLER
 
 
 class Service:

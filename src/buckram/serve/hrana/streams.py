@@ -8,9 +8,9 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from buckram.core.security.fair_share import FairShare, holder_of
-from buckram.runtime.net.tasks import TaskScope
-from buckram.serve.hrana.failures import StreamRefusal
+from buckram.core.tenants.fair_share import FairShare, holder_of
+from buckram.runtime.process.tasks import TaskScope
+from buckram.serve.hrana.error_replies import StreamRefusal
 from buckram.serve.hrana.limits import HranaLimits
 from buckram.serve.hrana.protocol.batons import decode_baton, encode_baton
 from buckram.serve.hrana.targets import Reading
@@ -19,7 +19,7 @@ from buckram.serve.http.limits import option_of
 from buckram.serve.http.problems import HttpProblem, full
 from buckram.sql.session import SqlSession
 from buckram.state.db.database import Database
-from buckram.state.db.shelf import Use
+from buckram.state.db.handle_cache import Use
 
 
 class Texts:

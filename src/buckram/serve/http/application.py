@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 
 from buckram.core.security.principal import Principal
 from buckram.serve.http.problems import HttpProblem, json_answer
-from buckram.serve.http.refusals import note_refused
+from buckram.serve.http.refusal_audit import note_refused
 from buckram.serve.http.tokens import check_no_token
 
 ANYBODY = Principal("anybody", admin=True)

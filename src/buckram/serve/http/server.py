@@ -17,12 +17,12 @@ from starlette.types import ASGIApp
 from buckram.addresses import join
 from buckram.errors import ConfigError
 from buckram.runtime.net.listening import listening_now
-from buckram.runtime.net.tasks import TaskScope
-from buckram.runtime.net.tls_files import TlsFiles
-from buckram.serve.http.accepting import TlsAcceptor
+from buckram.runtime.net.security.certificate_files import TlsFiles
+from buckram.runtime.process.tasks import TaskScope
 from buckram.serve.http.connection import limited
 from buckram.serve.http.heads import Heads
 from buckram.serve.http.limits import HttpLimits
+from buckram.serve.http.pending_connections import TlsAcceptor
 from buckram.serve.http.websocket import Socket
 
 _BACKLOG = 1024

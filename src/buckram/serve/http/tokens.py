@@ -1,7 +1,7 @@
 """Authentication by bearer tokens of the cluster, and the grants of each principal.
 
-Not here: what a request needs (`serve/hrana/access.py`, `serve/gateway/access.py`), pages in browsers
-(`serve/http/origins.py`).
+Not here: what a request needs (`serve/hrana/database_access.py`, `serve/gateway/shared/authentication.py`), pages in
+browsers (`serve/http/origins.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from buckram.core.security.oidc import Issuer
 from buckram.core.security.principal import Principal
 from buckram.core.security.tokens import Token, TokenRefused, need_extra
 from buckram.errors import AccessRefused, ConfigError
-from buckram.metadata.security_follow import FollowedSecurity
+from buckram.metadata.records.security_watcher import FollowedSecurity
 from buckram.seams import MetadataStore
 from buckram.serve.http.problems import HttpProblem
 

@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from buckram.core.security.acl import PERMISSIONS
-from buckram.core.security.effects import NEEDS, Effect, lacking
-from buckram.core.security.fair_share import holder_of
 from buckram.core.security.object_names import NameRange
 from buckram.core.security.principal import Principal
+from buckram.core.security.required_permissions import NEEDS, Effect, lacking
 from buckram.core.security.tokens import Token
+from buckram.core.tenants.fair_share import holder_of
 from buckram.errors import NoSuchNamespace
 from buckram.serve.http.application import ANYBODY
 from buckram.serve.http.body import read_body
@@ -29,12 +29,12 @@ from buckram.serve.http.headers import UNKEPT
 from buckram.serve.http.limits import HttpLimits
 from buckram.serve.http.origins import Origins
 from buckram.serve.http.problems import HttpProblem, json_answer, refusing
-from buckram.serve.http.refusals import note_refused
+from buckram.serve.http.refusal_audit import note_refused
 from buckram.serve.http.tokens import ClusterTokens, bearer_of, check_no_token
 from buckram.serve.webhdfs import java_tokens
-from buckram.serve.webhdfs.java_classes import ACCESS, INVALID_TOKEN
 from buckram.serve.webhdfs.paths import FilePath
 from buckram.serve.webhdfs.problems import RemoteProblem, problem_of
+from buckram.serve.webhdfs.protocol_names import ACCESS, INVALID_TOKEN
 
 _ONLOOKER = Principal("onlooker")
 

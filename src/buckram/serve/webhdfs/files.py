@@ -21,11 +21,11 @@ from buckram.errors import (
     ReplicaStopped,
 )
 from buckram.errors.streams import StreamError
-from buckram.runtime.net.shelf import BorrowedHandle, HandleCache
-from buckram.serve.webhdfs.java_classes import ABSENT, ACCESS, EXISTS, FILLED, INPUT_OUTPUT, NO_DIRECTORY
+from buckram.runtime.process.handle_cache import BorrowedHandle, HandleCache
 from buckram.serve.webhdfs.limits import FileLimits
 from buckram.serve.webhdfs.paths import FilePath
 from buckram.serve.webhdfs.problems import RemoteProblem
+from buckram.serve.webhdfs.protocol_names import ABSENT, ACCESS, EXISTS, FILLED, INPUT_OUTPUT, NO_DIRECTORY
 from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 Info = ObjectInfo | DirectoryInfo

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from buckram.core.objects.rows import check_object_name
 from buckram.core.streams.names import check_name
 from buckram.errors import InvalidArgument
-from buckram.serve.webhdfs.java_classes import INVALID_PATH
 from buckram.serve.webhdfs.problems import RemoteProblem, illegal
+from buckram.serve.webhdfs.protocol_names import INVALID_PATH
 
 PREFIX = "/webhdfs/v1"
 _MAX_PARAMETERS = 64

@@ -11,7 +11,7 @@ from typing import Any
 from buckram import errors
 from buckram.errors import BuckramError
 from buckram.serve.http.problems import HttpProblem
-from buckram.serve.webhdfs.java_classes import (
+from buckram.serve.webhdfs.protocol_names import (
     ABSENT,
     ACCESS,
     EXISTS,

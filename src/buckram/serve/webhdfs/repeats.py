@@ -1,6 +1,6 @@
 """Headers that mark repeated requests, whose answers were lost with a gateway.
 
-Hadoop's own client sends none and has only its renames recognised (`files.py`). `spark/relay.py` sends them.
+Hadoop's own client sends none and has only its renames recognised (`files.py`). `spark/relay/server.py` sends them.
 """
 
 from __future__ import annotations

@@ -17,22 +17,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from buckram.cluster import Client
-from buckram.core.security.effects import Effect
+from buckram.core.security.required_permissions import Effect
 from buckram.errors import BuckramError, InvariantViolation, ObjectExists
-from buckram.runtime.net.shelf import HandleCache
+from buckram.runtime.process.handle_cache import HandleCache
 from buckram.serve.http.body import body_pieces
 from buckram.serve.http.headers import SAFE, UNKEPT
 from buckram.serve.http.limits import HttpLimits
-from buckram.serve.http.pieces import PiecesAnswer, begun
 from buckram.serve.http.problems import json_answer, json_media, redirect
-from buckram.serve.http.refusals import known_as
+from buckram.serve.http.refusal_audit import known_as
+from buckram.serve.http.streamed_answers import PiecesAnswer, begun
 from buckram.serve.webhdfs import java_tokens
 from buckram.serve.webhdfs.access import RequestAuthenticator, Visitor
 from buckram.serve.webhdfs.files import Files
-from buckram.serve.webhdfs.java_classes import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED
 from buckram.serve.webhdfs.limits import CLUSTER_KEY, TOKEN_PATH, FileLimits, files_url
 from buckram.serve.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
 from buckram.serve.webhdfs.problems import RemoteProblem, illegal, problem_of
+from buckram.serve.webhdfs.protocol_names import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED
 from buckram.serve.webhdfs.repeats import Repeat, repeat_of
 from buckram.serve.webhdfs.statuses import (
     SERVER_DEFAULTS,
@@ -42,7 +42,7 @@ from buckram.serve.webhdfs.statuses import (
     status_of,
     summary_of,
 )
-from buckram.serve.webhdfs.transfers import TransferLimit
+from buckram.serve.webhdfs.transfer_limit import TransferLimit
 from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 _DATA = "data"

@@ -2,8 +2,8 @@
 
 Range by range: the offsets of the next range are recorded, Spark reads exactly these and publishes them as one version
 of a transaction, and then the record moves on. It may be killed anywhere: the next run reads the recorded range again,
-and publishes it unless it was published. Not here: which offsets are a range (`core/streams/kafka_imports.py`), Kafka
-itself (`kafka_topic.py`).
+and publishes it unless it was published. Not here: which offsets are a range
+(`core/streams/external/kafka_imports.py`), Kafka itself (`kafka_topic.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.head import Transaction
-from buckram.core.streams.imports import key_of
-from buckram.core.streams.kafka_imports import (
+from buckram.core.streams.external.imports import key_of
+from buckram.core.streams.external.kafka_imports import (
     RANGE_RECORDS,
     Bounds,
     KafkaImport,
@@ -32,9 +30,11 @@ from buckram.core.streams.kafka_imports import (
     left,
     planned,
 )
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import Transaction
+from buckram.core.streams.metadata.purposes import Act, check_act
+from buckram.core.streams.metadata.transactions import newest
 from buckram.core.streams.names import StreamName, stream_name
-from buckram.core.streams.purposes import Act, check_act
-from buckram.core.streams.transactions import newest
 from buckram.errors import (
     InvalidArgument,
     KeyExists,
@@ -44,8 +44,8 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.runtime.net.pace import Pace
+from buckram.spark.jobs.executor_tasks import Driver, Progress, driver, parallelism
 from buckram.spark.jobs.kafka_topic import KafkaTopic
-from buckram.spark.jobs.spreading import Driver, Progress, driver, parallelism
 from buckram.spark.session import register
 from buckram.streams.shared.metadata import StreamStore
 

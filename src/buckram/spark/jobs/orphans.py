@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from buckram.errors import BuckramError, InvalidArgument
-from buckram.spark.jobs.reports import RUN, open_report, run_name
-from buckram.spark.jobs.spreading import Progress, Row, connected, driver, in_task, spread
+from buckram.spark.jobs.executor_tasks import Progress, Row, connected, driver, in_task, spread
+from buckram.spark.jobs.report_tables import RUN, open_report, run_name
 from buckram.streams.maintain.orphans import (
     Marked,
     Orphan,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from buckram.cluster import Client
-    from buckram.spark.access import ClusterUri
+    from buckram.spark.shared.cluster_uri import ClusterUri
 
 SCHEMA = (
     "run string, ledger long, stream string, uid string, reason string, safe boolean, age_s double, deleted boolean"

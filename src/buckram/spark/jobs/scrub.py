@@ -4,7 +4,7 @@ Each bad replica is listed with the command that repairs it. The job only reads,
 still grow. Only sums of digests and findings go through Spark. The work is divided by bookie, so that at most
 `tasks_per_bookie` tasks read from one, and into rounds: the findings of a round are written before the next one begins,
 and a run with the name of an earlier one continues where that stopped. Not here: verifying a piece
-(`client/maintain/audit.py`).
+(`client/maintain/replica_audit.py`).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from buckram.client.maintain.audit import ReplicaAuditor, differing
+from buckram.client.maintain.replica_audit import ReplicaAuditor, differing
 from buckram.core.cluster.conviction import UNFIT, Deed, Evidence
-from buckram.core.ledgers.audit import Piece, PieceReport, plan_pieces
 from buckram.core.ledgers.metadata import names_mac
+from buckram.core.ledgers.replica_audit import Piece, PieceReport, plan_pieces
 from buckram.core.wire.introduction import Peer
 from buckram.errors import InvalidArgument, NoSuchLedger
-from buckram.metadata.accused import accuse
+from buckram.metadata.records.bookie_health import accuse
 from buckram.runtime.net.pace import Pace
-from buckram.spark.jobs.reports import RUN, Report, open_report, run_name
+from buckram.spark.jobs.executor_tasks import Driver, Progress, Row, driver, executor_runtime, in_task, spread
+from buckram.spark.jobs.report_tables import RUN, Report, open_report, run_name
 from buckram.spark.jobs.scrub_report import BadReplica, ScrubReport, merge_replicas
-from buckram.spark.jobs.spreading import Driver, Progress, Row, driver, executor_runtime, in_task, spread
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from buckram.cluster import Client
-    from buckram.spark.access import ClusterUri
+    from buckram.spark.shared.cluster_uri import ClusterUri
 
 MIB = 1024 * 1024
 SCHEMA = (

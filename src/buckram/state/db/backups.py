@@ -34,7 +34,7 @@ from buckram.core.db.backups import (
     unfinished_of,
 )
 from buckram.core.security.encryption import key_id_of
-from buckram.core.streams.purposes import Purpose, purpose_of
+from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.errors import (
     BuckramError,
     KeyExists,
@@ -47,15 +47,15 @@ from buckram.errors import (
     VersionConflict,
     WriteFailed,
 )
-from buckram.state.db.directories import Directory
 from buckram.state.db.settings import check_engine
+from buckram.state.db.table_engine.directories import Directory
 from buckram.streams.maintain.janitor_report import JanitorReport, note_problem
+from buckram.streams.shared.locations import WITHIN_S, FileLocation, in_thread
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
-from buckram.streams.shared.places import WITHIN_S, FileLocation, in_thread
 
 if TYPE_CHECKING:
     from buckram.client.ledger_client import LedgerClient
-    from buckram.core.streams.head import Head
+    from buckram.core.streams.metadata.head import Head
     from buckram.core.streams.names import StreamName
     from buckram.core.streams.policy import Policy
 

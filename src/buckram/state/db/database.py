@@ -1,8 +1,8 @@
 """Database: the handle of a replicated SQL database, from `ns.database(name)`. SQLite is its table engine.
 
 Nothing is committed, here or anywhere, before it is in the log. docs/explanation/databases-design.md says how. Not
-here: turns (`state/db/writer.py`), the log (`state/db/committing.py`, `state/db/state.py`), SQLite
-(`state/db/engine.py`, `state/db/readers.py`).
+here: turns (`state/db/commits/write_queue.py`), the log (`state/db/commits/committing.py`,
+`state/db/commits/state_machine.py`), SQLite (`state/db/table_engine/engine.py`, `state/db/table_engine/readers.py`).
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from buckram.client.shared.opening import NotBlocking
+from buckram.client.shared.handles import NotBlocking
 from buckram.core.db.changes import Change
 from buckram.core.db.outcomes import check_token, parse_own
 from buckram.core.db.sql import Described, Parameters, SqlResult
 from buckram.errors import DatabaseFailed, InvalidArgument, SnapshotDamaged, SqlError, StatementRefused, TooStale
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import THREADS, Threads
-from buckram.state.db.changes import read_changes
-from buckram.state.db.committing import Committing
-from buckram.state.db.engine import Engine
-from buckram.state.db.execution import Pending, Unit
-from buckram.state.db.images import write_in_thread
-from buckram.state.db.readers import Readers
-from buckram.state.db.replicas import ReplicaReport, ReplicaReporter
-from buckram.state.db.row_images import RowImages
+from buckram.state.db.commits.changes import read_changes
+from buckram.state.db.commits.committing import Committing
+from buckram.state.db.commits.replica_reports import ReplicaReport, ReplicaReporter
+from buckram.state.db.commits.state_machine import DatabaseState
+from buckram.state.db.commits.transactions import Mode, OpenTransaction, Transactions, begin_transaction
+from buckram.state.db.commits.write_queue import WriteQueue
 from buckram.state.db.settings import DatabaseLimits
-from buckram.state.db.state import DatabaseState
-from buckram.state.db.statements import first_word, is_vacuum, probably_reads, statement
-from buckram.state.db.transactions import Mode, OpenTransaction, Transactions, begin_transaction
-from buckram.state.db.writer import WriteQueue
+from buckram.state.db.table_engine.engine import Engine
+from buckram.state.db.table_engine.execution import Pending, Unit
+from buckram.state.db.table_engine.images import write_in_thread
+from buckram.state.db.table_engine.readers import Readers
+from buckram.state.db.table_engine.row_images import RowImages
+from buckram.state.db.table_engine.statements import first_word, is_vacuum, probably_reads, statement
 from buckram.state.machine.machine import Consistency
 from buckram.state.machine.replica import Replica, Role
 from buckram.streams.namespace import StreamNamespace

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from buckram.core.streams.names import check_writer_name
 from buckram.errors import DatabaseExists, NoSuchDatabase
+from buckram.state.db.commits.database_log import check_database, create_log, has_changes
+from buckram.state.db.commits.state_machine import DatabaseState
 from buckram.state.db.database import Database
-from buckram.state.db.logs import check_database, create_log, has_changes
 from buckram.state.db.settings import DatabaseLimits
-from buckram.state.db.state import DatabaseState
 from buckram.state.machine.machine import process_name
 from buckram.state.machine.opening import open_on_log
 from buckram.state.machine.replica import Candidacy

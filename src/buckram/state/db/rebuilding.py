@@ -23,17 +23,17 @@ from buckram.errors import (
     StateLost,
 )
 from buckram.seams import Threads
-from buckram.state.db.engine import Engine
-from buckram.state.db.execution import Pending
-from buckram.state.db.logs import check_database
+from buckram.state.db.commits.database_log import check_database
+from buckram.state.db.commits.state_machine import DatabaseState
 from buckram.state.db.settings import DatabaseLimits
-from buckram.state.db.state import DatabaseState
+from buckram.state.db.table_engine.engine import Engine
+from buckram.state.db.table_engine.execution import Pending
 from buckram.state.machine.snapshots import Loaded, LogHandle, load_newest
 from buckram.streams.read.locate import end_of_acknowledged, known_end, offset_at_time, readable_end
 
 if TYPE_CHECKING:
     from buckram.client.ledger_client import LedgerClient
-    from buckram.core.streams.head import Head
+    from buckram.core.streams.metadata.head import Head
     from buckram.core.streams.names import StreamName
     from buckram.streams.namespace import StreamNamespace
 

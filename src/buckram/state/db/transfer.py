@@ -21,13 +21,13 @@ from buckram.core.db.digest import LOCK_PAGE, digest_of
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.names import StreamName
 from buckram.errors import DatabaseFailed, DatabaseNotEmpty, InvalidArgument, StateLost
-from buckram.state.db.execution import Pending
-from buckram.state.db.images import write_in_thread
-from buckram.state.db.logs import check_database, create_log
+from buckram.state.db.commits.database_log import check_database, create_log
+from buckram.state.db.commits.state_machine import DatabaseState
 from buckram.state.db.opening import open_database
 from buckram.state.db.rebuilding import rebuilt
-from buckram.state.db.state import DatabaseState
-from buckram.state.db.wal_files import Image
+from buckram.state.db.table_engine.execution import Pending
+from buckram.state.db.table_engine.images import write_in_thread
+from buckram.state.db.table_engine.wal_files import Image
 from buckram.state.machine.snapshots import LogHandle, load_newest
 from buckram.streams.namespace import StreamNamespace
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import NamedTuple
 
 from buckram.core.machine.fold import Fold
-from buckram.core.streams.changes import check_usable
+from buckram.core.streams.metadata.changes import check_usable
 from buckram.errors import ReplicaStopped, SnapshotDamaged, StateLost
 from buckram.state.machine.leader import OnApplied
 from buckram.state.machine.snapshots import LogHandle, load_newest

@@ -3,7 +3,7 @@
 A replica that has just been opened looks by itself: until it has once reached the end, its state may be that of long
 ago, or empty, and no read is served from it.
 
-Not here: what the answer proves (`core/machine/proof.py`), the question itself (`streams/read/locate.py`).
+Not here: what the answer proves (`core/machine/read_proofs.py`), the question itself (`streams/read/locate.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from buckram.core.machine.proof import Freshness
+from buckram.core.machine.read_proofs import Freshness
 from buckram.errors import BuckramError, HandleClosed, NoSuchStream, ReplicaStopped, TooStale
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.state.machine.snapshots import LogHandle
 from buckram.streams.read.locate import end_of_acknowledged, known_end
 

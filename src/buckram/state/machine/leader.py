@@ -18,7 +18,7 @@ from buckram.client.write.completions import fail_future
 from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.log_time import LogTime
-from buckram.core.machine.proof import Freshness, Proofs
+from buckram.core.machine.read_proofs import Freshness, Proofs
 from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.tokens import Token

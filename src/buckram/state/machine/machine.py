@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from buckram.client.shared.opening import NotBlocking
+from buckram.client.shared.handles import NotBlocking
 from buckram.core.machine.fold import LogEntry
 from buckram.core.machine.sessions import Outcome
 from buckram.core.machine.tokens import Sequences, Token, parse_token
-from buckram.core.machine.values import decode_value, encode_value
+from buckram.core.machine.value_encoding import decode_value, encode_value
 from buckram.errors import (
     CommandForgotten,
     CommandRefused,

@@ -3,7 +3,7 @@
 It owns the roles and ties the other parts together; the meaning of commands is the state's business. `Machine`
 (`state/machine/machine.py`) stands on it, and other engines can. docs/explanation/machines-design.md has the protocol
 and its rules. Not here: appending (`state/machine/leader.py`), following (`state/machine/following.py`), applying
-(`core/machine/fold.py`), snapshots (`state/machine/snapshotting.py`).
+(`core/machine/fold.py`), snapshots (`state/machine/snapshotter.py`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, TypeVar
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.backoff import MACHINE, Delays
 from buckram.core.machine.fold import Fold, Replicated
-from buckram.core.machine.proof import Freshness
+from buckram.core.machine.read_proofs import Freshness
 from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.tokens import Token
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.mirrors import MIRROR, check_writable
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.mirrors import MIRROR, check_writable
+from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.purposes import Purpose, purpose_of
 from buckram.errors import (
     BuckramError,
     CommandForgotten,
@@ -44,14 +44,14 @@ from buckram.errors import (
     StateLost,
     StreamEnded,
 )
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.state.machine.attempts import Attempts
 from buckram.state.machine.following import load, tail
 from buckram.state.machine.freshness import FreshnessQuestion
 from buckram.state.machine.leader import FLIGHTS, Leader, Result
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.machine.snapshots import LogHandle
-from buckram.state.machine.snapshotting import Failed, Snapshotter
+from buckram.state.machine.snapshotter import Failed, Snapshotter
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.opening import open_writer

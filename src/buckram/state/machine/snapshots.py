@@ -1,7 +1,7 @@
 """Snapshots of a machine: writing one beside the commands, publishing it, and loading the newest good one.
 
-Rules R7 to R9 of docs/explanation/machines-design.md. Not here: when one is taken (`state/machine/snapshotting.py`),
-its entries (`core/machine/snapshot_format.py`), its row in the head (`core/streams/snapshots.py`).
+Rules R7 to R9 of docs/explanation/machines-design.md. Not here: when one is taken (`state/machine/snapshotter.py`),
+its entries (`core/machine/snapshot_format.py`), its row in the head (`core/streams/metadata/snapshots.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from functools import partial
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.backoff import MACHINE
 from buckram.core.machine.snapshot_format import BadSnapshot, SnapshotDecoder, SnapshotEncoder, SnapshotHeader
-from buckram.core.streams.changes import HeadStep, check_epoch
-from buckram.core.streams.head import Head, SnapshotRow
+from buckram.core.streams.metadata.changes import HeadStep, check_epoch
+from buckram.core.streams.metadata.head import Head, SnapshotRow
+from buckram.core.streams.metadata.snapshots import published
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.snapshots import published
 from buckram.errors import BuckramError, MetadataUnavailable, ReadFailed, SnapshotDamaged, StateLost
-from buckram.runtime.net.retry import retry
+from buckram.runtime.process.retry import retry
 from buckram.streams.maintain.truncate import trim
 from buckram.streams.shared.ledgers import SNAPSHOT, discard, make_ledger, present_op, read_intent
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.owned import opened
+from buckram.streams.shared.ownership import opened
 from buckram.types import LedgerId
 
 _log = logging.getLogger("buckram.machine")

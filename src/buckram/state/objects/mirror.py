@@ -1,6 +1,7 @@
 """Objects as a replication sees them: all of one moment, their bytes, and the mirror that becomes the same.
 
-Not here: in what two sides differ (`core/objects/mirroring.py`), going through it (`replication/object_copy.py`).
+Not here: in what two sides differ (`core/objects/index_difference.py`), going through it
+(`replication/object_copy.py`).
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
-from buckram.core.objects.mirroring import MirrorStep, Named, Outline, same
+from buckram.core.objects.index_difference import MirrorStep, Named, Outline, same
 from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.errors import BuckramError, ObjectDamaged
-from buckram.state.objects.data import Stored
 from buckram.state.objects.objects import Objects
+from buckram.state.objects.writing import Stored
 
 Reusable = Mapping[tuple[str, int], tuple[Extent, ...]]
 """Extents of bytes that are stored already, by digest and size."""

@@ -1,6 +1,6 @@
 """Objects: the handle from `client.objects(namespace)`. Immutable bytes under names, put as a whole or not at all.
 
-Not here: bytes (`state/objects/data.py`, `state/objects/reading.py`), the index (`core/objects/index.py`).
+Not here: bytes (`state/objects/writing.py`, `state/objects/reading.py`), the index (`core/objects/index.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.client.shared.opening import NotBlocking
+from buckram.client.shared.handles import NotBlocking
 from buckram.core.objects.index import MAX_PARTS, ObjectIndex
 from buckram.core.objects.rows import LOG, ObjectRow, check_object_name
 from buckram.core.objects.tree import Directory
@@ -31,15 +31,14 @@ from buckram.errors import (
     ObjectChanged,
     ObjectDamaged,
 )
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.state.machine.opening import open_machine
 from buckram.state.machine.settings import MachineSettings
-from buckram.state.objects.data import SMALL_BYTES, LedgerMaker, Packs, Stored, write_large
+from buckram.state.objects.garbage_collection import Sweeper
 from buckram.state.objects.index_client import IndexClient
 from buckram.state.objects.reading import ObjectReaders
 from buckram.state.objects.refusals import NO_DIRECTORY, absent, refused
 from buckram.state.objects.rewriting import Rewriter
-from buckram.state.objects.sweeping import Sweeper
 from buckram.state.objects.values import (
     Data,
     DirectoryInfo,
@@ -54,6 +53,7 @@ from buckram.state.objects.values import (
     told,
     upload_info,
 )
+from buckram.state.objects.writing import SMALL_BYTES, LedgerMaker, Packs, Stored, write_large
 from buckram.streams.namespace import StreamNamespace
 from buckram.streams.shared.namespaces import Namespaces
 

@@ -1,7 +1,7 @@
 """Presence: shows other processes that this one, which writes ledgers for objects, is alive.
 
 It is an ephemeral key, so it goes with the process's metadata session. It only keeps sweepers from giving up ledgers
-that are being written: what makes that safe are the fence and the index (`state/objects/sweeping.py`).
+that are being written: what makes that safe are the fence and the index (`state/objects/garbage_collection.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from buckram.core.backoff import STREAM_HEAD, Delays
 from buckram.errors import KeyExists, MetadataError, NoSuchKey
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 
 _PAGE = 1000

@@ -16,7 +16,7 @@ from buckram.client.read.reader import Reader
 from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.core.streams.names import StreamId
 from buckram.errors import BuckramError, NoSuchEntry, NoSuchLedger, ObjectDamaged
-from buckram.streams.shared.owned import opened
+from buckram.streams.shared.ownership import opened
 from buckram.types import LedgerId
 
 _OPEN_LEDGERS = 64

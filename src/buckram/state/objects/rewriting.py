@@ -1,6 +1,7 @@
 """Rewriting sparse packs: their live objects are copied into the present pack, so that the whole ledger can go.
 
-Not here: deleting ledgers (`state/objects/sweeping.py`), which packs are sparse (`core/objects/space.py`).
+Not here: deleting ledgers (`state/objects/garbage_collection.py`), which packs are sparse
+(`core/objects/ledger_use.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Container
 
 from buckram.core.objects.rows import Extent, ObjectRow
 from buckram.errors import CommandRefused, ObjectDamaged
-from buckram.state.objects.data import Packs
 from buckram.state.objects.index_client import IndexClient
 from buckram.state.objects.reading import ObjectReaders
+from buckram.state.objects.writing import Packs
 from buckram.types import LedgerId
 
 _log = logging.getLogger("buckram.objects")

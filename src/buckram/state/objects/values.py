@@ -11,8 +11,8 @@ from buckram.core.objects.rows import NEVER, ObjectRow, check_metadata, row_of
 from buckram.core.objects.tree import Directory
 from buckram.core.objects.uploads import Upload
 from buckram.errors import InvalidArgument
-from buckram.runtime.net.blocking import read_beside
-from buckram.state.objects.data import SMALL_BYTES
+from buckram.runtime.process.blocking_reads import read_beside
+from buckram.state.objects.writing import SMALL_BYTES
 from buckram.types import Buffer
 
 _READ_BYTES = 1024 * 1024

@@ -1,7 +1,7 @@
 """Adoption: an administrator marks ledgers in a stream's list that have no owner mark as the stream's own.
 
 All releases write that mark when they create a ledger. A ledger without it was made by other software and put into the
-segment list by hand, and servers leave it alone (`streams/shared/owned.py`).
+segment list by hand, and servers leave it alone (`streams/shared/ownership.py`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.security.namespaces import LEDGER_NAMESPACE
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.head import HISTORY
+from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import HISTORY
 from buckram.core.streams.names import StreamName, owner_mark, owner_of
 from buckram.errors import NoSuchLedger, VersionConflict
 from buckram.streams.shared.ledgers import SEGMENT

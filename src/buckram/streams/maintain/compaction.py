@@ -20,7 +20,6 @@ from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.changes import check_usable
 from buckram.core.streams.compaction import (
     EntryRewriter,
     Run,
@@ -31,10 +30,11 @@ from buckram.core.streams.compaction import (
     plan_runs,
     replacement,
 )
-from buckram.core.streams.head import Head, Segment, encode_page
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import Head, Segment, encode_page
+from buckram.core.streams.metadata.purposes import Act, check_act
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy, merged
-from buckram.core.streams.purposes import Act, check_act
 from buckram.errors import (
     BuckramError,
     CorruptEntry,
@@ -60,7 +60,7 @@ from buckram.streams.shared.ledgers import (
 )
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.streams.shared.namespaces import Namespaces
-from buckram.streams.shared.owned import opened
+from buckram.streams.shared.ownership import opened
 from buckram.streams.shared.recovery import summarise
 from buckram.types import Entry, KeyOp, LedgerId, SetValue
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.changes import HeadStep, deleted
 from buckram.core.streams.forks import given_up
-from buckram.core.streams.head import PAGE_SEGMENTS, Head, Segment
+from buckram.core.streams.metadata.changes import HeadStep, deleted
+from buckram.core.streams.metadata.head import PAGE_SEGMENTS, Head, Segment
+from buckram.core.streams.metadata.purposes import Purpose
 from buckram.core.streams.names import StreamId, StreamName
-from buckram.core.streams.purposes import Purpose
 from buckram.errors import (
     ConfigError,
     ForeignLedger,
@@ -27,11 +27,11 @@ from buckram.errors import (
     WriteFailed,
 )
 from buckram.seams import KeyStore
-from buckram.streams.maintain.table import update_tables_before
+from buckram.streams.maintain.history.table import update_tables_before
 from buckram.streams.shared.ledgers import discard, drop_segments, let_go, list_intents
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.owned import recovered
-from buckram.streams.shared.shares import shared_by
+from buckram.streams.shared.ownership import recovered
+from buckram.streams.shared.shared_ledgers import shared_by
 
 _PAGE = 1000
 

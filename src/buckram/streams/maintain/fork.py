@@ -4,7 +4,7 @@
    be used.
 2. The segment in which the offset lies is copied up to it, into a ledger with an intent. A writer of the source is not
    disturbed: nothing is fenced, and what is copied is what readers may read.
-3. Source and fork take hold of each shared ledger (`streams/shared/shares.py`), some of them in one multi, on
+3. Source and fork take hold of each shared ledger (`streams/shared/shared_ledgers.py`), some of them in one multi, on
    condition that the source's head, which lists them, and the fork's head have not changed.
 4. Pages are written, then one multi completes the head: with all rows, without the mark and the intents. If there are
    many copies, the head gets its rows first, and most intents go before the mark does.
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.changes import HeadStep, check_usable
+from buckram.core.streams.external.history import directory_of, offloaded_row, place_of
 from buckram.core.streams.forks import (
     CopiedSegment,
     ForkPlan,
@@ -40,12 +40,12 @@ from buckram.core.streams.forks import (
     with_copies,
     without_producers,
 )
-from buckram.core.streams.head import HISTORY, Fork, Head, Offloaded, Page, Segment, encode_page
-from buckram.core.streams.history import directory_of, offloaded_row, place_of
+from buckram.core.streams.metadata.changes import HeadStep, check_usable
+from buckram.core.streams.metadata.head import HISTORY, Fork, Head, Offloaded, Page, Segment, encode_page
+from buckram.core.streams.metadata.purposes import Act, check_act
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy, merged
-from buckram.core.streams.purposes import Act, check_act
-from buckram.core.streams.record_format import EntryHeader, parse_header
+from buckram.core.streams.records.record_format import EntryHeader, parse_header
 from buckram.errors import (
     BuckramError,
     CorruptEntry,
@@ -64,9 +64,9 @@ from buckram.errors import (
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import ProgressCallback
 from buckram.streams.maintain.delete import delete_incomplete
-from buckram.streams.maintain.segment_copy import SegmentCopy
-from buckram.streams.maintain.table import update_table
-from buckram.streams.read.history import SegmentReader, open_segment
+from buckram.streams.maintain.history.segment_copy import SegmentCopy
+from buckram.streams.maintain.history.table import update_table
+from buckram.streams.read.history_reader import SegmentReader, open_segment
 from buckram.streams.read.locate import first_entry, known_end, readable_end
 from buckram.streams.shared.ledgers import (
     FORK,
@@ -81,9 +81,9 @@ from buckram.streams.shared.ledgers import (
 )
 from buckram.streams.shared.metadata import HeadAt, StreamStore, head_retries, new_uid, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces, changed_policy, create_stream
-from buckram.streams.shared.owned import opened
+from buckram.streams.shared.ownership import opened
 from buckram.streams.shared.recovery import entry_header, summarise
-from buckram.streams.shared.shares import shared_by, sharing_ops
+from buckram.streams.shared.shared_ledgers import shared_by, sharing_ops
 from buckram.streams.write.lease import Holder
 from buckram.types import CheckVersion, Create, KeyOp, LedgerId, Offset
 

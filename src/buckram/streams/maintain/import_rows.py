@@ -1,7 +1,7 @@
 """Rows of a source, read and parsed by threads before they are used.
 
 Arrow parses without holding Python's lock, so blocks of lines are parsed on several processors. Rows come in the order
-of the source. Not here: reading and parsing (`shared/source_rows.py`), writing the rows (`maintain/imports.py`).
+of the source. Not here: reading and parsing (`streams/maintain/import_source_rows.py`), writing the rows (`maintain/imports.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from buckram.streams.shared.source_rows import Step
+    from buckram.streams.maintain.import_source_rows import Step
 
 T = TypeVar("T")
 _AHEAD = 2

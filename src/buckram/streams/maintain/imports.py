@@ -6,7 +6,7 @@
 A range is written to a ledger of its own and published as the next version of the import's transaction, on condition
 that the record of the import is as this run has written it. So a range is in the stream once, whatever is killed or
 runs twice, and a run goes on after the last one that was published. Not here: the order of ranges and the record
-(`core/streams/imports.py`), reading files (`shared/sources.py`, `shared/source_rows.py`) by threads
+(`core/streams/external/imports.py`), reading files (`streams/maintain/import_sources.py`, `streams/maintain/import_source_rows.py`) by threads
 (`maintain/import_rows.py`), bulk steps (`write/bulk.py`).
 """
 
@@ -21,9 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.head import Transaction
-from buckram.core.streams.imports import (
+from buckram.core.streams.external.imports import (
     FORMATS,
     RANGE_BYTES,
     Columns,
@@ -38,10 +36,12 @@ from buckram.core.streams.imports import (
     marks_of,
     position_of,
 )
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import Transaction
+from buckram.core.streams.metadata.purposes import Act, check_act
+from buckram.core.streams.metadata.transactions import StepId, newest
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
-from buckram.core.streams.purposes import Act, check_act
-from buckram.core.streams.transactions import StepId, newest
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
@@ -54,18 +54,18 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.runtime.net.pace import Pace
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.maintain.compaction import ProgressCallback
+from buckram.streams.maintain.history.segment_copy import check_software
 from buckram.streams.maintain.import_rows import RowsAhead
-from buckram.streams.maintain.segment_copy import check_software
+from buckram.streams.shared.locations import in_thread
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces
-from buckram.streams.shared.places import in_thread
 from buckram.streams.write.bulk import Bulk, BulkLedger
 from buckram.types import CheckVersion
 
 if TYPE_CHECKING:
-    from buckram.streams.shared.sources import ImportSource
+    from buckram.streams.maintain.import_sources import ImportSource
 
 _GROUPS_AHEAD = 3
 """The number of groups of entries (about 4 MiB each) in flight while the next one is encoded."""
@@ -217,7 +217,7 @@ async def _ranges(
     report: ImportReport,
 ) -> AsyncGenerator[tuple[_Range, int], None]:
     """Yield the ranges after `start`, and how many bytes of the files each is about."""
-    from buckram.streams.shared.source_rows import ranges_of
+    from buckram.streams.maintain.import_source_rows import ranges_of
 
     kind, size = work.record.format, work.record.range_bytes
     for number in range(start.file, len(work.files)):
@@ -352,7 +352,7 @@ class _Range:
     async def _write(self, ledger: BulkLedger, pace: Pace) -> None:
         """Send the entries while threads read and parse the rows of the next ones. The last ones are still under way
         at the end."""
-        from buckram.streams.shared.source_rows import steps_of
+        from buckram.streams.maintain.import_source_rows import steps_of
 
         record, position = self._work.record, self._position
         file = self._work.files[position.file]

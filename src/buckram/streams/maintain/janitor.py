@@ -18,16 +18,16 @@ from typing import Any, Protocol
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.believed_time import Jump, agreed_jumps, held_back
-from buckram.core.streams.changes import HeadStep, swept
 from buckram.core.streams.compaction import small_runs
-from buckram.core.streams.head import Head
-from buckram.core.streams.mirrors import MIRROR
+from buckram.core.streams.external.offload_places import OffloadPlaces
+from buckram.core.streams.metadata.changes import HeadStep, swept
+from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import MIRROR
+from buckram.core.streams.metadata.purposes import purpose_of
+from buckram.core.streams.metadata.snapshots import is_published
+from buckram.core.streams.metadata.transactions import decided
 from buckram.core.streams.names import StreamId, StreamName
-from buckram.core.streams.offload_places import OffloadPlaces
 from buckram.core.streams.policy import Policy, merged
-from buckram.core.streams.purposes import purpose_of
-from buckram.core.streams.snapshots import is_published
-from buckram.core.streams.transactions import decided
 from buckram.errors import (
     AccessRefused,
     ConfigError,
@@ -41,11 +41,11 @@ from buckram.errors import (
     WriteFailed,
     WriterExists,
 )
-from buckram.metadata.recorded_time import read_times
+from buckram.metadata.records.recorded_time import read_times
 from buckram.streams.maintain.delete import delete_incomplete, delete_stream, drop_leftovers
-from buckram.streams.maintain.history import asks_for_offload, offload_by_policy
 from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
 from buckram.streams.maintain.joining import join
+from buckram.streams.maintain.offload_policy import asks_for_offload, offload_by_policy
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
 from buckram.streams.maintain.retention import all_older, apply_retention, is_lease_held
 from buckram.streams.maintain.truncate import dead_rows, trim
@@ -61,10 +61,10 @@ from buckram.streams.shared.ledgers import (
     let_go,
     list_intents,
 )
+from buckram.streams.shared.locations import confined
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import NamespaceInfo, Namespaces
-from buckram.streams.shared.owned import opened
-from buckram.streams.shared.places import confined
+from buckram.streams.shared.ownership import opened
 from buckram.streams.write.opening import open_writer
 from buckram.types import EntryId, LedgerId
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.compaction import Run, small_runs
-from buckram.core.streams.head import Head
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import BuckramError, InvariantViolation

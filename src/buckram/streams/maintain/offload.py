@@ -7,8 +7,8 @@ An id for the files gets its intent, then each part is written, read back and co
 likewise; then one compare-and-set puts the files in the ledger's place and gives the ledger an intent. So a crash
 leaves a ledger in the list, or files in the list, and what is in no list has an intent, by which the janitor finds it.
 Readers of the ledger go on until the janitor deletes it (JanitorSettings.retired_s). Not here: how a copy is written
-and verified (`maintain/segment_copy.py`), the table (`maintain/table.py`), when a policy wants it
-(`maintain/history.py`).
+and verified (`streams/maintain/history/segment_copy.py`), the table (`streams/maintain/history/table.py`), when a policy wants it
+(`streams/maintain/offload_policy.py`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.changes import check_usable
 from buckram.core.streams.compaction import Run
-from buckram.core.streams.head import Head, Offloaded, Segment
-from buckram.core.streams.history import check_location, directory_of, may_offload, offloaded_row
+from buckram.core.streams.external.history import check_location, directory_of, may_offload, offloaded_row
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import Head, Offloaded, Segment
+from buckram.core.streams.metadata.purposes import Act, check_act
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
-from buckram.core.streams.purposes import Act, check_act
 from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import Compactable, Copied, ProgressCallback, replace_run
-from buckram.streams.maintain.copies_ahead import Attempt, CopiesAhead
-from buckram.streams.maintain.export import replace_exported
-from buckram.streams.maintain.segment_copy import SegmentCopy, check_software
+from buckram.streams.maintain.history.copies_ahead import Attempt, CopiesAhead
+from buckram.streams.maintain.history.export import replace_exported
+from buckram.streams.maintain.history.segment_copy import SegmentCopy, check_software
 from buckram.streams.shared.ledgers import make_history_id
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces

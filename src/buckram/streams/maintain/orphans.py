@@ -20,7 +20,7 @@ from buckram.core.streams.names import StreamName, owner_of
 from buckram.errors import InvalidArgument, MalformedRecord, NoSuchLedger, NoSuchStream
 from buckram.streams.shared.ledgers import let_go, read_intent
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
-from buckram.streams.shared.shares import holders
+from buckram.streams.shared.shared_ledgers import holders
 from buckram.types import LedgerId
 
 _PAGE = 1000

@@ -11,8 +11,8 @@ from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.wall_time import APART_US
-from buckram.core.streams.changes import check_usable, truncated
-from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.metadata.changes import check_usable, truncated
+from buckram.core.streams.metadata.head import Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import NoSuchKey, NoSuchLedger

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.changes import is_dead, trimmed, truncated
-from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.metadata.changes import is_dead, trimmed, truncated
+from buckram.core.streams.metadata.head import Head, Segment
+from buckram.core.streams.metadata.purposes import Act, check_act
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.purposes import Act, check_act
 from buckram.errors import VersionConflict
-from buckram.streams.maintain.table import update_tables_before
+from buckram.streams.maintain.history.table import update_tables_before
 from buckram.streams.read.locate import readable_end
 from buckram.streams.shared.ledgers import drop_segments
 from buckram.streams.shared.metadata import StreamStore

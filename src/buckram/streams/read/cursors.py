@@ -13,9 +13,9 @@ from functools import partial
 from typing import NamedTuple
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.head import Head
 from buckram.core.streams.json_values import is_int64
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import StreamName, check_name
 from buckram.errors import (
     CursorMoved,

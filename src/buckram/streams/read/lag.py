@@ -1,6 +1,6 @@
 """Lag: how many records, bytes and seconds lie between an offset of a stream and its readable end.
 
-Not here: whose offset it is: a query's (`spark/lags.py`), a mirror's (`replication/lag.py`).
+Not here: whose offset it is: a query's (`spark/source/query_lag.py`), a mirror's (`replication/lag.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.metadata.head import Head, Segment
 from buckram.core.streams.names import StreamName
 from buckram.errors import NoSuchKey
 from buckram.streams.read.locate import Reach, time_of_offset

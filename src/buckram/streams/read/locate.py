@@ -9,15 +9,15 @@ from typing import NamedTuple
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.reader import Reader
 from buckram.core.backoff import READABLE
-from buckram.core.streams.batch import Batch, decode
-from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.metadata.head import Head, Segment
 from buckram.core.streams.names import StreamId, StreamName
-from buckram.core.streams.record_format import EntryHeader
+from buckram.core.streams.records.batch import Batch, decode
+from buckram.core.streams.records.record_format import EntryHeader
 from buckram.errors import CorruptEntry, MalformedBatch, NoSuchLedger, OffsetNotReadable
-from buckram.runtime.net.retry import Retries
-from buckram.streams.read.history import HistoryReader, Reached, SegmentReader, open_segment
+from buckram.runtime.process.retry import Retries
+from buckram.streams.read.history_reader import HistoryReader, Reached, SegmentReader, open_segment
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.owned import opened
+from buckram.streams.shared.ownership import opened
 from buckram.streams.shared.recovery import entry_header
 from buckram.types import Entry, EntryId, LedgerId, Offset
 

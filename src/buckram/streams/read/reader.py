@@ -1,7 +1,7 @@
 """StreamReader: the handle by which a program reads a stream, record by record or in batches.
 
 It opens at its first use, so `async for record in ns.read(name)` is enough; `async with` or close() ends it. Not here:
-the batches over segments and rolls (`read/source.py`), finding the first record (`read/locate.py`).
+the batches over segments and rolls (`streams/read/batch_source.py`), finding the first record (`read/locate.py`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.client.shared.opening import NotBlocking
-from buckram.core.streams.batch import Batch, Record
-from buckram.core.streams.changes import check_usable
-from buckram.core.streams.head import Head
+from buckram.client.shared.handles import NotBlocking
+from buckram.core.streams.metadata.changes import check_usable
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.record_format import NO_TXID
+from buckram.core.streams.records.batch import Batch, Record
+from buckram.core.streams.records.record_format import NO_TXID
 from buckram.errors import HandleClosed, InvalidArgument, OffsetOutOfRange, OffsetTruncated
+from buckram.streams.read.batch_source import StreamSource
 from buckram.streams.read.locate import known_end, offset_at_time, offset_of_txid, readable_end
-from buckram.streams.read.source import StreamSource
 from buckram.streams.shared.metadata import HeadAt, StreamStore
 from buckram.types import Offset
 

@@ -1,6 +1,7 @@
 """Batches as Arrow record batches, without copying values, keys or headers. pyarrow is imported at its first use.
 
-Not here: encoding Arrow record batches as entries (`write/arrow_write.py`), Spark's columns (`spark/columns.py`).
+Not here: encoding Arrow record batches as entries (`write/arrow_write.py`), Spark's columns
+(`spark/shared/columns.py`).
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from array import array
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from buckram.core.streams.batch import Batch, BinaryColumn
-from buckram.core.streams.record_format import NO_TXID
+from buckram.core.streams.records.batch import Batch, BinaryColumn
+from buckram.core.streams.records.record_format import NO_TXID
 from buckram.errors import ConfigError
 from buckram.extras import needs
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from buckram.core.streams.batch import BinaryColumn
-from buckram.core.streams.record_format import BodyBuilder
+from buckram.core.streams.records.batch import BinaryColumn
+from buckram.core.streams.records.record_format import BodyBuilder
 from buckram.errors import InvalidArgument
 
 PAIR_BYTES = 8

@@ -3,7 +3,7 @@
 A part has a row for each record, with the columns that readers know (`HISTORY_SCHEMA`), for every engine. The headers
 of the entries, and those without records, are in its key-value metadata, so that the entries can be made again.
 Compressed entries come back uncompressed. It needs pyarrow, so import it only where there is history. Not here: the
-columns of records (`shared/history_rows.py`), reading segments (`read/history.py`), the order of steps of an offload
+columns of records (`shared/history_rows.py`), reading segments (`streams/read/history_reader.py`), the order of steps of an offload
 (`maintain/offload.py`).
 """
 
@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from buckram.core.streams.batch import Batch, decode, entry_body
-from buckram.core.streams.codecs import NONE
-from buckram.core.streams.head import Summary
-from buckram.core.streams.history import Part, digest_of, plain_header, split_headers
-from buckram.core.streams.record_format import (
+from buckram.core.streams.external.history import Part, digest_of, plain_header, split_headers
+from buckram.core.streams.metadata.head import Summary
+from buckram.core.streams.records.batch import Batch, decode, entry_body
+from buckram.core.streams.records.codecs import NONE
+from buckram.core.streams.records.record_format import (
     DATA,
     HEADER_SIZE,
     HEADERS,

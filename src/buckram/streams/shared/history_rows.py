@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from buckram.core.streams.batch import Batch
-from buckram.core.streams.record_format import HEADERS, KEYS, PRODUCERS, TIMESTAMPS, TXIDS
+from buckram.core.streams.records.batch import Batch
+from buckram.core.streams.records.record_format import HEADERS, KEYS, PRODUCERS, TIMESTAMPS, TXIDS
 from buckram.streams.shared.arrow_batches import (
     binary_array,
     header_array,

@@ -53,19 +53,23 @@ class Layout:
         return f"{self.root}/data/{uid}/replicas"
 
     def exports(self, uid: str) -> str:
-        """Return the parent of the records of exports, whose names `core/streams/exports.py:export_key` makes."""
+        """Return the parent of the records of exports, whose names `core/streams/external/exports.py:export_key`
+        makes.
+        """
         return f"{self.root}/data/{uid}/exports"
 
     def imports(self, uid: str) -> str:
-        """Return the parent of the records of imports, whose names `core/streams/imports.py` makes."""
+        """Return the parent of the records of imports, whose names `core/streams/external/imports.py` makes."""
         return f"{self.root}/data/{uid}/imports"
 
     def shared(self, uid: str) -> str:
-        """Return the parent of the keys of ledgers that the stream shares with others (`streams/shared/shares.py`)."""
+        """Return the parent of the keys of ledgers that the stream shares with others
+        (`streams/shared/shared_ledgers.py`).
+        """
         return f"{self.root}/data/{uid}/shared"
 
     def link(self, namespace: str) -> str:
-        """Return the key of the record of a namespace's replication, `core/streams/links.py`."""
+        """Return the key of the record of a namespace's replication, `core/streams/replication_links.py`."""
         return f"{self.root}/replication/{namespace}"
 
     def progress(self, uid: str) -> str:
@@ -81,7 +85,9 @@ class Layout:
         return f"{self.root}/data/{uid}/backing-up"
 
     def insertion(self, uid: str) -> str:
-        """Return the ephemeral key of a bulk step's request to the stream's writer, `core/streams/insertions.py`."""
+        """Return the ephemeral key of a bulk step's request to the stream's writer,
+        `core/streams/metadata/insertions.py`.
+        """
         return f"{self.root}/data/{uid}/insertion"
 
     def cursors(self, uid: str) -> str:

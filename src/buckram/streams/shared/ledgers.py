@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from buckram.client.maintain.delete import delete_ledger
 from buckram.client.write.create import ID_TRIES, fitting
 from buckram.client.write.writer import engine_of
-from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.metadata.head import Head, Segment
+from buckram.core.streams.metadata.snapshots import is_published
 from buckram.core.streams.names import StreamId, StreamName, owner_mark
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.snapshots import is_published
 from buckram.errors import (
     BuckramError,
     ConfigError,
@@ -37,10 +37,10 @@ from buckram.errors import (
     VersionConflict,
     WriteFailed,
 )
+from buckram.streams.shared.locations import FileLocation, in_thread
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
-from buckram.streams.shared.owned import check_own_files, foreign, is_own, report_foreign
-from buckram.streams.shared.places import FileLocation, in_thread
-from buckram.streams.shared.shares import forget, held, holders, release
+from buckram.streams.shared.ownership import check_own_files, foreign, is_own, report_foreign
+from buckram.streams.shared.shared_ledgers import forget, held, holders, release
 from buckram.types import CheckVersion, Create, Delete, LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The metadata of streams: its keys, reading it, and changing it, which is done by compare-and-set or multi only.
 
 A stream has one head, which every change replaces, and pages with its older segments. Not here: which changes are legal
-(`core/streams/changes.py`), intents (`shared/ledgers.py`), the lease (`write/lease.py`), namespaces
+(`core/streams/metadata/changes.py`), intents (`shared/ledgers.py`), the lease (`write/lease.py`), namespaces
 (`shared/namespaces.py`).
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from buckram.core.backoff import STREAM_HEAD
-from buckram.core.streams.changes import HeadStep, check_step
-from buckram.core.streams.head import (
+from buckram.core.streams.metadata.changes import HeadStep, check_step
+from buckram.core.streams.metadata.head import (
     PAGE_SEGMENTS,
     Head,
     Page,
@@ -25,10 +25,10 @@ from buckram.core.streams.head import (
     encode_head,
     encode_page,
 )
-from buckram.core.streams.links import Link, decode_link
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.replication_links import Link, decode_link
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, NoSuchStream, StreamExists, VersionConflict
-from buckram.runtime.net.retry import Attempt, Retries, retry
+from buckram.runtime.process.retry import Attempt, Retries, retry
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.streams.shared.layout import Layout
 from buckram.types import CheckVersion, Create, Delete, KeyOp, Offset, SetValue

@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from buckram.client.shared.opening import NotCopied
+from buckram.client.shared.handles import NotCopied
 from buckram.client.write.create import fitting
-from buckram.core.streams.head import Head
-from buckram.core.streams.links import check_creation
-from buckram.core.streams.mirrors import MIRROR
+from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import MIRROR
+from buckram.core.streams.metadata.purposes import Act, purpose_of, refusal
 from buckram.core.streams.names import DEFAULT_NAMESPACE, OBJECTS_LOG, StreamName, check_name
 from buckram.core.streams.policy import DEFAULTS, check_overrides, merged
-from buckram.core.streams.purposes import Act, purpose_of, refusal
+from buckram.core.streams.replication_links import check_creation
 from buckram.core.tenants.quotas import Quotas
 from buckram.errors import (
     AccessRefused,
@@ -34,7 +34,7 @@ from buckram.errors import (
     NoSuchStream,
     VersionConflict,
 )
-from buckram.metadata.tenants import TenantStore
+from buckram.metadata.records.tenants import TenantStore
 from buckram.streams.shared.layout import list_names
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.types import CheckVersion, KeyOp

@@ -1,6 +1,7 @@
 """Values of a stream with a schema: records to bytes and back, by fastavro (the extra `avro`).
 
-Not here: versions and their rules (`core/streams/schemas.py`), columns of Spark (`spark/typed_values.py`).
+Not here: versions and their rules (`core/streams/records/schemas.py`), columns of Spark
+(`spark/shared/typed_values.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from buckram.core.streams.schemas import HEAD_BYTES, MARK, RecordSchemas
+from buckram.core.streams.records.schemas import HEAD_BYTES, MARK, RecordSchemas
 from buckram.errors import ConfigError, SchemaMismatch
 from buckram.extras import needs
 from buckram.types import Buffer

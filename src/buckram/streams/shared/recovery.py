@@ -11,15 +11,23 @@ from typing import Protocol
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.reader import Reader
-from buckram.core.streams.batch import Batch, decode, entry_body
-from buckram.core.streams.head import Head, Segment, Summary
+from buckram.core.streams.metadata.head import Head, Segment, Summary
 from buckram.core.streams.names import StreamId, StreamName
-from buckram.core.streams.producers import ProducerTable
-from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, SNAPSHOT, EntryHeader, parse_header
+from buckram.core.streams.records.batch import Batch, decode, entry_body
+from buckram.core.streams.records.producers import ProducerTable
+from buckram.core.streams.records.record_format import (
+    NO_MAX,
+    NO_MIN,
+    NO_SNAPSHOT,
+    NO_TXID,
+    SNAPSHOT,
+    EntryHeader,
+    parse_header,
+)
 from buckram.errors import CorruptEntry, MalformedBatch, NoSuchLedger, StreamError
-from buckram.metadata.removals import is_recorded
+from buckram.metadata.tree.removals import is_recorded
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.owned import opened, recovered
+from buckram.streams.shared.ownership import opened, recovered
 from buckram.types import Entry, EntryId, LedgerId
 
 _log = logging.getLogger("buckram.streams")

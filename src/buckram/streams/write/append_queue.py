@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from buckram.client.write.completions import fail_future
-from buckram.core.streams.record_format import Columns
+from buckram.core.streams.records.record_format import Columns
 from buckram.errors import BuckramError
 
 MAX_ENTRY_RECORDS = 8192

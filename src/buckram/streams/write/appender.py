@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 from buckram.client.write.completions import Completions, fail_future
 from buckram.config import ClientConfig, NetConfig
-from buckram.core.streams.codecs import codec_number
-from buckram.core.streams.copies import BatchCopy
-from buckram.core.streams.head import Head
+from buckram.core.streams.ack_window import StreamWindow
+from buckram.core.streams.batch_copies import BatchCopy
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.producers import UNKNOWN_OFFSET, ProducerTable
-from buckram.core.streams.record_format import PRODUCERS, Columns
-from buckram.core.streams.window import StreamWindow
+from buckram.core.streams.records.codecs import codec_number
+from buckram.core.streams.records.producers import UNKNOWN_OFFSET, ProducerTable
+from buckram.core.streams.records.record_format import PRODUCERS, Columns
 from buckram.errors import BuckramError, BufferFull, OffsetMismatch, check
-from buckram.streams.shared import records
-from buckram.streams.shared.claim import AppendClock
+from buckram.streams.write import record_arguments as records
 from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS, AppendQueue, PendingAppend
+from buckram.streams.write.claim import AppendClock
 from buckram.streams.write.segment import SegmentWriter
 from buckram.types import Offset
 

@@ -2,7 +2,7 @@
 
 Columns: `value` and `key` (binary or string), `timestamp` (microseconds), `headers` (list of struct of key and value);
 all but `value` may be missing. Rows keep their order. It needs pyarrow (not numpy), so import it only where there is a
-record batch. Not here: the format of an entry (`core/streams/record_format.py`), reading
+record batch. Not here: the format of an entry (`core/streams/records/record_format.py`), reading
 (`shared/arrow_batches.py`).
 """
 
@@ -15,7 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from buckram.core.streams.record_format import (
+from buckram.core.streams.records.record_format import (
     HEADERS,
     KEY_NULLS,
     KEYS,
@@ -27,8 +27,8 @@ from buckram.core.streams.record_format import (
 )
 from buckram.errors import InvalidArgument, RecordTooLarge
 from buckram.streams.shared.arrow_columns import Bytes, Headers, as_binary
-from buckram.streams.shared.records import no_time
 from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS
+from buckram.streams.write.record_arguments import no_time
 from buckram.types import MAX_TIME, MIN_TIME
 
 ENTRY_BYTES = 256 * 1024

@@ -5,7 +5,8 @@
     await bulk.publish([done, ...])            once; publishing the same version again gives the same result
 
 The transaction (application, version) makes it safe to publish again after a lost reply, and to run a job again. Not
-here: the rules of transactions (`core/streams/transactions.py`), Spark's use of all this (`spark/transactions.py`).
+here: the rules of transactions (`core/streams/metadata/transactions.py`), Spark's use of all this
+(`spark/sink/transactions.py`).
 """
 
 from __future__ import annotations
@@ -16,26 +17,34 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.client.shared.opening import NotCopied
+from buckram.client.shared.handles import NotCopied
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.changes import MAX_BULK_SEGMENTS, HeadStep, LiveMoved, check_publishable, published
-from buckram.core.streams.codecs import codec_number
-from buckram.core.streams.head import Head, Summary, Transaction
-from buckram.core.streams.insertions import InsertedLedger, Insertion
+from buckram.core.streams.metadata.changes import MAX_BULK_SEGMENTS, HeadStep, LiveMoved, check_publishable, published
+from buckram.core.streams.metadata.head import Head, Summary, Transaction
+from buckram.core.streams.metadata.insertions import InsertedLedger, Insertion
+from buckram.core.streams.metadata.purposes import Purpose
+from buckram.core.streams.metadata.transactions import StepId, check_known, check_target, newest, settled
 from buckram.core.streams.names import StreamName, check_name, owner_of
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.purposes import Purpose
-from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, Columns, HeadersInput, encode
-from buckram.core.streams.schemas import RecordSchemas
-from buckram.core.streams.transactions import StepId, check_known, check_target, newest, settled
+from buckram.core.streams.records.codecs import codec_number
+from buckram.core.streams.records.record_format import (
+    NO_MAX,
+    NO_MIN,
+    NO_SNAPSHOT,
+    NO_TXID,
+    Columns,
+    HeadersInput,
+    encode,
+)
+from buckram.core.streams.records.schemas import RecordSchemas
 from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, OpenSegment, StreamError, VersionConflict
-from buckram.streams.shared import records
-from buckram.streams.shared.claim import AppendClock
 from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing_op, make_ledger, read_intent
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
+from buckram.streams.write import record_arguments as records
 from buckram.streams.write.append_queue import RecordCursor
-from buckram.streams.write.asking import ANSWER_S, ask_writer
+from buckram.streams.write.claim import AppendClock
+from buckram.streams.write.insertion_request import ANSWER_S, ask_writer
 from buckram.types import Buffer, CheckVersion, KeyOp, LedgerId
 
 if TYPE_CHECKING:

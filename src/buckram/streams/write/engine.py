@@ -1,7 +1,7 @@
 """StreamEngine: the implementation of a stream's writer, behind the handle StreamWriter (`write/writer.py`).
 
 It ties together the appender (offsets, batches, acknowledgements), the roller with its segments (ledgers) and the
-lease. Not here: checks of arguments (`shared/records.py`), becoming the writer and taking over (`write/opening.py`).
+lease. Not here: checks of arguments (`streams/write/record_arguments.py`), becoming the writer and taking over (`write/opening.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from buckram.client.shared.closing import close_on_exit, wait_closed
 from buckram.core.cluster.believed_time import Moment
-from buckram.core.streams.changes import released
-from buckram.core.streams.copies import BatchCopy
-from buckram.core.streams.head import Head, Summary
+from buckram.core.streams.batch_copies import BatchCopy
+from buckram.core.streams.metadata.changes import released
+from buckram.core.streams.metadata.head import Head, Summary
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.producers import ProducerTable
-from buckram.core.streams.record_format import Columns, HeadersInput
+from buckram.core.streams.records.producers import ProducerTable
+from buckram.core.streams.records.record_format import Columns, HeadersInput
 from buckram.errors import (
     BuckramError,
     HandleClosed,
@@ -30,12 +30,12 @@ from buckram.errors import (
     WriterLost,
     check,
 )
-from buckram.runtime.net.tasks import TaskScope
-from buckram.streams.shared import records
-from buckram.streams.shared.claim import AppendClock, WriterClaim
+from buckram.runtime.process.tasks import TaskScope
+from buckram.streams.write import record_arguments as records
 from buckram.streams.write.append_queue import PendingAppend
 from buckram.streams.write.appender import Appender
-from buckram.streams.write.inserting import answer_insertions
+from buckram.streams.write.claim import AppendClock, WriterClaim
+from buckram.streams.write.insertion_answer import answer_insertions
 from buckram.streams.write.lease import Lease
 from buckram.streams.write.repair import recover_broken
 from buckram.streams.write.roll import Roller
@@ -117,7 +117,7 @@ class StreamEngine:
         return await self._roller.prepare()
 
     def serve_insertions(self) -> None:
-        """List the ledgers of bulk steps that ask for it, from now on (`write/inserting.py`)."""
+        """List the ledgers of bulk steps that ask for it, from now on (`streams/write/insertion_answer.py`)."""
         self.run(answer_insertions(self._claim, self._roller), "insertions")
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.core.streams.changes import check_usable
+from buckram.core.streams.metadata.changes import check_usable
 from buckram.core.streams.names import StreamName
 from buckram.errors import (
     KeyExists,
@@ -24,7 +24,7 @@ from buckram.errors import (
     VersionConflict,
     WriterExists,
 )
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.types import CheckVersion, Create, Delete
 

@@ -12,18 +12,18 @@ from contextlib import suppress
 from functools import partial
 
 from buckram.client.ledger_client import LedgerClient, connecting
-from buckram.client.shared import leftover
-from buckram.core.streams.changes import claimed, released, sealed
-from buckram.core.streams.head import Head, WriterInfo
-from buckram.core.streams.mirrors import check_writable
+from buckram.client.shared import unclosed_warnings as leftover
+from buckram.core.streams.metadata.changes import claimed, released, sealed
+from buckram.core.streams.metadata.head import Head, WriterInfo
+from buckram.core.streams.metadata.mirrors import check_writable
+from buckram.core.streams.metadata.purposes import Act, Purpose, check_act, purpose_of
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.purposes import Act, Purpose, check_act, purpose_of
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed, StreamEnded, WriterLost
-from buckram.streams.shared.claim import AppendClock, WriterClaim
 from buckram.streams.shared.ledgers import discard, is_stale, list_intents
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import load_producers, recover_segment
+from buckram.streams.write.claim import AppendClock, WriterClaim
 from buckram.streams.write.engine import EngineClosed, StreamEngine
 from buckram.streams.write.lease import Holder, Lease
 from buckram.streams.write.sealing import sweep_garbage

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from buckram.core.streams.changes import check_epoch
-from buckram.core.streams.head import Summary
-from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.metadata.changes import check_epoch
+from buckram.core.streams.metadata.head import Summary
+from buckram.core.streams.records.producers import ProducerTable
 from buckram.errors import MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed
-from buckram.runtime.net.retry import Attempt
-from buckram.streams.shared.claim import WriterClaim
+from buckram.runtime.process.retry import Attempt
 from buckram.streams.shared.ledgers import discard
 from buckram.streams.shared.metadata import head_retries
 from buckram.streams.shared.recovery import load_producers, producers_of, recover_segment
+from buckram.streams.write.claim import WriterClaim
 from buckram.streams.write.sealing import WITHIN_S
 from buckram.streams.write.segment import SegmentWriter
 from buckram.types import LedgerId

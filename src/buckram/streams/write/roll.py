@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from buckram.core.backoff import ROLL, Delays
-from buckram.core.streams.changes import check_epoch
-from buckram.core.streams.head import Summary
+from buckram.core.streams.metadata.changes import check_epoch
+from buckram.core.streams.metadata.head import Summary
 from buckram.core.streams.policy import Policy
-from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.records.producers import ProducerTable
 from buckram.errors import (
     BuckramError,
     HandleClosed,
@@ -28,11 +28,11 @@ from buckram.errors import (
     WriteFailed,
     WriterLost,
 )
-from buckram.runtime.net.retry import Retries
-from buckram.runtime.net.tasks import TaskScope
-from buckram.streams.shared.claim import WriterClaim
+from buckram.runtime.process.retry import Retries
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.ledgers import discard, make_ledger
 from buckram.streams.shared.metadata import head_retries
+from buckram.streams.write.claim import WriterClaim
 from buckram.streams.write.repair import recover_broken, retry_transient
 from buckram.streams.write.sealing import WITHIN_S, as_writer_error, finish, list_segment
 from buckram.streams.write.segment import SegmentEvents, SegmentWriter

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from buckram.core.streams.changes import rolled, swept
-from buckram.core.streams.head import Head, Summary
+from buckram.core.streams.metadata.changes import rolled, swept
+from buckram.core.streams.metadata.head import Head, Summary
 from buckram.errors import (
     BuckramError,
     LedgerFenced,
@@ -22,9 +22,9 @@ from buckram.errors import (
     WriterFailed,
     WriterLost,
 )
-from buckram.streams.shared.claim import WriterClaim
 from buckram.streams.shared.ledgers import let_go, listing_op
 from buckram.streams.shared.metadata import head_retries
+from buckram.streams.write.claim import WriterClaim
 from buckram.streams.write.segment import SegmentWriter
 
 WITHIN_S = 60.0

@@ -1,6 +1,6 @@
 """SegmentWriter: appends entries to the ledger of one segment, in order, and keeps the totals for its row in the list.
 
-Not here: which offsets may be acknowledged (`core/streams/window.py`), when a segment ends (`write/roll.py`).
+Not here: which offsets may be acknowledged (`core/streams/ack_window.py`), when a segment ends (`write/roll.py`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Protocol
 from buckram.client.write.completing import HURRY_S
 from buckram.client.write.completions import AckCallback
 from buckram.client.write.engine import LedgerAppender
-from buckram.core.streams.copies import BatchCopy
-from buckram.core.streams.head import Summary
-from buckram.core.streams.producers import ProducerTable
-from buckram.core.streams.record_format import (
+from buckram.core.streams.ack_window import SegmentProgress
+from buckram.core.streams.batch_copies import BatchCopy
+from buckram.core.streams.metadata.head import Summary
+from buckram.core.streams.records.producers import ProducerTable
+from buckram.core.streams.records.record_format import (
     DATA,
     IDLE,
     MARK,
@@ -31,9 +32,8 @@ from buckram.core.streams.record_format import (
     encode_plain,
     framed,
 )
-from buckram.core.streams.window import SegmentProgress
 from buckram.errors import BuckramError, BufferFull
-from buckram.runtime.net.tasks import TaskScope
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.ledgers import Intent
 from buckram.types import Offset
 

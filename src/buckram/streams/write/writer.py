@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from types import TracebackType
 
-from buckram.client.shared.opening import NotBlocking
-from buckram.core.streams.record_format import HeadersInput
+from buckram.client.shared.handles import NotBlocking
+from buckram.core.streams.records.record_format import HeadersInput
 from buckram.streams.write.engine import StreamEngine
 from buckram.types import Buffer, Offset
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buckram.core.sql.statements import ClassifiedStatement, Kind
+from buckram.core.db.sql_text import ClassifiedStatement, Kind
 from buckram.serve.hrana.protocol.requests import Condition, Step
 
 

@@ -1,0 +1,130 @@
+"""Limits what garbage collection may delete, because a listing is only as good as the metadata store behind it.
+
+Ledgers whose ids the store never gave out are kept. Large deletions, and all deletions after a restore of metadata,
+wait until an operator confirms them.
+Not here: finding the ledgers that are absent from metadata (`bookie/garbage/collector.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from array import array
+from collections.abc import Mapping
+
+from buckram.bookie.trust.metadata_note import Note
+from buckram.bookie.trust.witness import Witness
+from buckram.core.cluster.store_history import parse_word
+from buckram.core.health.state_table import TABLE
+from buckram.errors import NoSuchKey
+from buckram.metadata.tree.layout import BRAKES, COLLECT
+from buckram.metadata.tree.used_ids import Intervals, is_used, parse_used, used_key
+from buckram.seams import MetadataStore, Stats
+from buckram.types import BookieId, LedgerId
+
+log = logging.getLogger("buckram.bookie")
+AT_LEAST, SHARE = 1000, 0.2
+"""Number of ledgers, or share of a bookie's ledgers if that is more, that may vanish between two listings without
+confirmation."""
+
+
+class DeletionLimits:
+    """Decides once in each round of collection which ledgers may be deleted."""
+
+    def __init__(self, metadata: MetadataStore, bookie_id: BookieId, witness: Witness, stats: Stats) -> None:
+        self._metadata, self._witness = metadata, witness
+        self._note = Note(metadata, f"{metadata.own}/{BRAKES}/{bookie_id}")
+        self._word = f"{metadata.own}/{COLLECT}"
+        self._gauge = stats.gauge(
+            "buckram_bookie_collection_waiting_ledgers", "ledgers that wait for `buckram cluster collect --yes`"
+        )
+        self._above_gauge = stats.gauge(
+            "buckram_bookie_collection_unknown_ledgers", "ledgers kept because the metadata store never gave their ids"
+        )
+        self.waiting = 0
+        self.above = 0
+        self.unknown: frozenset[LedgerId] = frozenset()
+        """The `above`: ledgers of the last `released` whose ids the store never gave."""
+
+    async def trusted(self) -> bool:
+        """Return whether the listing of the store can be relied on: it did not go back. Raises MetadataError."""
+        return await self._witness.confirm()
+
+    def unambiguous(self, ledgers: array[int]) -> array[int]:
+        """Return those of which a recorded deletion can only mean the ledger that is here.
+
+        Ids may have been given twice up to the highest one that was here when a restored history was met: what is
+        recorded of these may be another ledger's deletion, so they go as what is absent without a record does.
+        """
+        memory = self._witness.memory
+        if memory.history.restore != self._witness.history.restore:
+            return array("q")  # it is not known yet up to where
+        return array("q", [one for one in ledgers if one > memory.settled])
+
+    async def released(self, dead: array[int], own: int, vanished: Mapping[LedgerId, int]) -> tuple[bool, array[int]]:
+        """Return whether this history was reviewed, and which of the `dead` ledgers may be deleted.
+
+        `dead` are the ledgers that two listings lacked, `own` is the number of ledgers of this bookie, and `vanished`
+        tells with how many others each of them vanished between two listings: a store that lost a part of itself lost
+        many at once, and how many wait says nothing. Raises MetadataError.
+        """
+        known = await self._given(dead)
+        self.above = len(dead) - len(known)
+        self.unknown = frozenset(dead) - frozenset(known) if self.above else frozenset()
+        self._above_gauge.set(self.above)
+        word = await self._word_given()
+        if word and word != self._witness.memory.collected:
+            # Before deleting, because a confirmation counts once, even if this process ends now.
+            await self._witness.remember_collection(word)
+            log.warning("collection goes on, as it was told: %d ledgers may go", len(dead))
+            self.above, self.unknown = 0, frozenset()
+            self._above_gauge.set(0)
+            await self._wait_for_word(0)
+            return True, dead
+        reviewed = self._witness.reviewed
+        most = max(AT_LEAST, int(SHARE * own))
+        allowed = array("q", [one for one in known if reviewed and vanished[one] <= most])
+        await self._wait_for_word(len(known) - len(allowed))
+        return reviewed, allowed
+
+    async def _given(self, dead: array[int]) -> array[int]:
+        """Return those with ids that the store gave, or that clients chose and the store recorded."""
+        below = await self._metadata.next_ledger_id()
+        known: array[int] = array("q")
+        buckets: dict[str, Intervals] = {}
+        for one in dead:
+            if one >= below:
+                key = used_key(self._metadata.own, one)
+                if key not in buckets:
+                    buckets[key] = await self._chosen(key)
+                if not is_used(buckets[key], one):
+                    continue
+            known.append(one)
+        return known
+
+    async def _chosen(self, key: str) -> Intervals:
+        try:
+            return parse_used(key, (await self._metadata.keys.get(key)).value)
+        except NoSuchKey:
+            return []
+
+    async def _word_given(self) -> str:
+        try:
+            return parse_word(self._word, (await self._metadata.keys.get(self._word)).value)
+        except NoSuchKey:
+            return ""
+
+    async def _wait_for_word(self, ledgers: int) -> None:
+        if ledgers and ledgers != self.waiting:
+            log.warning(
+                "%d ledgers of this bookie are absent from the metadata store, more than go unasked, and wait: %s says "
+                "what they may be",
+                ledgers,
+                TABLE["collection-waits"].runbook,
+            )
+        self.waiting = ledgers
+        self._gauge.set(ledgers)
+        if ledgers or self.above:
+            await self._note.write(json.dumps({"waiting": ledgers, "unknown": self.above}).encode())
+        else:
+            await self._note.remove()

@@ -1,0 +1,102 @@
+"""The judge of single keys: may the peer of a connection do this to that key? Reads first what the answer depends on.
+
+Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/metadata/change_gate.py`);
+noting refusals for the audit trail, which `bookie/service/metadata/key_session.py` does for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from buckram.bookie.service.connections.session import Session
+from buckram.core.security.key_access import KeyRules, KeyUse
+from buckram.core.security.namespace_rules import UNSEEN, ClusterKeys
+from buckram.errors import AccessRefused
+from buckram.metadata.tree.key_grammar import MAX_PAGE
+from buckram.metadata.tree.layout import SECURITY
+from buckram.metadata.tree.store import TreeStore
+
+_BETWEEN_SCANS_S = 1.0
+"""Least time between two scans of all heads for the stream of an unknown key, seconds."""
+
+
+class KeyJudge:
+    """`rules` is None for a principal that may do everything. `store` gives the one that the connection uses now."""
+
+    def __init__(self, session: Session, rules: KeyRules | None, store: Callable[[], TreeStore]) -> None:
+        self.rules = rules
+        self._session, self._store = session, store
+        self._scanned = float("-inf")
+        self._secrets = f"{store().own}/{SECURITY}"
+        self.places = ClusterKeys(
+            store().root, store().own, lambda key: self._store().layout.ledger_of(key) is not None
+        )
+
+    async def check(self, key: str, use: KeyUse, value: bytes | None = None, trial: KeyRules | None = None) -> None:
+        """Raise AccessRefused unless the principal may do that, by `trial` in place of the connection's rules."""
+        self.refuse_secrets(key)
+        rules = self.rules
+        if rules is None:
+            return
+        judge = trial or rules
+        why = judge.refusal(key, use, value)
+        if why is None:
+            await self.find_out(rules, key)
+            why = judge.refusal(key, use, value)
+        if why != "":
+            raise self.refused(key, use, why or UNSEEN)
+
+    def refused(self, key: str, use: KeyUse, why: str) -> AccessRefused:
+        """Return the error for a refused request. Its message for the peer does not name the key; `place` has it for
+        the audit trail."""
+        found = f"{self._session.principal} may not {use.value} it: {why}"
+        return _placed(AccessRefused(self._called(key), found, advice=""), key)
+
+    def _called(self, key: str) -> str:
+        store = self._store()
+        for record in (key, key.rpartition("/")[0]):  # or a key by which a stream holds the ledger
+            ledger = store.layout.ledger_of(record)
+            if ledger is not None:
+                return f"ledger {ledger}"
+        return self.places.called(key)
+
+    def refuse_secrets(self, key: str) -> None:
+        """Refuse keys of the cluster's security, also to administrators: with the signing key one can pose as anybody,
+        so these keys are seen in the store itself only."""
+        if self.is_secret(key):
+            why = "keys, revocations and grants are read and written in the store itself only"
+            raise _placed(AccessRefused("the cluster's security", why, advice=""), key)
+
+    def is_secret(self, key: str) -> bool:
+        secrets = self._secrets
+        return key.startswith(secrets) and key[len(secrets) : len(secrets) + 1] in ("", "/")
+
+    async def find_out(self, rules: KeyRules, key: str) -> None:
+        """Read which namespace a key belongs to, from a ledger's record or from the heads of streams. Raises
+        NoSuchKey."""
+        keys, streams = self._store().keys, f"{self._store().own}/streams"
+        ledger = key.rpartition("/")[0]
+        if rules.is_ledger(ledger):  # a stream holds it: whose both are matters
+            rules.learn(ledger, (await keys.get(ledger)).value)
+        elif not key.startswith(f"{streams}/data/"):
+            rules.learn(key, (await keys.get(key)).value)
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._scanned + _BETWEEN_SCANS_S:
+            return
+        self._scanned = now
+        heads = f"{streams}/heads"
+        for namespace in await keys.children(heads, limit=MAX_PAGE):
+            if rules.refusal(f"{heads}/{namespace}", KeyUse.LIST) != "":
+                continue
+            after = ""
+            while page := await keys.children_with_values(f"{heads}/{namespace}", after=after):
+                for name, found in page:
+                    rules.learn(f"{heads}/{namespace}/{name}", found.value)
+                after = page[-1][0]
+
+
+def _placed(error: AccessRefused, key: str) -> AccessRefused:
+    error.place = key
+    return error

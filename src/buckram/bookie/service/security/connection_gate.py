@@ -1,0 +1,225 @@
+"""The door of a bookie: the TLS handshake and login that a connection must complete before its requests are handled,
+within a time and a number of bytes.
+
+A bookie without security has no door. Not here: TLS (`runtime/net/security/tls.py`), logins
+(`bookie/service/security/login.py`), how many may wait for theirs
+(`bookie/service/security/unauthenticated_connections.py`), what is known of those that have passed
+(`bookie/service/security/bookie_security.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from buckram.bookie.service.connections.session import Session
+from buckram.bookie.service.security.bookie_security import BookieSecurity
+from buckram.bookie.service.security.entry_access import EntryAccess
+from buckram.bookie.service.security.login import SaslLogin, TokenLogin, certificate_principal
+from buckram.bookie.service.security.unauthenticated_connections import FIRST_S, LOGIN_S, UnauthenticatedConnections
+from buckram.config import AuthConfig, TlsConfig
+from buckram.core.security.oidc import issuer_of
+from buckram.core.security.principal import Principal
+from buckram.core.security.tokens import Token, need_extra
+from buckram.core.wire.server_protocol import AuthProvider, ServerProtocol
+from buckram.errors import ConfigError
+from buckram.runtime.net.security.certificate_files import TlsFiles, check_key_file
+from buckram.runtime.net.security.tls import Inner, TlsLink
+
+BEGIN_S = 0.5
+"""Time a login that was begun in clear waits for START_TLS, which Apache's client sends beside it, seconds."""
+LOGINS = ("token", "certificate", "sasl")
+_CREDENTIALS = struct.Struct("3i")
+
+
+class PendingConnection:
+    """One connection between the listener and its session: where a login finds the session that it is for."""
+
+    def __init__(self, door: ConnectionGate) -> None:
+        self._door = door
+        self.session: Session | None = None
+
+    def known(self, principal: Principal, token: Token | None) -> None:
+        assert self.session is not None
+        self._door.passed(self.session, principal, token)
+
+
+class ConnectionGate:
+    """Made before the bookie listens. ConfigError for settings that do not do. `guard` is set before it serves."""
+
+    def __init__(
+        self,
+        tls: TlsConfig,
+        auth: AuthConfig | None = None,
+        *,
+        first_s: float = FIRST_S,
+        login_s: float = LOGIN_S,
+    ) -> None:
+        auth = auth or AuthConfig()
+        self.logins = frozenset(auth.logins.replace(",", " ").split())
+        self.authorises = auth.authorisation == "on"
+        self._check(tls, auth)
+        self.issuer = issuer_of(auth) if self.logins else None
+        self._files = TlsFiles(tls, server_side=True) if tls.mode != "off" else None
+        self._needs_tls = tls.mode == "required"
+        self._passwords = _passwords(auth.sasl_users) if "sasl" in self.logins else {}
+        self._unix_admin = bool(auth.unix_admin)
+        self.unknown = UnauthenticatedConnections(first_s=first_s, login_s=login_s)
+        self.guard: BookieSecurity | None = None
+        self.entries: EntryAccess | None = None
+        """Judges requests about entries; None: every known peer may do everything."""
+
+    def _check(self, tls: TlsConfig, auth: AuthConfig) -> None:
+        unknown = self.logins - set(LOGINS)
+        if unknown:
+            raise ConfigError(f"[auth] logins: {', '.join(sorted(unknown))} is none of {', '.join(LOGINS)}")
+        if "token" in self.logins:
+            need_extra("[auth] logins: token")
+        if auth.oidc_issuer and self.logins and "token" not in self.logins:
+            raise ConfigError("[auth] oidc_issuer: its tokens come by the login token, add it to [auth] logins")
+        if "certificate" in self.logins and (tls.mode == "off" or tls.client_certificates == "no"):
+            raise ConfigError("[auth] logins: certificate needs [tls] mode and client_certificates, set both")
+        if self.authorises and not self.logins:
+            raise ConfigError("[auth] authorisation = 'on': grants need to know who asks, set [auth] logins")
+
+    @property
+    def certificate(self) -> tuple[str, int]:
+        """Return the file of the bookie's certificate, and when it expires (seconds since 1970; 0 if unknown)."""
+        return ("", 0) if self._files is None else (self._files.certificate, self._files.ends_s())
+
+    def protocol(self, max_frame_bytes: int) -> tuple[ServerProtocol, PendingConnection]:
+        """Return the wire protocol of a new connection and its hallway, where it logs in."""
+        hallway = PendingConnection(self)
+        providers: list[AuthProvider] = []
+        if "token" in self.logins and self.guard is not None:
+            providers.append(TokenLogin(self.guard, hallway.known))
+        if "sasl" in self.logins:
+            providers.append(SaslLogin(self._passwords, hallway.known))
+        protocol = ServerProtocol(
+            max_frame_bytes,
+            auth=providers if self.logins else None,
+            offers_tls=self._files is not None,
+            needs_tls=self._needs_tls,
+        )
+        return protocol, hallway
+
+    def before(self, session: Session, hallway: PendingConnection) -> asyncio.Protocol:
+        """Return the protocol between the transport and the session: TLS if the bookie has it, else the session
+        itself."""
+        hallway.session = session
+        if self._files is None:
+            return session
+        return TlsLink(
+            cast("Inner", session),
+            context=self._files.context,
+            on_secured=lambda tls: self._secured(session, tls),
+        )
+
+    def admit(self, session: Session) -> str:
+        """Let one more peer in; one that is not known yet has to be known in time. Return why not, or empty."""
+        if session.local:
+            self._local(session)
+        return "" if session.protocol.authenticated else self.unknown.admit(session)
+
+    def _local(self, session: Session) -> None:
+        """Let the bookie's own user in through a Unix socket, as an administrator if that is allowed; remember the user
+        of any other peer. The kernel gives the user; it holds for a peer until it begins a login.
+
+        The bookie's own user could read its memory anyway.
+        """
+        user = _user_of(session.transport)
+        if user == os.getuid() and self._unix_admin:
+            session.protocol.logged_in()
+            self.passed(session, Principal(f"unix:{_name(user)}", admin=True), None)
+        else:
+            session.user = _name(user)
+
+    def passed(
+        self, session: Session, principal: Principal, token: Token | None, certificate: int | None = None
+    ) -> None:
+        """Let a peer in whose login succeeded."""
+        self.unknown.forget(session)
+        session.principal = principal
+        if self.guard is not None:
+            self.guard.entered(session, principal, token, certificate)
+        if self.entries is not None and not principal.admin:
+            self.entries.guard(session)
+
+    def begun(self, session: Session) -> None:
+        """Wait for START_TLS after a login was begun in clear."""
+        asyncio.get_running_loop().call_later(BEGIN_S, self._answer_begun, session)
+
+    def _answer_begun(self, session: Session) -> None:
+        if session.ended:
+            return
+        for item in session.protocol.answer_begun():
+            session.handle_item(session, item)
+
+    def waits(self, session: Session, payload: bytes) -> None:
+        """Have a login wait for a key that its issuer may have published since; it goes on after that look."""
+        if self.guard is not None:
+            self.guard.meet(payload, lambda: None if session.ended else session.take(session.protocol.answer_login()))
+
+    def begin_tls(self, session: Session, data: bytes) -> None:
+        """Begin TLS after the answer to START_TLS. `data`: the first bytes of TLS."""
+        link = session.transport
+        assert isinstance(link, TlsLink)
+        assert self._files is not None
+        link.start_tls(self._files.context(), server_side=True)
+        link.data_received(data)
+
+    def _secured(self, session: Session, tls: ssl.SSLObject) -> None:
+        session.protocol.secured()
+        shown = tls.getpeercert() if "certificate" in self.logins else None
+        principal = certificate_principal(shown)
+        if shown and principal is not None:
+            serial = int(str(shown["serialNumber"]), 16)
+            if self.guard is not None and (why := self.guard.why_withdrawn(serial)):
+                session.refuse(f"{principal}: {why}")
+                return
+            session.protocol.logged_in()
+            self.passed(session, principal, None, serial)
+        elif session.protocol.authenticated:
+            self.unknown.forget(session)
+        self._answer_begun(session)
+
+
+def _passwords(name: str) -> Mapping[str, str]:
+    """Return the passwords by user from a file of USER:PASSWORD lines. Raises ConfigError."""
+    if not name:
+        raise ConfigError("[auth] logins: sasl needs the file sasl_users, with a USER:PASSWORD line for each user")
+    check_key_file(name)
+    found: dict[str, str] = {}
+    for number, line in enumerate(Path(name).read_text().splitlines(), 1):
+        user, colon, password = line.strip().partition(":")
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not (user and colon and password):
+            raise ConfigError(f"{name}, line {number}: needs USER:PASSWORD")
+        found[user] = password
+    return found
+
+
+def _user_of(transport: asyncio.BaseTransport) -> int:
+    """Return the user id of the process behind a Unix socket; -1 if the kernel does not tell."""
+    near = transport.get_extra_info("socket")
+    try:
+        with socket.socket(fileno=os.dup(near.fileno())) as copy:
+            _, user, _ = _CREDENTIALS.unpack(copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    except (OSError, AttributeError):
+        return -1
+    return int(user)
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

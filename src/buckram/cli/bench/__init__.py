@@ -1,0 +1,3 @@
+"""`buckram bench`: load generators, profiles and the machine's lower bounds; the standard suite is the folder
+`bench` beside `src`; imports cli/shared only.
+"""

@@ -1,0 +1,3 @@
+"""`buckram db`: databases, their changes, the SQL shell and the libSQL server; imports cli/shared and
+cli/namespace.py.
+"""

@@ -1,0 +1,70 @@
+"""`buckram etcd`: a real etcd server on this machine, for clusters that have none yet."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from buckram.addresses import parse_host
+from buckram.cli.shared.options import json_option
+from buckram.cli.shared.output import emit
+
+ETCD_PORT = 2379
+START_SECONDS = 300.0
+"""Long, because a server reads its whole directory first; Ctrl-C ends it at any time."""
+
+
+@click.group()
+def etcd() -> None:
+    """Run an etcd server out of an installed etcd 3.5 or later."""
+
+
+@etcd.command("run")
+@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {ETCD_PORT}.",
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; whoever reaches it may do anything."
+)
+@json_option
+def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None:
+    """Run one etcd server until SIGTERM or Ctrl-C.
+
+    The same DIR again is the same server again. Its log is DIR/etcd.log.
+
+    \b
+    Example:
+      buckram etcd run --data ./etcd
+    """
+    from buckram.errors import EtcdFailed
+    from buckram.launch.etcd_server import start_etcd
+    from buckram.launch.etcd_server.server import known_port
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    host = parse_host(host, "--host")
+    if port is None:
+        port = known_port(Path(directory)) or ETCD_PORT
+    try:
+        started = start_etcd(directory, port=port, host=host, deadline_s=START_SECONDS, cancelled=stop.is_set)
+    except EtcdFailed:
+        if stop.is_set():
+            return
+        raise
+    with started as server:
+        uri = f"etcd://{server.address}/buckram"
+        if as_json:
+            emit({"host": host, "port": server.port, "pid": server.pid, "uri": uri})
+        else:
+            click.echo(f"etcd serves at {server.address}, process {server.pid}; log: {server.log}")
+            click.echo(f"a cluster on it: buckram cluster init --metadata {uri}")
+        while not stop.wait(0.2):
+            if not server.alive:
+                raise EtcdFailed(f"etcd in {directory} ended with code {server.exit_code}: {server.last_words()}")

@@ -1,0 +1,171 @@
+"""`buckram checkpoint`: list, show, verify, fork, expire. Of Spark's queries that keep their checkpoints on a gateway.
+
+Not here: verify and fork (`cli/object/checkpoint_fork.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buckram.cli.object.checkpoint_fork import fork, verify
+from buckram.cli.object.commands import split
+from buckram.cli.shared import completion, values
+from buckram.cli.shared.confirm import confirm_loss
+from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.output import counted, emit, table
+from buckram.core.streams.names import check_name
+from buckram.errors import InvalidArgument, NoSuchObject
+from buckram.spark.checkpoints.contents import Checkpoint, describe, find
+
+if TYPE_CHECKING:
+    from buckram.cluster import Client
+
+
+@click.group()
+def checkpoint() -> None:
+    """Checkpoints of Spark that are kept on gateways. Spark's streaming queries name them webhdfs://..."""
+
+
+checkpoint.add_command(verify)
+checkpoint.add_command(fork)
+
+
+async def _now_us(client: Client) -> int:
+    """Return the cluster's time, by which the times of objects are recorded."""
+    await client.services.clocks.ensure()
+    return client.services.clocks.now()
+
+
+async def _described(client: Client, namespace: str, path: str) -> list[Checkpoint]:
+    async with client.objects(namespace) as objects:
+        return [await describe(objects, one) for one in sorted([one async for one in find(objects, path)])]
+
+
+@checkpoint.command("list")
+@click.argument("place", default="default", shell_complete=completion.namespaces)
+@metadata_option
+@json_option
+def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
+    """Checkpoints at PLACE and below it.
+
+    PLACE is NAMESPACE or NAMESPACE/PATH. With --json each line is one checkpoint.
+
+    \b
+    Example:
+      buckram checkpoint list shop
+    """
+    namespace, _, path = place.partition("/")
+    check_name("namespace", namespace)
+
+    async def main() -> tuple[list[Checkpoint], int]:
+        async with connected(uri) as client:
+            return await _described(client, namespace, path.strip("/")), await _now_us(client)
+
+    found, now = run_async(main())
+    if as_json:
+        for one in found:
+            emit(one.as_json(namespace, now))
+        return
+    rows = [
+        (f"{namespace}/{one.path}", _number(one.batch), one.age_s(now), one.state_bytes, one.bytes, one.query)
+        for one in found
+    ]
+    table(("CHECKPOINT", "BATCH", "AGE_S", "STATE_BYTES", "BYTES", "QUERY"), rows)
+
+
+@checkpoint.command("show")
+@click.argument("name")
+@metadata_option
+@json_option
+def show(name: str, uri: str | None, as_json: bool) -> None:
+    """Show the query, batch, offsets, age and size of a checkpoint. The size is that of its state.
+
+    \b
+    Example:
+      buckram checkpoint show shop/queries/orders
+    """
+    namespace, path = split(name)
+
+    async def main() -> tuple[Checkpoint, int]:
+        async with connected(uri) as client, client.objects(namespace) as objects:
+            return await describe(objects, path), await _now_us(client)
+
+    found, now = run_async(main())
+    if as_json:
+        emit(found.as_json(namespace, now))
+        return
+    print(f"{name}: query {found.query or 'unknown'}")
+    print(f"  batch {_number(found.batch)} is done, {_number(found.planned)} was begun, {found.age_s(now)} s ago")
+    for number, offset in enumerate(found.offsets):
+        print(f"  source {number}: {offset}")
+    print(f"  state of {found.state_bytes} bytes in {counted(found.state_files, 'file')}")
+    print(f"  {found.bytes} bytes in {counted(found.files, 'file')} altogether")
+
+
+@checkpoint.command("expire")
+@click.argument("place", shell_complete=completion.namespaces)
+@click.option("--older", required=True, metavar="DURATION", help="Those that did nothing for so long, such as 30d.")
+@click.option("--dry-run", is_flag=True, help="Say which, and delete nothing.")
+@yes_option
+@metadata_option
+@json_option
+def expire(place: str, older: str, dry_run: bool, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Delete checkpoints whose queries did nothing for long.
+
+    Those at PLACE and below it are looked at. Each goes in one step.
+
+    A query that is started again without its checkpoint begins anew: stop it for good before its checkpoint expires.
+
+    \b
+    Examples:
+      buckram checkpoint expire shop --older 30d --dry-run
+      buckram checkpoint expire shop/queries --older 30d --yes
+    """
+    namespace, _, path = place.partition("/")
+    check_name("namespace", namespace)
+    if values.duration("--older", older) <= 0:
+        raise InvalidArgument(f"--older {older}: needs more than 0 s, such as 30d")
+
+    async def main() -> tuple[list[Checkpoint], int]:
+        async with connected(uri) as client:
+            found = await _described(client, namespace, path.strip("/"))
+            return found, await values.past_moment(client, "--older", older)
+
+    found, before = run_async(main())
+    old = [one for one in found if one.changed <= before]
+    if old and not dry_run:
+        names = ", ".join(f"{namespace}/{one.path}" for one in old[:5]) + (", ..." if len(old) > 5 else "")
+        what = counted(len(old), "checkpoint")
+        confirm_loss(f"Delete {what} ({names})?", yes, f"{what} of {place} not deleted")
+        old = run_async(_delete(namespace, old, before, uri))
+    said: dict[str, Any] = {"place": place, "expired": [f"{namespace}/{one.path}" for one in old]}
+    said |= {"bytes": sum(one.bytes for one in old), "kept": len(found) - len(old), "dry_run": dry_run}
+    if as_json:
+        emit(said)
+        return
+    for name in said["expired"]:
+        print(f"{name}: {'would be deleted' if dry_run else 'deleted'}")
+    print(f"{counted(len(old), 'checkpoint')} of {said['bytes']} bytes, {said['kept']} kept")
+
+
+async def _delete(namespace: str, old: list[Checkpoint], before: int, uri: str | None) -> list[Checkpoint]:
+    """Delete those that are still old, and return them."""
+    gone = []
+    async with connected(uri) as client, client.objects(namespace) as objects:
+        for one in old:
+            try:
+                if (await describe(objects, one.path)).changed <= before:
+                    await objects.remove(one.path, recursive=True)
+                    gone.append(one)
+            except NoSuchObject:
+                continue
+    return gone
+
+
+def _number(batch: int | None) -> object:
+    return "-" if batch is None else batch
+
+
+__all__ = ["checkpoint"]

@@ -1,0 +1,3 @@
+"""Tokens, permissions, certificates, keys, Apache's logins and the audit trail, also as bookies write it; imports
+cli/shared and the files of cli/up.
+"""

@@ -1,0 +1,3 @@
+"""`buckram stream`: reading, writing, cursors, the janitor, and copies of records in and out; imports cli/shared and
+cli/namespace.py.
+"""

@@ -1,0 +1,252 @@
+"""`buckram stream offload`, `export`, `check` and `verify`: segments as files elsewhere, and whether they are right."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from buckram.cli.shared import completion, values
+from buckram.cli.shared.exits import Exit
+from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.output import counted, emit, progress, remark
+from buckram.cli.stream.janitor import janitor_places
+from buckram.core.streams.names import stream_name
+from buckram.errors import AccessRefused, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from buckram.cluster import Client
+    from buckram.core.streams.metadata.head import Head, Segment
+    from buckram.core.streams.policy import Policy
+    from buckram.streams.maintain.history.export import ExportReport
+    from buckram.streams.maintain.history.verify import VerifyReport
+    from buckram.streams.maintain.offload import OffloadReport
+    from buckram.streams.maintain.offload_policy import StreamCheck
+
+
+@click.command("offload")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--to", "location", metavar="URL", help="A directory or a URL of fsspec; default is the policy's.")
+@click.option("--before", type=click.IntRange(min=0), help="Only segments that end at or below this offset.")
+@click.option("--before-time", metavar="TIME", help=f"Only what was appended before: {values.MOMENTS}.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to read in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def offload(
+    name: str,
+    location: str | None,
+    before: int | None,
+    before_time: str | None,
+    rate: str | None,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Make sealed segments Parquet files outside the cluster. They are read as before, and leave the bookies' disks.
+
+    Each file is read back and compared before it takes the place of a ledger, which the janitor deletes an hour later.
+    May be killed at any time, and repeated. The segment with the newest producers' table stays on bookies.
+
+    \b
+    Example:
+      buckram stream offload shop/orders --to s3://lake/history --before-time 7d
+    """
+    from buckram.streams.maintain.offload import offload_planned, plan_offload
+    from buckram.streams.shared.metadata import StreamStore
+
+    full = stream_name(name)
+    if before is not None and before_time is not None:
+        raise InvalidArgument("give one of --before and --before-time")
+    pace = values.pace(rate)
+
+    async def main() -> OffloadReport:
+        async with connected(uri) as client:
+            streams = StreamStore(client.services.store)
+            time = None if before_time is None else await values.past_moment(client, "--before-time", before_time)
+
+            def wanted(_: Head, rows: Sequence[Segment], __: Policy) -> list[Segment]:
+                return [row for row in rows if _is_before(row, before, time)]
+
+            work = await plan_offload(streams, full, to=location, wanted=wanted)
+            if location is None:
+                await _check_policy_place(client, full.namespace, work.policy.offload_to)
+            with progress("bytes", work.bytes, show=not as_json) as advance:
+                return await offload_planned(client, streams, work, pace=pace, progress=advance)
+
+    report = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(report))
+    else:
+        size = f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')}"
+        print(f"stream {full}: {counted(report.segments, 'segment')} offloaded to {report.location} ({size})")
+        if report.kept:
+            remark("the segment with the newest producers' table stays on bookies")
+    if report.put_off:
+        remark(f"put off: {counted(report.put_off, 'segment')} changed meanwhile; offload again")
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+async def _check_policy_place(client: Client, namespace: str, location: str) -> None:
+    """Raise InvalidArgument if others may set policies, and the operator has not listed the place that this one
+    names."""
+    from buckram.metadata.records.security import SecurityStore
+
+    places = janitor_places()[1]
+    if not places.listed:
+        try:
+            if not (await SecurityStore(client.services.store).acl()).grants:
+                return
+        except AccessRefused:  # Whoever may not see grants is held to his own, and acts for himself.
+            return
+    try:
+        places.check_policy(namespace, location)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error}; --to {location} has it there this once") from None
+
+
+def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
+    if row.summary is None:
+        return False
+    return (offset is None or row.end <= offset) and (time is None or row.summary.last_append < time)
+
+
+@click.command("export")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--to", "location", metavar="URL", required=True, help="A directory or a URL of fsspec.")
+@click.option("--prune", is_flag=True, help="Delete exported files whose records are all truncated.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to read in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def export(name: str, location: str, prune: bool, rate: str | None, uri: str | None, as_json: bool) -> None:
+    """Copy sealed segments to Parquet files outside the cluster. The stream keeps them, too.
+
+    Only what is not there yet is copied, so repeat it as often as you like. Files and table are those of an offload.
+    May be killed at any time.
+
+    \b
+    Example:
+      buckram stream export shop/orders --to s3://lake/tables
+    """
+    from buckram.streams.maintain.history.export import export_stream, plan_export
+    from buckram.streams.shared.metadata import StreamStore
+
+    full = stream_name(name)
+    pace = values.pace(rate)
+
+    async def main() -> ExportReport:
+        async with connected(uri) as client:
+            streams = StreamStore(client.services.store)
+            work = await plan_export(streams, full, values.place(location))
+            with progress("bytes", work.bytes, show=not as_json) as advance:
+                return await export_stream(client, streams, work, prune=prune, pace=pace, progress=advance)
+
+    report = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(report))
+        return
+    size = f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')}"
+    print(f"stream {full}: {counted(report.segments, 'segment')} exported to {report.location} ({size})")
+    if report.table:
+        print(f"  table {report.table}")
+    if report.missed:
+        remark(f"{counted(report.missed, 'record')} were truncated before they were exported")
+
+
+@click.command("check")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--adopt", is_flag=True, help="Before that: mark ledgers in its list that are nobody's as its own.")
+@metadata_option
+@json_option
+def check(name: str, adopt: bool, uri: str | None, as_json: bool) -> None:
+    """Check that a stream's segments are there and are in order. All files of its history are read, too.
+
+    The copies on bookies are not read: `buckram ledger check` and `buckram job scrub` do that. Exit code 1 if something
+    is wrong.
+
+    Servers read and delete no ledger that was not made for the stream. --adopt, for administrators, is for ledgers of
+    other software that somebody put into the list: it gives the stream those whose records name no owner.
+
+    \b
+    Examples:
+      buckram stream check shop/orders
+      buckram stream check shop/imported --adopt
+    """
+    from buckram.streams.maintain.adoption import adopt_ledgers
+    from buckram.streams.maintain.offload_policy import check_stream
+    from buckram.streams.shared.metadata import StreamStore
+
+    full = stream_name(name)
+
+    async def main() -> StreamCheck:
+        async with connected(uri) as client:
+            streams = StreamStore(client.services.store)
+            adopted = await adopt_ledgers(client, streams, full) if adopt else []
+            found = await check_stream(client, streams, full)
+            found.adopted += adopted
+            return found
+
+    found = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(found))
+    else:
+        read = f"{counted(found.records, 'record')} in {counted(found.bytes, 'byte')}"
+        print(f"stream {full}: {counted(found.segments, 'segment')}, {found.history} of them history ({read})")
+        if found.adopted:
+            print(f"  adopted: {counted(len(found.adopted), 'ledger')} ({', '.join(map(str, found.adopted))})")
+        for problem in found.problems:
+            print(f"  {problem}")
+    if found.problems:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+@click.command("verify")
+@click.argument("a", shell_complete=completion.streams)
+@click.argument("b", shell_complete=completion.streams)
+@click.option("--other-metadata", metavar="URI", help="The cluster of stream B; default the same one.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to compare in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: str | None, as_json: bool) -> None:
+    """Compare a stream, record by record, with another one.
+
+    B is a stream, or the place that A was exported or offloaded to.
+
+    Two streams are compared from where both begin, and must end at the same offset. Files are compared as far as they
+    go. Exit code 1 if there is a difference; the first one is reported.
+
+    \b
+    Examples:
+      buckram stream verify shop/orders shop/orders --other-metadata zk://zk2:2181/ledgers
+      buckram stream verify shop/orders s3://lake/tables
+    """
+    from buckram.streams.maintain.history.verify import files_side, stream_side
+    from buckram.streams.maintain.history.verify import verify as compare
+
+    name = stream_name(a)
+    pace = values.pace(rate)
+    is_place = "://" in b or b.startswith(("/", "./", "../"))
+    if is_place and other_metadata is not None:
+        raise InvalidArgument(f"--other-metadata: {b} is a place for files, which belongs to no cluster; leave it out")
+    other = None if is_place else stream_name(b)
+
+    async def main() -> VerifyReport:
+        async with connected(uri) as client, connected(other_metadata or uri) as second:
+            left = await stream_side(client, name)
+            right = await (files_side(client, name, values.place(b)) if other is None else stream_side(second, other))
+            total = max(max(left.end, right.end) - max(left.first, right.first), 0)
+            with progress("records", total, show=not as_json) as advance:
+                return await compare(left, right, pace=pace, progress=advance)
+
+    report = run_async(main())
+    if as_json:
+        emit(report.as_json())
+    elif report.difference is None:
+        print(f"{report.a} and {report.b} are equal: {counted(report.records, 'record')} up to {report.next_offset}")
+    else:
+        found = report.difference
+        what = f"column {found.column}: {found.a} and {found.b}" if found.column else f"{found.a} and {found.b}"
+        print(f"{report.a} and {report.b} differ first at offset {found.offset}: {what}")
+    if not report.equal:
+        raise click.exceptions.Exit(Exit.FAILED)

@@ -1,0 +1,49 @@
+"""Changes from one list of bookies to the next, for subscribers and for the log.
+
+Not here: reading the lists and comparing them (`client/cluster/bookies.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from buckram.client.cluster.log import log
+from buckram.types import BookieId, BookieSet
+
+
+@dataclass(frozen=True, slots=True)
+class BookieChange:
+    """The changes of a new bookie list. An id in `reborn` came back with another incarnation: its old data is gone. An
+    id in `convicted` is known as a liar from now on. `relocated`: known bookies have other places or labels."""
+
+    appeared: tuple[BookieId, ...] = ()
+    gone: tuple[BookieId, ...] = ()
+    moved: tuple[BookieId, ...] = ()
+    reborn: tuple[BookieId, ...] = ()
+    convicted: tuple[BookieId, ...] = ()
+    relocated: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.appeared or self.gone or self.moved or self.reborn or self.convicted or self.relocated)
+
+
+OnChange = Callable[[BookieChange], None]
+"""Called on the loop after each change of the list; must not block or raise."""
+Unsubscribe = Callable[[], None]
+"""Ends a subscription; calling it again has no effect."""
+
+
+def log_change(change: BookieChange, now: BookieSet) -> None:
+    """Log which bookies appeared and are gone, lost their data, or are convicted; `now` is the new list."""
+    for bookie_id in change.gone:
+        if bookie_id in now.readonly:
+            log.info("bookie %s is read-only: it takes no new entries", bookie_id)
+        else:
+            log.warning("bookie %s is lost: it is not registered any more", bookie_id)
+    for bookie_id in change.appeared:
+        log.info("bookie %s is there", bookie_id)
+    for bookie_id in change.reborn:
+        log.warning("bookie %s came back without the data that it had", bookie_id)
+    for bookie_id in change.convicted:
+        log.warning("bookie %s is convicted of lying: see `buckram cluster check`", bookie_id)

@@ -1,0 +1,196 @@
+"""Members of this client's ledgers that were away or late and lack entries: they get them when they are back.
+
+The writer of an open ledger copies them itself (`LaggingMembers`), from the moment the member is written to again. The
+client remembers a ledger that was closed before (`LaggingLedgers`) for as long as the client lives; the note of it
+(`client/shared/behind.py`) lives longer. The ledger's record does not change: a bookie that is gone for good is
+replaced by repair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+
+from buckram.client.cluster.bookie_changes import BookieChange
+from buckram.client.cluster.bookies import BookieWatcher
+from buckram.core.backoff import LAGGING_MEMBER, Delays
+from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuchLedger
+from buckram.runtime.process.tasks import TaskScope
+from buckram.types import BookieId, LedgerId
+
+CopyMissing = Callable[[Collection[BookieId]], Awaitable[bool]]
+"""Copies the entries that these bookies lack; returns whether all of them have everything then."""
+CopyToMember = Callable[[BookieId], Awaitable[bool]]
+"""Copies to one member what is confirmed when it is called; returns whether it has all of that then."""
+NoteMembers = Callable[[Collection[BookieId]], Awaitable[bool]]
+"""Notes that these members may lack entries; returns whether that is written. Raises no error."""
+_MOST = 10_000
+ENDING_S = 0.5
+"""Longest wait for copies to end after they were cancelled, seconds."""
+
+
+class LaggingLedgers:
+    """Closed ledgers with members that were away; `close()` forgets them, and then `cluster check` still names them."""
+
+    def __init__(self, bookies: BookieWatcher) -> None:
+        self._bookies = bookies
+        self._ledgers: dict[LedgerId, tuple[tuple[BookieId, ...], CopyMissing]] = {}
+        self._scope = TaskScope("lagging")
+        self._busy = False
+        bookies.on_change(self._changed)
+
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
+    def __contains__(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._ledgers
+
+    def add(self, ledger_id: LedgerId, members: Collection[BookieId], copy_missing: CopyMissing) -> None:
+        """Add a ledger; the oldest is forgotten if there are too many."""
+        if not members or self._scope.closed:
+            return
+        if len(self._ledgers) >= _MOST:
+            del self._ledgers[next(iter(self._ledgers))]
+        self._ledgers[ledger_id] = (tuple(members), copy_missing)
+        self._look()
+
+    async def close(self) -> None:
+        self._ledgers.clear()
+        await self._scope.close()
+
+    def _changed(self, change: BookieChange) -> None:
+        if change.appeared:
+            self._look()
+
+    def _look(self) -> None:
+        if not self._busy and not self._scope.closed and self._due():
+            self._busy = True
+            self._scope.spawn(self._copy_all(), "copy")
+
+    def _due(self) -> list[LedgerId]:
+        there = self._bookies.bookies.writable
+        return [ledger for ledger, (members, _) in self._ledgers.items() if any(b in there for b in members)]
+
+    async def _copy_all(self) -> None:
+        delays = Delays(LAGGING_MEMBER)
+        try:
+            while due := self._due():
+                for ledger_id in due:
+                    await self._one(ledger_id)
+                if self._due():
+                    await asyncio.sleep(delays.take())
+        finally:
+            self._busy = False
+
+    async def _one(self, ledger_id: LedgerId) -> None:
+        members, copy_missing = self._ledgers[ledger_id]
+        there = [b for b in members if b in self._bookies.bookies.writable]
+        try:
+            done = await copy_missing(there)
+        except (NoSuchLedger, HandleClosed):
+            self._ledgers.pop(ledger_id, None)
+            return
+        except InvariantViolation:
+            raise
+        except BuckramError:
+            return  # tried again
+        if done:
+            left = tuple(b for b in members if b not in there)
+            if left:
+                self._ledgers[ledger_id] = (left, copy_missing)
+            else:
+                self._ledgers.pop(ledger_id, None)
+
+
+class LaggingMembers:
+    """The lagging members of one writer: those that failed it, or were away from the start, until they have what was
+    confirmed meanwhile.
+
+    A replaced bookie is still a member of the fragment before. A bookie that stays in `left` for `note_after_s` is
+    noted in metadata, so that it gets its entries even if the writer does not live so long.
+    """
+
+    def __init__(
+        self,
+        away: Collection[BookieId],
+        copy: CopyToMember,
+        scope: TaskScope,
+        *,
+        note: NoteMembers,
+        note_after_s: float,
+    ) -> None:
+        self.left = dict.fromkeys(away, 0)
+        """Lagging bookies, each with the number of the failure since which it lags; 0 if it was away from the start."""
+        self._copy, self._scope, self._note, self._note_after_s = copy, scope, note, note_after_s
+        self._failures = 0
+        self._under_way: dict[BookieId, None] = {}
+        for bookie in self.left:
+            self._note_later(bookie, 0)
+
+    def failed(self, bookie: BookieId) -> None:
+        """Record a member as lagging: it did not confirm all that it was sent, or is sent no more."""
+        self._failures += 1
+        self.left[bookie] = self._failures
+        self._note_later(bookie, self._failures)
+
+    def returned(self, bookie: BookieId) -> None:
+        """Begin to copy to a member that is written to again, or was replaced: all that it lacks now was confirmed
+        before."""
+        if bookie in self.left and bookie not in self._under_way and not self._scope.closed:
+            self._under_way[bookie] = None
+            self._scope.spawn(self._work(bookie), "fill in")
+
+    async def settle(self, within_s: float, there: Collection[BookieId]) -> list[BookieId]:
+        """Copy to the members that are `there`, for `within_s`, after the last entry was written. Return those that may
+        lack entries after that."""
+        copies = [self._scope.spawn(self._last(bookie), "fill in") for bookie in self.left if bookie in there]
+        if copies:
+            _, late = await asyncio.wait(copies, timeout=within_s)
+            for copy in late:
+                copy.cancel()
+            if late:  # one that does not end is left to the scope: its member counts as lacking either way
+                await asyncio.wait(late, timeout=ENDING_S)
+        return list(self.left)
+
+    async def _work(self, bookie: BookieId) -> None:
+        delays = Delays(LAGGING_MEMBER)
+        try:
+            while bookie in self.left:
+                if not await self._once(bookie) and bookie in self.left:
+                    await asyncio.sleep(delays.take())
+        except HandleClosed:
+            return
+        finally:
+            self._under_way.pop(bookie, None)
+
+    async def _last(self, bookie: BookieId) -> None:
+        with suppress(HandleClosed):
+            await self._once(bookie)
+
+    async def _once(self, bookie: BookieId) -> bool:
+        """Copy once, and return whether the member has everything now. It stays in `left` if it failed again
+        meanwhile."""
+        failure = self.left.get(bookie)
+        try:
+            if not await self._copy(bookie):
+                return False
+        except (HandleClosed, InvariantViolation):
+            raise
+        except BuckramError:
+            return False  # it went away again, or those that have the entries
+        if self.left.get(bookie) == failure:
+            self.left.pop(bookie, None)
+        return True
+
+    def _note_later(self, bookie: BookieId, failure: int) -> None:
+        if not self._scope.closed:
+            self._scope.spawn(self._note_left(bookie, failure), "note")
+
+    async def _note_left(self, bookie: BookieId, failure: int) -> None:
+        await asyncio.sleep(self._note_after_s)
+        if self.left.get(bookie) == failure:
+            await self._note([bookie])
+
+
+__all__ = ["LaggingLedgers", "LaggingMembers", "CopyMissing", "NoteMembers"]

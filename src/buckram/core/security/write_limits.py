@@ -1,0 +1,118 @@
+"""Limits on keys that principals who are no administrators write: size of the value, length of the name, and number.
+
+They are in one table, well above what honest programs write, and below what would harm a metadata store: ZooKeeper
+reads a node, and a list of names, of at most 1 MB. Pure. Not here: counting (`bookie/service/metadata/change_gate.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.core.healing.behind import parse_note
+from buckram.core.security.ledger_claims import MAX_PAGES
+from buckram.core.security.namespace_rules import ClusterKeys
+from buckram.core.streams.names import MAX_NAME_BYTES, check_name
+from buckram.errors import InvalidArgument
+
+KB = 1024
+STORED = 512 * KB
+"""Maximum bytes of a value that every metadata store accepts (`seams.MAX_VALUE_BYTES`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Limits of one kind of keys."""
+
+    what: str
+    """Name of the kind in messages."""
+    most_bytes: int
+    """Maximum bytes of a value."""
+    siblings: int | None = None
+    """Maximum number of keys of this kind below the same parent; None: a quota limits them, or there is only one."""
+    session_key: bool = False
+    """True if it may be a key that is removed with the session that made it."""
+    name_bytes: int = MAX_NAME_BYTES
+    """Maximum bytes of the last part of a key."""
+
+
+HEAD = Bound("the head of a stream", STORED)
+"""Head of a stream: 512 tail rows, 1,000 transactions, 64 KB of properties; the maximum that stores accept."""
+NAMESPACE = Bound("the record of a namespace", 64 * KB)
+"""Record of a namespace: a policy of some dozen settings, or a link to another cluster."""
+FOLDER = Bound("the parent of a stream's keys", KB)
+"""Parent of a stream's keys; it is empty, and a stream has a dozen kinds of keys."""
+SHARE = Bound("the key by which a stream holds a ledger", KB, 10_000)
+"""Key by which a stream holds a ledger: a name, one for each fork."""
+BEHIND = Bound("the note of a member that lacks entries", KB, 100_000, name_bytes=2 * MAX_NAME_BYTES)
+"""Note of a member that lacks entries: empty, one for each ledger with a failed member, until that was checked."""
+DEGRADED = Bound("what a client says of a slow bookie", 4 * KB, 10_000, session_key=True, name_bytes=2 * MAX_NAME_BYTES)
+"""Report of a client on a slow bookie: a sentence, one for each client and slow bookie."""
+OF_STREAM: dict[str, Bound] = {
+    # Keys that are alone.
+    "lease": Bound("the lease of a stream", 4 * KB, session_key=True),  # the writer's name, at most 200 bytes
+    "insertion": Bound("what a bulk step asks of a writer", 128 * KB, session_key=True),  # 100 ledgers
+    "progress": Bound("the progress of a mirror", 64 * KB),
+    "backup": Bound("what is known of backups", 64 * KB),
+    "backing-up": Bound("the claim of a backup", KB, session_key=True),
+    # Keys below a folder.
+    "pages/": Bound("a page of segments", STORED, MAX_PAGES),  # 256 rows; of files 1 KB each
+    "intents/": Bound("the intent of a ledger", 16 * KB, 40_000),  # a query and a place; a bulk step has 2,000
+    "shared/": Bound("the mark of a shared ledger", KB, 40_000),  # empty; one for each segment of a fork
+    "cursors/": Bound("a cursor", KB, 5_000),  # two numbers
+    "writers/": Bound("the presence of a writer of objects", KB, 5_000, session_key=True),
+    "replicas/": Bound("the presence of a replica", 16 * KB, 1_000, session_key=True),
+    "exports/": Bound("the record of an export", STORED, 100),  # 40,000 ids; one for each directory
+    "imports/": Bound("the record of an import", STORED, 1_000),  # 30,000 files; one for each source
+}
+
+
+def bound_of(places: ClusterKeys, key: str) -> Bound | None:
+    """Return the limits of a key; None for a key without a row in the table, and for records of ledgers, which a quota
+    limits."""
+    if places.is_share(key):
+        return SHARE
+    if places.is_ledger(key) or not key.startswith(f"{places.own}/"):
+        return None
+    if places.head_of(key):
+        return HEAD
+    uid = places.uid(key)
+    if not uid:
+        if key.startswith(tuple(f"{folder}/" for folder in places.listed)):
+            return NAMESPACE
+        behind, degraded = places.told
+        return BEHIND if key.startswith(behind) else DEGRADED if key.startswith(degraded) else None
+    rest = key.removeprefix(f"{places.data}/{uid}").lstrip("/")
+    folder, below, _ = rest.partition("/")
+    if below:
+        return OF_STREAM.get(f"{folder}/")
+    return FOLDER if not rest or f"{rest}/" in OF_STREAM else OF_STREAM.get(rest)
+
+
+def name_refusal(places: ClusterKeys, key: str, bound: Bound | None) -> str:
+    """Return why no key may be created under this name, given its `bound`; "" if it may."""
+    name = key.rpartition("/")[2]
+    if bound is None:
+        return f"no key of a stream is below {places.data}/UID like that" if places.uid(key) else ""
+    if len(name.encode()) > bound.name_bytes:
+        return f"its name has {len(name.encode())} bytes, {bound.what} has at most {bound.name_bytes}: choose another"
+    if bound in (NAMESPACE, BEHIND, DEGRADED) and key.rpartition("/")[0] not in _parents(places):
+        return f"{bound.what} has none below it"
+    if bound is BEHIND and parse_note(name) is None:
+        return "notes are named LEDGER@BOOKIE"
+    if bound is HEAD or (bound is NAMESPACE and not key.startswith(f"{places.heads}/")):
+        below = places.head_of(key).partition("/")[2] if bound is HEAD else name
+        try:
+            check_name("stream" if bound is HEAD else "namespace", below)
+        except InvalidArgument as error:
+            return str(error)
+    if places.uid(key) and key.count("/") > places.data.count("/") + 3:
+        return f"no key of a stream is more than two below {places.data}/UID"
+    return ""
+
+
+def _parents(places: ClusterKeys) -> tuple[str, ...]:
+    """Return the only parents of keys that are named by namespaces, and of notes and reports of clients."""
+    return (*places.listed, *(folder.removesuffix("/") for folder in places.told))
+
+
+__all__ = ["OF_STREAM", "Bound", "bound_of", "name_refusal"]

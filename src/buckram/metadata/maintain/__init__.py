@@ -1,0 +1,3 @@
+"""Work on a whole metadata store: backup, restore and its acceptance, check-up, migration to another store; single
+records are metadata/records.
+"""

@@ -1,0 +1,226 @@
+"""The changes of a batch of writes to the rows of an SQLite tree, worked out before anything is locked. Synchronous.
+
+The rows that the writes meet are read through `Rows` as of one moment; the results of earlier writes of the same batch
+replace them. A write that fails takes nothing along: each job is all or nothing by itself.
+
+Not here: the statements, the transaction and its lock (`metadata/sqlite/tree.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from typing import NamedTuple, Protocol
+
+from buckram.errors import (
+    BuckramError,
+    InvalidArgument,
+    KeyExists,
+    KeyNotEmpty,
+    MetadataError,
+    NoSuchKey,
+    VersionConflict,
+)
+from buckram.metadata.tree.key_grammar import split
+from buckram.types import CheckVersion, Create, KeyOp, SetValue
+
+Place = tuple[str, str]
+"""Place of a row: (parent, name)."""
+WatchKey = tuple[str, str]
+"""Place of a watch: ("value", key) or ("children", parent)."""
+ROOT: Place = ("", "")
+NEW_SESSION = 0
+"""Placeholder for the session that begins with this batch; SQLite counts from 1."""
+
+
+def watch_keys(parent: str, name: str) -> tuple[WatchKey, WatchKey]:
+    """Return the watches that fire when a key is made or deleted."""
+    return ("value", f"{parent if parent != '/' else ''}/{name}"), ("children", parent)
+
+
+class Row(NamedTuple):
+    """A row. `identity` 0: the row is new. `value` None: it stays as it is in the file."""
+
+    identity: int
+    version: int
+    child_changes: int
+    session: int | None
+    value: bytes | None = None
+
+
+class Rows(Protocol):
+    """The file as of one moment."""
+
+    def row(self, place: Place) -> Row | None: ...
+    def children_of(self, parent: str) -> Generator[tuple[str, int | None]]:
+        """Yield names and sessions of the rows below a key."""
+        ...
+
+    def keys_of(self, session: int) -> list[Place]: ...
+    def is_live(self, session: int) -> bool:
+        """Return whether this session goes on. Called once for each session that a batch meets."""
+        ...
+
+
+class Changes:
+    """Changes of one batch. `own`: the writer's session; NEW_SESSION while there is none."""
+
+    def __init__(self, rows: Rows, own: int) -> None:
+        self._file, self._own = rows, own
+        self._before: dict[Place, Row | None] = {}
+        self._now: dict[Place, Row | None] = {}
+        self._names: dict[str, dict[str, None]] = {}
+        """Names of the rows that were looked at, by parent."""
+        self._live: dict[int, bool] = {}
+        self._undo: list[tuple[Place, Row | None]] = []
+        self.ended: dict[int, None] = {}
+        """Sessions that were found dead, whose rows are removed."""
+        self.touched: dict[WatchKey, None] = {}
+
+    def run(self, jobs: Iterable[Sequence[KeyOp]]) -> list[list[int] | BuckramError]:
+        """Return the versions of each job, or the reason why it cannot be done."""
+        return [self._job(ops) for ops in jobs]
+
+    def end_dead(self, sessions: Iterable[int]) -> None:
+        """End those of the sessions that are dead."""
+        for session in sessions:
+            self._is_live(session)
+
+    def end(self, session: int) -> None:
+        """Remove a session and its keys."""
+        self._live[session] = False
+        self.ended[session] = None
+        for place in self._file.keys_of(session):
+            if (row := self._load(place)) is not None and row.session == session:
+                self._remove(place)
+
+    @property
+    def begins_session(self) -> bool:
+        return any(row is not None and row.session == NEW_SESSION for row in self._now.values())
+
+    def deleted(self) -> list[int]:
+        """Return the identities of rows that are removed; the place of one may be taken by a new row."""
+        return [
+            old.identity
+            for place, old in self._before.items()
+            if old is not None and ((new := self._now[place]) is None or not new.identity)
+        ]
+
+    def changed(self) -> list[Row]:
+        """Return rows that stay, but not as they are."""
+        return [
+            row for place, row in self._now.items() if row is not None and row.identity and row != self._before[place]
+        ]
+
+    def made(self) -> list[tuple[Place, Row]]:
+        return [(place, row) for place, row in self._now.items() if row is not None and not row.identity]
+
+    # One job
+
+    def _job(self, ops: Sequence[KeyOp]) -> list[int] | BuckramError:
+        self._undo, touched, self.touched = [], self.touched, {}
+        try:
+            versions = [self._apply(op) for op in ops]
+        except (MetadataError, InvalidArgument) as error:
+            for place, row in reversed(self._undo):
+                self._now[place] = row
+            self.touched = touched
+            # A dead session stays ended, even if the job that met it failed.
+            for session in self.ended:
+                self.end(session)
+            return error
+        self.touched = touched | self.touched
+        return versions
+
+    def _apply(self, op: KeyOp) -> int:
+        if isinstance(op, Create):
+            return self._create(op)
+        place = split(op.key)
+        row = self._row(place)
+        if row is None:
+            raise NoSuchKey(op.key)
+        if row.version != op.version:
+            raise VersionConflict(op.key, op.version)
+        if isinstance(op, CheckVersion):
+            return op.version
+        if isinstance(op, SetValue):
+            self._put(place, row._replace(value=op.value, version=row.version + 1))
+            self.touched["value", op.key] = None
+            return op.version + 1
+        if self._has_children(op.key):
+            raise KeyNotEmpty(op.key)
+        self._remove(place)
+        return op.version
+
+    def _create(self, op: Create) -> int:
+        place = split(op.key)
+        if self._row(place) is not None:
+            raise KeyExists(op.key)
+        missing: list[Place] = []
+        parent = place[0]
+        while parent != "/" and self._row(split(parent)) is None:
+            missing.append(split(parent))
+            parent = missing[-1][0]
+        if parent != "/":
+            owner = self._row(split(parent))
+            if owner is not None and owner.session is not None:
+                raise InvalidArgument(f"key {op.key}: {parent} is bound to a session and cannot have children")
+        for above in reversed(missing):
+            self._insert(above, b"", None)
+        self._insert(place, op.value, self._own if op.ephemeral else None)
+        return 0
+
+    # Rows
+
+    def _load(self, place: Place) -> Row | None:
+        """Return the row as it is now, those of dead sessions included."""
+        if place not in self._now:
+            self._before[place] = self._now[place] = self._file.row(place)
+            self._names.setdefault(place[0], {})[place[1]] = None
+        return self._now[place]
+
+    def _row(self, place: Place) -> Row | None:
+        row = self._load(place)
+        if row is not None and not self._is_live(row.session):
+            row = self._now[place]  # its session ended just now, and it with that
+        return row
+
+    def _is_live(self, session: int | None) -> bool:
+        if session is None or session == self._own:
+            return True
+        if session not in self._live:
+            self._live[session] = self._file.is_live(session)
+            if not self._live[session]:
+                self.end(session)
+        return self._live[session]
+
+    def _has_children(self, key: str) -> bool:
+        for name in list(self._names.get(key, ())):
+            if self._row((key, name)) is not None:
+                return True
+        with closing(self._file.children_of(key)) as rows:
+            return any((key, name) not in self._now and self._is_live(session) for name, session in rows)
+
+    def _put(self, place: Place, row: Row | None) -> None:
+        self._undo.append((place, self._load(place)))
+        self._now[place] = row
+
+    def _insert(self, place: Place, value: bytes, session: int | None) -> None:
+        self._put(place, Row(0, 0, 0, session, value))
+        self._children_changed(place)
+
+    def _remove(self, place: Place) -> None:
+        self._put(place, None)
+        self._children_changed(place)
+
+    def _children_changed(self, place: Place) -> None:
+        parent, name = place
+        above = ROOT if parent == "/" else split(parent)
+        row = self._load(above)
+        if row is not None:
+            self._put(above, row._replace(child_changes=row.child_changes + 1))
+        self._touch(parent, name)
+
+    def _touch(self, parent: str, name: str) -> None:
+        for place in watch_keys(parent, name):
+            self.touched[place] = None

@@ -1,0 +1,171 @@
+"""Authentication and authorization of a gateway: tokens, sessions of browsers, and the grants of the cluster.
+
+A gateway without tokens lets whoever is on its own machine do everything, and others read (`open_to_all`: do
+everything, too). Not here: the tokens themselves (`serve/http/tokens.py`), pages of other sites
+(`serve/http/origins.py`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from starlette.requests import Request
+
+from buckram.core.security.acl import PERMISSIONS
+from buckram.core.security.object_names import NameRange
+from buckram.core.security.principal import Principal
+from buckram.serve.gateway.sessions import Sessions, check_csrf
+from buckram.serve.gateway.shared.operations import SQL, Allowed, Operation
+from buckram.serve.http.application import ANYBODY
+from buckram.serve.http.origins import Origins
+from buckram.serve.http.problems import HttpProblem
+from buckram.serve.http.refusal_audit import known_as
+from buckram.serve.http.tokens import ClusterTokens, Vouch, bearer_of, check_no_token
+
+ONLOOKER = Principal("onlooker")
+"""Principal of a client on another machine, at a gateway without tokens."""
+
+
+class _Granted:
+    """The grants of one principal (Allowed)."""
+
+    def __init__(self, tokens: ClusterTokens, principal: Principal) -> None:
+        self._tokens, self._principal = tokens, principal
+
+    def __call__(self, name: str) -> frozenset[str]:
+        return self._tokens.acl.allowed(self._principal, name)
+
+    def objects(self, namespace: str, permission: str) -> Sequence[NameRange]:
+        return self._tokens.acl.objects(self._principal, namespace, permission)
+
+    def sees(self, namespace: str) -> bool:
+        return self._tokens.acl.sees(self._principal, namespace)
+
+    @property
+    def everything(self) -> bool:
+        return self._principal.admin
+
+
+class _Everywhere:
+    """The same permissions on everything, at a gateway without tokens (Allowed)."""
+
+    def __init__(self, permissions: frozenset[str]) -> None:
+        self._permissions = permissions
+
+    def __call__(self, name: str) -> frozenset[str]:
+        return self._permissions
+
+    def objects(self, namespace: str, permission: str) -> Sequence[NameRange]:
+        return (NameRange(""),) if permission in self._permissions else ()
+
+    def sees(self, namespace: str) -> bool:
+        return True
+
+    everything = True
+
+
+class Access:
+    """Authenticates the sender of a request before its body is read."""
+
+    def __init__(
+        self, tokens: ClusterTokens | None, sessions: Sessions, origins: Origins, *, open_to_all: bool = False
+    ) -> None:
+        self.tokens, self._sessions, self._origins, self._open_to_all = tokens, sessions, origins, open_to_all
+
+    async def who(self, request: Request, operation: Operation) -> Principal:
+        """Return the principal of a request.
+
+        Raises HttpProblem: 401 for an unknown sender, 403 for a page of another site or a missing permission.
+        """
+        self._origins.check(request)
+        if operation.needs == "nothing":
+            return ONLOOKER
+        if operation.statements:
+            return await self.authenticate(request)
+        if self.tokens is not None:
+            await self.tokens.meet(request)
+        principal = self._principal(request, operation)
+        everything = self.allowed(principal).everything if operation.needs == "operator" else principal.admin
+        known_as(request, principal)
+        if operation.needs in ("operator", "administrator") and not everything:
+            raise HttpProblem(
+                403,
+                "FORBIDDEN",
+                f"{principal} is no administrator of the cluster: ask with a token that has the role admin",
+            )
+        return principal
+
+    async def authenticate(self, request: Request) -> Principal:
+        """Return the principal that sends statements to a database: by a token and never by a session, or as vouched
+        for by the server that forwards the request. Raises HttpProblem 401.
+        """
+        if self.tokens is None:
+            check_no_token(request)
+            return ANYBODY if self._open_to_all or is_local(request) else ONLOOKER
+        return await self.tokens.authenticate(request, SQL)
+
+    @property
+    def vouch(self) -> Vouch | None:
+        """The function that makes the Authorization header of a forwarded request; None on a gateway without tokens."""
+        return None if self.tokens is None else self.tokens.vouch
+
+    def allowed(self, principal: Principal) -> Allowed:
+        """Return what a principal may do."""
+        if self.tokens is None:
+            return _Everywhere(frozenset(PERMISSIONS) if principal.admin else frozenset({"read"}))
+        return _Granted(self.tokens, principal)
+
+    def watched(self, request: Request) -> Callable[[], str]:
+        """Return a function: why the request's token or session, which was valid, no longer is; empty while it is."""
+        tokens = self.tokens
+        if tokens is None:
+            return lambda: ""
+        session = None if "authorization" in request.headers else self._sessions.find(request)
+        if session is None:
+            return tokens.watched_token(request)
+        token = session.token
+        return lambda: tokens.why_over(token)
+
+    def _principal(self, request: Request, operation: Operation) -> Principal:
+        if self.tokens is None:
+            return self._without_tokens(request, operation)
+        if "authorization" not in request.headers and (session := self._sessions.find(request)) is not None:
+            if why := self.tokens.why_over(session.token):
+                raise HttpProblem(401, "UNAUTHORIZED", f"the session is over: {why}; log in with another token")
+            if operation.changes:
+                check_csrf(request, session)
+            return session.token.principal
+        return self.tokens.verified(bearer_of(request)).principal
+
+    def _without_tokens(self, request: Request, operation: Operation) -> Principal:
+        check_no_token(request)
+        if self._open_to_all or is_local(request):
+            return ANYBODY
+        if operation.changes:
+            raise HttpProblem(
+                403,
+                "READ_ONLY",
+                "this gateway has no tokens, so other machines may only read: start it with --tokens, or with --open "
+                "where everybody who can connect may change everything",
+            )
+        return ONLOOKER
+
+
+def is_local(request: Request) -> bool:
+    """Return whether a request comes from this machine."""
+    return _is_loopback(request.client.host if request.client is not None else "")
+
+
+@lru_cache(1024)
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+__all__ = ["ONLOOKER", "Access", "is_local"]

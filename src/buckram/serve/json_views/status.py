@@ -1,0 +1,112 @@
+"""Status of the cluster: bookies, disk space, ledgers that lack copies, and the list of findings.
+
+Not here: the rules for findings (`core/health`), and gathering the facts (`health/gathering.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from buckram.core.cluster import file_systems
+from buckram.core.health.findings import Finding, healthy
+from buckram.core.health.state_table import OWNED
+from buckram.core.health.states import Severity
+
+if TYPE_CHECKING:
+    from buckram.core.health.facts import BookieFacts
+    from buckram.health.gathering import Health
+
+MOST_LEDGERS = 20
+"""Maximum ledgers that are listed; `buckram autorecovery status` lists all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieState:
+    """One bookie: its state is "writable", "readonly", "down" or "silent". Bytes are None where it does not answer."""
+
+    id: str
+    state: str
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    file_system: int = 0
+    """A number that bookies on the same file system share; 0 where it is unknown."""
+
+
+def space_of(bookies: Iterable[BookieState]) -> tuple[int, int]:
+    """Bytes that are free, and all bytes. A file system that bookies share counts once."""
+    return file_systems.file_system_space((one.id, one.file_system, one.free_bytes, one.total_bytes) for one in bookies)
+
+
+def bookie_states(found: Health) -> tuple[BookieState, ...]:
+    """All bookies that the cluster knows."""
+    return tuple(_state(one) for one in found.facts.bookies)
+
+
+def _state(one: BookieFacts) -> BookieState:
+    state = one.state if one.answers or one.state == "down" else "silent"
+    return BookieState(one.id, state, one.free_bytes, one.total_bytes, one.file_system)
+
+
+def problems_json(found: Health) -> dict[str, Any]:
+    """The list of findings as every door shows it."""
+    return {"healthy": found.healthy, "problems": [one.as_json() for one in found.findings]}
+
+
+def status_json(found: Health) -> dict[str, Any]:
+    """Return the JSON of the cluster's status."""
+    healing = found.healing
+    queue = () if healing is None else healing.queue
+    oldest = None if healing is None else healing.oldest
+    free, total = space_of(bookie_states(found))
+    return {
+        **problems_json(found),
+        "warnings": [one.as_json() for one in found.findings if one.state.severity is Severity.WARNING],
+        "unverified": {} if healing is None else dict(healing.unverified),
+        "degraded": [] if healing is None else list(healing.degraded),
+        "bookies": [
+            {"id": one.id, "state": one.state, "free_bytes": one.free_bytes, "total_bytes": one.total_bytes}
+            for one in bookie_states(found)
+        ],
+        "free_bytes": free,
+        "total_bytes": total,
+        "under_replicated": len(queue),
+        "oldest_mark_s": oldest.age_s if oldest else None,
+        "misplaced": None if healing is None else healing.misplaced,
+        "unavailable": sum(one.unreadable for one in queue),
+        "auditor": None if healing is None else healing.auditor or None,
+        "bytes_per_s": 0 if healing is None else sum(worker.bytes_per_s for worker in healing.workers),
+        "queue": [
+            {"ledger": one.ledger, "state": one.state, "why": one.why, "eta_s": one.eta_s, "age_s": one.age_s}
+            for one in queue[:MOST_LEDGERS]
+        ],
+    }
+
+
+def status_seen(found: Health, sees: Callable[[str], bool]) -> dict[str, Any]:
+    """Return the JSON for a principal who may not see the whole cluster: findings about streams and namespaces that it
+    may see, and the names of the other states without their places.
+
+    `sees`: whether the principal may see a namespace, or a stream by its full name.
+    """
+    seen = [one for one in found.findings if one.state.name not in OWNED or sees(one.where.partition(" ")[0])]
+    rows = [one.as_json() if one.state.name in OWNED else _of_the_cluster(one) for one in seen]
+    problems = [row for number, row in enumerate(rows) if row not in rows[:number]]
+    return {"healthy": healthy(seen), "problems": problems}
+
+
+def _of_the_cluster(one: Finding) -> dict[str, str]:
+    do = "an administrator of the cluster sees where it is, and what to do about it"
+    return {**one.as_json(), "where": "the cluster", "why": one.state.title, "do": do}
+
+
+__all__ = [
+    "MOST_LEDGERS",
+    "BookieState",
+    "bookie_states",
+    "problems_json",
+    "space_of",
+    "status_json",
+    "status_seen",
+]

@@ -1,0 +1,3 @@
+"""SQLite as the table engine of one replica: its thread, files, readers, statements and captured commits; it knows
+nothing of the log.
+"""

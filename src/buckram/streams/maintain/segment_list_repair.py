@@ -1,0 +1,85 @@
+"""Repairs segment lists after a restore: a stream that lists segments deleted since the backup begins after them.
+
+Truncation, compaction and deletion delete ledgers; a list that a backup brings back names them again. Not here: which
+ledgers are deleted again (`metadata/maintain/reported_deletions.py`); a reader that meets such a segment
+(`streams/read/batch_source.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import NamedTuple
+
+from buckram.core.streams.metadata.changes import HeadStep, sealed, truncated
+from buckram.core.streams.metadata.head import LEDGER, Head, Segment
+from buckram.core.streams.metadata.purposes import Purpose, purpose_of
+from buckram.core.streams.names import StreamName
+from buckram.errors import NoSuchStream, StreamError
+from buckram.streams.maintain.orphans import all_names
+from buckram.streams.shared.metadata import Change, StreamStore
+from buckram.streams.shared.recovery import EMPTY
+from buckram.types import LedgerId, Offset
+
+
+class LackingRecords(NamedTuple):
+    """Records `first` to `end` - 1 of a stream whose segments were deleted; `end` is None for an open segment.
+
+    `dropped`: the stream does not list them any more. Otherwise there are records before them, or the stream is a log
+    that only its owner truncates: a reader of them gets OffsetTruncated or NoSuchLedger.
+    """
+
+    stream: str
+    first: Offset
+    end: Offset | None
+    dropped: bool
+
+
+async def begin_after_deleted(streams: StreamStore, deleted: Collection[LedgerId]) -> list[LackingRecords]:
+    """Have each stream begin after the segments at its beginning whose ledgers are among these, and end before an open
+    one that is; return what every stream lacks. No stream may have a writer. It may be repeated. MetadataError."""
+    gone, found = frozenset(deleted), list[LackingRecords]()
+    if not gone:
+        return found
+    async for name in all_names(streams):
+        try:
+            head = (await streams.read(name)).head
+            rows = [row async for row in streams.segments(head) if not row.sealed or row.end > head.earliest]
+            found += await _one(streams, name, head, rows, gone)
+        except NoSuchStream:
+            continue
+    return found
+
+
+async def _one(
+    streams: StreamStore, name: StreamName, head: Head, rows: list[Segment], gone: frozenset[LedgerId]
+) -> list[LackingRecords]:
+    lacking: list[LackingRecords] = []
+    dead = [row for row in rows if row.kind == LEDGER and row.ledger in gone]
+    for row in dead:
+        first, end = max(row.base, head.earliest), row.end if row.sealed else None
+        if lacking and end is not None and lacking[-1].end == first:
+            first = lacking.pop().first
+        lacking.append(LackingRecords(str(name), first, end, dropped=False))
+    if not dead or purpose_of(str(name), head) is not Purpose.RECORDS:
+        return lacking
+    if dead[0] == rows[0] and (offset := lacking[0].end) is not None:
+        step = partial(_begin_at, str(name), offset=offset)
+        lacking[0] = lacking[0]._replace(dropped=await _changed(streams, name, head, step))
+    if not dead[-1].sealed and head.earliest <= dead[-1].base:
+        step = partial(sealed, str(name), epoch=head.epoch, ledger=dead[-1].ledger, summary=EMPTY)
+        lacking[-1] = lacking[-1]._replace(dropped=await _changed(streams, name, head, step))
+    return lacking
+
+
+def _begin_at(name: str, head: Head, *, offset: Offset) -> HeadStep | None:
+    return truncated(name, head, offset, head.end)
+
+
+async def _changed(streams: StreamStore, name: StreamName, head: Head, change: Change) -> bool:
+    """Change a head; return False if the stream is being deleted, or a writer has it already."""
+    try:
+        await streams.change(name, change, uid=head.uid)
+    except StreamError:
+        return False
+    return True
