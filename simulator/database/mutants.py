@@ -214,7 +214,7 @@ MUTANTS: dict[str, Mutant] = {
             "parts-of-another-group",
             "D2, D3",
             "the parts of a leader that was lost are joined with those of the next",
-            edited(("buckram.core.db.parts:Joiner.joined", "if index == 0:", "if False:")),
+            edited(("buckram.core.db.group:Joiner.joined", "if index == 0:", "if False:")),
             200,
         ),
         Mutant(

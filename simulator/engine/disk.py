@@ -1,4 +1,4 @@
-"""The simulated disk: seams.Disk in virtual time over runtime/disk/crash_model.
+"""The simulated disk: seams.Disk in virtual time over runtime/disk/memory.
 
 A `Device` outlives processes; a `SimDisk` is the open directory of one process on it and dies with that process. Syncs
 take time, so messages arrive during one. A crash of the process loses nothing that the operating system has; a loss of
@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from buckram.runtime.disk.crash_model import CrashModel, Inode
+from buckram.runtime.disk.memory import CrashModel, Inode
 from buckram.seams import File, Read, Space, Write
 from simulator.engine.loop import Crashed, Process, SimLoop
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from buckram.metadata.zookeeper.watches import Change
+from buckram.metadata.zookeeper.session import Change
 from buckram.types import KeyValue
 from simulator.engine.metadata import MetadataFaults, Snapshot
 from simulator.engine.zk_connection import DirectConnection

@@ -22,8 +22,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.tree.key_grammar import split
-from buckram.metadata.zookeeper.session import ANY_VERSION, ZkStat
-from buckram.metadata.zookeeper.watches import Change
+from buckram.metadata.zookeeper.session import ANY_VERSION, Change, ZkStat
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 

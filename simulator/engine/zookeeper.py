@@ -19,13 +19,14 @@ from typing import Any
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.session import (
     READS,
+    Change,
     OperationCount,
+    WatchTable,
     ZkStat,
     check_size,
     check_version,
     create_with_parents,
 )
-from buckram.metadata.zookeeper.watches import Change, WatchTable
 from buckram.seams import Notify
 from buckram.types import CheckVersion, Create, KeyOp, SetValue
 from simulator.engine.zk_connection import ZkConnection

@@ -49,7 +49,7 @@ MUTANTS = (
         "recovery-asks-nobody",
         "H11",
         "a recovery closes a ledger and does not ask which members lack entries",
-        edited(("buckram.client.maintain.members:members_behind", "if not whole]", "if False]")),
+        edited(("buckram.client.maintain.entry_lists:members_behind", "if not whole]", "if False]")),
         40,
         absence=CUT_MEMBER,
     ),

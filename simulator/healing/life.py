@@ -7,7 +7,7 @@ import gc
 from contextlib import AbstractContextManager, ExitStack
 
 from buckram.bookie import registration
-from buckram.client.shared import behind
+from buckram.client.shared import lagging_replicas as behind
 from buckram.core.healing.records import TreePaths
 from buckram.healing.auditing import absence_checks as first_checks
 from buckram.healing.auditing import auditor

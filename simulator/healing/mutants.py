@@ -279,7 +279,7 @@ MUTANTS: dict[str, Mutant] = {
             "reason",
             "that entries are lost is said as something else",
             edited(
-                ("buckram.healing.repair.lost_entries:reasons_for", "Reason(Why.NO_GOOD_COPY,", "Reason(Why.OTHER,")
+                ("buckram.healing.repair.member_verdicts:reasons_for", "Reason(Why.NO_GOOD_COPY,", "Reason(Why.OTHER,")
             ),
             160,
             faults=("copies gone",),
@@ -468,7 +468,7 @@ MUTANTS: dict[str, Mutant] = {
             "a bookie may rest although entries are left with fewer than Qa copies",
             edited(
                 (
-                    "buckram.healing.operations.room:below_ack_quorum",
+                    "buckram.healing.operations.dependency_check:below_ack_quorum",
                     "left is not None and left < metadata.ack_quorum",
                     "False",
                 )

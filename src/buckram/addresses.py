@@ -151,20 +151,3 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return _IPV6.fullmatch(text) is not None  # the name of an interface may be anything
-
-
-__all__ = [
-    "Address",
-    "address_of_id",
-    "check_announced",
-    "check_reachable",
-    "host_port",
-    "is_unspecified",
-    "join",
-    "is_loopback",
-    "loopback",
-    "parse_address",
-    "parse_host",
-    "read_address",
-    "with_port",
-]

@@ -29,6 +29,3 @@ def check_bounds(limits: Any, bounds: Mapping[str, tuple[float, float]]) -> None
         if not good or not least <= value <= most:
             kind = "a number of seconds" if not whole else "a whole number"
             raise InvalidArgument(f"{field.name} = {value!r}: needs {kind} from {least:g} to {most:g}")
-
-
-__all__ = ["check_bounds", "is_duration"]

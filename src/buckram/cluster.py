@@ -102,6 +102,3 @@ class Client(LedgerClient):
         from buckram.streams.shared.namespaces import Namespaces
 
         return Namespaces(StreamStore(self.services.store))
-
-
-__all__ = ["Client", "connect"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["Code"]
-
 
 class Code(enum.IntEnum):
     """Status of a bookie's answer, by its v3 number (docs/reference/protocol.md, error codes)."""

@@ -188,6 +188,3 @@ class Namespace(StreamNamespace):
         from buckram.state.db.transfer import verify
 
         return await verify(self._client, self, self._name(name))
-
-
-__all__ = ["Namespace"]

@@ -14,7 +14,7 @@ import pytest
 from tests.support.bookie_kit import Kit, add, memory_metadata, running, seen, start
 from tests.support.polling import until
 
-from buckram.bookie.service.connections import pulse
+from buckram.bookie.service.connections import session as pulse
 from buckram.bookie.trust import cookie, witness
 from buckram.core.cluster.store_history import encode_statement, parse_statement
 from buckram.core.wire.messages import Read

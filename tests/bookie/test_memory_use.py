@@ -9,14 +9,15 @@ from tests.support.bookie_kit import memory_metadata, running
 from tests.support.store_kit import add, durable, open_store, read_range, small_config
 
 from buckram.bookie.storage.store import Store
-from buckram.core.wire.context import OP_BOOKIE_INFO, ReplyContext
 from buckram.core.wire.messages import (
     FREE_DISK_SPACE,
     MEMORY_USE,
+    OP_BOOKIE_INFO,
     TOTAL_DISK_CAPACITY,
     BookieInfoReply,
     GetBookieInfo,
     MemoryUse,
+    ReplyContext,
 )
 from buckram.core.wire.v3 import decode_reply, encode_reply
 from buckram.errors import Code

@@ -18,7 +18,7 @@ from buckram.cluster import Client
 from buckram.config import ClientConfig
 from buckram.core.ledgers.deletions import deletions_key
 from buckram.errors import BuckramError, LedgerFenced, LedgerIdUsed, NoSuchKey, NoSuchLedger, ReadFailed
-from buckram.metadata.tree.used_ids import used_key
+from buckram.metadata.tree.ledger_tree import used_key
 from buckram.testing import Cluster, cluster
 
 OLD, NEW = [b"old %d" % n for n in range(10)], [b"new %d" % n for n in range(2)]

@@ -95,7 +95,7 @@ def test_its_codes_are_those_of_gateways() -> None:
     own = {"UNREACHABLE", "BAD_ANSWER", "PRODUCER_IN_DOUBT"}
     kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.BuckramError)]
     of_errors = {code_of(kind.__new__(kind)) for kind in kinds}
-    sources = [*(ROOT / "src/buckram/serve/gateway").glob("*.py"), *(ROOT / "src/buckram/serve/http").glob("*.py")]
+    sources = [*(ROOT / "src/buckram/serve/gateway").rglob("*.py"), *(ROOT / "src/buckram/serve/http").glob("*.py")]
     of_gateway = {code for path in sources for code in re.findall(r'"([A-Z_]{6,})"', path.read_text())}
     assert len(named) > 30
     assert own <= named

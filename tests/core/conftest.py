@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.core.entries import entry, hot, scan, seal
+from buckram.core.entries import entry, hot
+from buckram.core.entries import python_twins as scan
+from buckram.core.entries import python_twins as seal
 from buckram.core.entries import python_twins as verify
 from buckram.core.wire import adds
 

@@ -15,8 +15,7 @@ from buckram.bookie.storage.log.tail_page import read_mark
 from buckram.bookie.storage.store import Store, StoreError
 from buckram.bookie.storage.superblock import read_superblock
 from buckram.config import StoreConfig
-from buckram.runtime.disk.crash_model import CrashModel
-from buckram.runtime.disk.memory import MemoryDisk
+from buckram.runtime.disk.memory import CrashModel, MemoryDisk
 from buckram.seams import PAGE_BYTES, Write
 
 KEY = b"k" * 20

@@ -17,7 +17,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from tests.e2e.conftest import Up, buckram
 from tests.support.polling import until
 
-from buckram.cli.security.apache_access import FILES, ApacheAccess
+from buckram.cli.security.apache_client import FILES, ApacheAccess
 from buckram.cli.up.cluster_directory import ClusterDirectory
 from buckram.cli.up.security_files import FOLDER, SecureDirectory
 from buckram.cli.up.store_security import ZOOKEEPER_USER, SecureStore

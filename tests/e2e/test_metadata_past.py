@@ -16,8 +16,7 @@ import pytest
 from tests.e2e.conftest import Up, buckram, environment
 from tests.support.polling import wait_until
 
-from buckram.core.ledgers.deletion_file import decode_file
-from buckram.core.ledgers.deletions import NONE_DELETED
+from buckram.core.ledgers.deletions import NONE_DELETED, decode_file
 
 pytestmark = pytest.mark.share(10, "stores")
 

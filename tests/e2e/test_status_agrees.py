@@ -18,7 +18,7 @@ from tests.e2e.conftest import environment
 
 from buckram.cli.shared.exits import Exit
 from buckram.errors import ChildFailed
-from buckram.metadata.tree.overwriting import overwrite
+from buckram.metadata.tree.key_operations import overwrite
 from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 

@@ -111,7 +111,7 @@ async def test_a_drain_without_room_is_refused_before_it_begins(monkeypatch: pyt
         async def full(client: Client, bookies: list[str]) -> dict[str, tuple[int, int]]:
             return dict.fromkeys(bookies, (1000, 10_000))
 
-        monkeypatch.setattr("buckram.healing.operations.room.spaces", full)
+        monkeypatch.setattr("buckram.healing.operations.dependency_check.spaces", full)
         with pytest.raises(
             OperationRefused, match=r"100000 bytes.*3 others that are writable have 3000 free: start one more"
         ):

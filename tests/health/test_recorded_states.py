@@ -11,10 +11,10 @@ from buckram.core.placement.topology import RackMap
 from buckram.core.streams.names import OWNER, OWNER_UID, StreamName
 from buckram.healing.overview import COPIES, PLACEMENT
 from buckram.healing.status_store import HealingStatusStore
-from buckram.metadata.records.degraded import say_degraded
+from buckram.metadata.records.bookie_health import say_degraded
 from buckram.metadata.records.operator_requests import change_wish
 from buckram.metadata.records.topology import change_rack_map
-from buckram.metadata.tree.overwriting import overwrite, remove
+from buckram.metadata.tree.key_operations import overwrite, remove
 from buckram.streams.shared.metadata import StreamStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -31,7 +31,7 @@ from buckram.launch.etcd_server import EtcdServer, start_etcd
 from buckram.launch.zookeeper_server import ZooKeeperServer
 from buckram.metadata.maintain.acceptance import accept, suspects
 from buckram.metadata.maintain.backup import set_history
-from buckram.metadata.tree.overwriting import overwrite
+from buckram.metadata.tree.key_operations import overwrite
 from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 from buckram.testing import Cluster, cluster

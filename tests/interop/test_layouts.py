@@ -15,8 +15,7 @@ from buckram.cluster import connect
 from buckram.errors import LedgerIdUsed
 from buckram.metadata.uri import open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
-from buckram.metadata.zookeeper.layout_file import serialise_layout
-from buckram.metadata.zookeeper.ledger_managers import MANAGERS, Manager
+from buckram.metadata.zookeeper.ledger_managers import MANAGERS, Manager, serialise_layout
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 
 pytestmark = pytest.mark.share(5)

@@ -18,7 +18,7 @@ from tests.interop.words import check
 from tests.support.page_kit import Snippet, snippets_of
 
 from buckram import connect
-from buckram.cli.security.apache_access import OPTIONS, SETTINGS
+from buckram.cli.security.apache_client import OPTIONS, SETTINGS
 from buckram.config import ClientConfig, TlsConfig
 
 pytestmark = pytest.mark.share(3, "doors")

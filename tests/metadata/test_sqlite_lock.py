@@ -20,9 +20,7 @@ from tests.support.soak import soak
 from tests.support.sqlite_kit import FILE, opened
 
 from buckram.metadata.sqlite import write_lock as sqlite_holder
-from buckram.metadata.sqlite.process_line import line_of
-from buckram.metadata.sqlite.quick_turns import quick_turns
-from buckram.metadata.sqlite.write_lock import Holder, Wait
+from buckram.metadata.sqlite.write_lock import Holder, Wait, line_of, quick_turns
 
 needs_proc = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who holds a lock")
 CROWD = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.metadata.zookeeper.watches import Change, WatchTable
+from buckram.metadata.zookeeper.session import Change, WatchTable
 
 
 def value() -> None: ...

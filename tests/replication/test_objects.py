@@ -14,13 +14,12 @@ from buckram import MirrorStream, NoSuchObject, ReplicationRefused
 from buckram.core.objects.index_difference import MirrorStep, difference
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.metadata.records.security import SecurityStore
-from buckram.replication.gauges import show_replication
 from buckram.replication.object_copy import ObjectCopy, observed
 from buckram.replication.object_differences import missing_objects
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, differing_objects, reconcile
 from buckram.replication.sides import Side
-from buckram.replication.status import status_of
+from buckram.replication.status import show_replication, status_of
 from buckram.runtime.net.pace import Pace
 from buckram.runtime.process.stats import PrometheusStats
 from buckram.runtime.process.tasks import TaskScope

@@ -7,10 +7,9 @@ from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records
 from tests.streams.kit import eventually
 
 from buckram import BuckramError, InvalidArgument, NoSuchNamespace, NoSuchStream, ReplicationRefused
-from buckram.replication.gauges import show_replication
 from buckram.replication.lag import lag_of
 from buckram.replication.run import Replication
-from buckram.replication.status import replicated_namespaces, status_of
+from buckram.replication.status import replicated_namespaces, show_replication, status_of
 from buckram.runtime.net.pace import Pace
 from buckram.runtime.process.stats import PrometheusStats
 from buckram.runtime.process.tasks import TaskScope

@@ -22,7 +22,7 @@ from tests.support.soak import drawn, soak
 from buckram.core.ledgers.metadata_codec import parse, serialise
 from buckram.core.security.ledger_claims import naming_key, uid_and_ids
 from buckram.core.security.namespace_rules import ClusterKeys, uid_in
-from buckram.core.security.records import lasting_change
+from buckram.core.security.write_limits import lasting_change
 from buckram.core.streams.external.exports import Export, encode_export
 from buckram.core.streams.metadata.head import Fork
 from buckram.core.streams.names import owner_of

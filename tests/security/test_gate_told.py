@@ -6,7 +6,7 @@ import pytest
 from tests.support.gate_kit import Stream, World
 
 from buckram.errors import AccessRefused, NoSuchKey
-from buckram.metadata.records.degraded import DEGRADED, degraded_bookies, say_degraded
+from buckram.metadata.records.bookie_health import DEGRADED, degraded_bookies, say_degraded
 from buckram.metadata.records.incomplete_copies import BEHIND, note_behind, noted_members
 from buckram.types import Create, SetValue
 

@@ -10,9 +10,8 @@ from tests.support.polling import eventually
 
 from buckram.cluster import connect
 from buckram.runtime.net.http_server import Request
-from buckram.serve.cluster_exporter import Exporter
+from buckram.serve.cluster_exporter import Exporter, look
 from buckram.serve.cluster_exporter import cluster as cluster_of
-from buckram.serve.exporter.looking import look
 from buckram.testing import ThreadedCluster
 
 

@@ -15,10 +15,9 @@ from buckram.core.entries.entry import Digest
 from buckram.core.wire.introduction import Peer
 from buckram.core.wire.located import Located
 from buckram.runtime.disk import neighbours
-from buckram.spark import local_scan
-from buckram.spark.local_scan import LocalScan
+from buckram.spark.source import replica_scan as local_scan
 from buckram.spark.source import replica_scan as stream_scan
-from buckram.spark.source.replica_scan import Scan
+from buckram.spark.source.replica_scan import LocalScan, Scan
 from buckram.testing import ThreadedCluster
 from buckram.types import BookieAddress, DigestType
 

@@ -11,11 +11,10 @@ from tests.spark.reading import batch_reader, numbered, rows, write
 
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.introduction import IDENTITY_PROPERTY, INCARNATION_PROPERTY, Expected, Introduction, Peer
-from buckram.spark import local_scan
-from buckram.spark.local_scan import LocalScan
 from buckram.spark.shared.stream_partition import StreamPartition
+from buckram.spark.source import replica_scan as local_scan
 from buckram.spark.source import replica_scan as stream_scan
-from buckram.spark.source.replica_scan import Scan, ScanFailed
+from buckram.spark.source.replica_scan import LocalScan, Scan, ScanFailed
 from buckram.testing import ThreadedCluster
 from buckram.types import BookieInfo, DigestType
 

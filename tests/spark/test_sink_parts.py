@@ -29,9 +29,9 @@ from buckram.errors import (
     WriterLost,
 )
 from buckram.spark.shared.clients import close_connections
+from buckram.spark.sink.exactly_once import record_batches
 from buckram.spark.sink.stream_sink import batch_writer, stream_writer
 from buckram.spark.sink.transactions import Attempt, Part, in_order
-from buckram.spark.sink_rows import record_batches
 from buckram.testing import ThreadedCluster
 
 VALUE = "value binary"

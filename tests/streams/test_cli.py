@@ -20,7 +20,7 @@ from tests.support.polling import wait_until
 
 from buckram.cli.app import run as in_process
 from buckram.cli.shared.exits import Exit
-from buckram.serve.json_views.record_lines import JsonLines, PlainLines
+from buckram.serve.json_views.records import JsonLines, PlainLines
 from buckram.testing import ThreadedCluster
 
 Run = Callable[..., Ended]

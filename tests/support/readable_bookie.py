@@ -14,7 +14,6 @@ from buckram.cluster import Client
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.entries.entry import Digest, entry_ids
 from buckram.core.wire.adds import AddRun, walk_frames
-from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.messages import (
     BatchRead,
     BatchReadReply,
@@ -23,6 +22,7 @@ from buckram.core.wire.messages import (
     ReadLacReply,
     ReadReply,
     Reply,
+    ReplyContext,
     WriteLac,
     WriteLacReply,
 )

@@ -9,9 +9,8 @@ from buckram.client.maintain import evidence as accusing
 from buckram.client.maintain import recover
 from buckram.client.read import lac
 from buckram.core.entries.entry import Digest
-from buckram.core.ledgers.promises import Promises
 from buckram.core.ledgers.reading import Race, Strategy
-from buckram.core.ledgers.recovery import ForwardRead
+from buckram.core.ledgers.recovery import ForwardRead, Promises
 from buckram.types import NO_ENTRY
 from simulator.engine.plan import Plan
 from simulator.engine.planting import nothing, plant

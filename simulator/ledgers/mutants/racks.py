@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.client.cluster.bookies import BookieWatcher
-from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.quorum import Quorum, SpreadGroups
 from buckram.core.ledgers.recovery import WriteBack
-from buckram.core.ledgers.spread import SpreadGroups
 from buckram.core.placement.choose import Chosen
 from buckram.core.placement.policy import ANYWHERE, PlacementPolicy
 from buckram.types import BookieId, EntryId

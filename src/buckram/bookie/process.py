@@ -17,18 +17,15 @@ from buckram.bookie import registration
 from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.bookie.accounting.creation_quotas import QuotasOfCreations
 from buckram.bookie.accounting.namespace_usage import Accounting
-from buckram.bookie.collect_requests import CollectRequests
 from buckram.bookie.garbage.collector import Collector
 from buckram.bookie.garbage.gc_limits import DeletionLimits
-from buckram.bookie.handover import Handover
 from buckram.bookie.host_id import place_properties
 from buckram.bookie.integrity.limbo_end import LimboEnd
 from buckram.bookie.integrity.scrub import Scrub
 from buckram.bookie.integrity.slow_disk_watch import DiskWatch
 from buckram.bookie.integrity.underreplication_marks import UnderreplicationMarks
-from buckram.bookie.mixed_logins import check_others
-from buckram.bookie.operator_requests import OperatorRequests
-from buckram.bookie.registration import Registration
+from buckram.bookie.operator_requests import CollectRequests, OperatorRequests
+from buckram.bookie.registration import Handover, Registration, check_others
 from buckram.bookie.report import report_of
 from buckram.bookie.service.connections.session import Session
 from buckram.bookie.service.metadata.metadata_service import MetadataService, OpenStore
@@ -45,7 +42,7 @@ from buckram.bookie.trust.witness import NO_CONTACT, Contact, Witness, looked
 from buckram.bookie.trust.witness_memory import FileWrite
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.backoff import REGISTRATION
-from buckram.core.cluster import file_systems
+from buckram.core.cluster import bookie_report as file_systems
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, SESSION_PROPERTY
 from buckram.core.security.acl import ACL_PROPERTY, ACL_VERSION, LOGIN_PROPERTY
 from buckram.core.security.principal import Principal

@@ -23,7 +23,7 @@ from buckram.bookie.pages.http_thread import OtherLoop, beside
 from buckram.bookie.pages.status_pages import StatusPages
 from buckram.bookie.process import Bookie
 from buckram.bookie.service.security.connection_gate import ConnectionGate
-from buckram.bookie.trust.lost_metadata import refuse_lost
+from buckram.bookie.trust.cookie import refuse_lost
 from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TelemetryConfig, TlsConfig
 from buckram.core.placement.topology import HOST_PROPERTY
 from buckram.errors import ClusterNotInitialised, ConfigError, CorruptStore, MetadataUnavailable, WrongCookie

@@ -1,4 +1,7 @@
-"""Puts the nouns together and runs them. Nouns are imported when used, so that `buckram --help` is quick."""
+"""Puts the nouns together and runs them. Nouns are imported when used, so that `buckram --help` is quick.
+
+`buckram help`: the same text as `--help`.
+"""
 
 from __future__ import annotations
 
@@ -132,3 +135,19 @@ def _tell(fault: Fault, *, as_json: bool) -> None:
     else:
         line = f"buckram: {fault.message}"
     print(line, file=sys.stderr, flush=True)
+
+
+@click.command("help", context_settings={"ignore_unknown_options": False})
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command.
+
+    \b
+    Examples:
+      buckram help
+      buckram help stream write
+    """
+    root = context.find_root()
+    with root.command.make_context(root.info_name, [*words, "--help"]) as asked:
+        root.command.invoke(asked)

@@ -15,7 +15,7 @@ from buckram.cli.shared.options import connected, json_option, metadata_option, 
 from buckram.cli.shared.output import counted, emit, remark, table
 from buckram.cli.shared.serving import stoppable
 from buckram.config import load
-from buckram.serve.json_views.healing import healing_json
+from buckram.serve.json_views.status import healing_json
 
 if TYPE_CHECKING:
     from buckram.healing.overview import Overview

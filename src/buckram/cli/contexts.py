@@ -204,6 +204,3 @@ def _without_password(uri: str) -> str:
         return str(parse(uri))
     except BuckramError:
         return uri
-
-
-__all__ = ["context"]

@@ -8,10 +8,9 @@ import click
 
 from buckram.cli.shared import values
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.notify import notify_ready
 from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
 from buckram.cli.shared.output import emit, remark
-from buckram.cli.shared.serving import stoppable
+from buckram.cli.shared.serving import notify_ready, stoppable
 
 
 @click.command()

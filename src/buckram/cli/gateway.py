@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.shared.limits import ChosenLimits, limit_option
 from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import connected, json_option, metadata_option, oidc_issuer, run_async
 from buckram.cli.shared.output import emit
-from buckram.cli.shared.serving import ServerAddress, serving_options, stop_event
+from buckram.cli.shared.serving import ChosenLimits, ServerAddress, limit_option, serving_options, stop_event
 from buckram.cli.stream.janitor import janitor_places
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs
@@ -24,7 +23,7 @@ from buckram.serve.webhdfs.limits import files_url
 from buckram.state.db.settings import DatabaseLimits
 
 if TYPE_CHECKING:
-    from buckram.core.streams.external.offload_places import OffloadPlaces
+    from buckram.core.streams.external.history import OffloadPlaces
 
 
 @click.command()
@@ -113,6 +112,3 @@ def check_installed() -> None:
     except ImportError:
         raise ConfigError(needs("the gateway", "serve")) from None
     del starlette, uvicorn
-
-
-__all__ = ["check_installed", "gateway", "history_places"]

@@ -280,9 +280,8 @@ def orphans_command(
       buckram job orphans --delete --yes
     """
     from buckram.cli.shared import output
-    from buckram.cli.shared.confirm import confirm
     from buckram.cli.shared.exits import Exit
-    from buckram.cli.shared.options import cluster_uri
+    from buckram.cli.shared.options import cluster_uri, confirm
 
     if delete:
         confirm("Delete all orphans that are safe to delete?", yes, "no orphan is deleted")

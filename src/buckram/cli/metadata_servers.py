@@ -1,4 +1,7 @@
-"""`buckram etcd`: a real etcd server on this machine, for clusters that have none yet."""
+"""`buckram etcd`: a real etcd server on this machine, for clusters that have none yet.
+
+`buckram zookeeper`: a real ZooKeeper server on this machine, for clusters that have none yet.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from buckram.cli.shared.options import json_option
 from buckram.cli.shared.output import emit
 
 ETCD_PORT = 2379
+
+
 START_SECONDS = 300.0
 """Long, because a server reads its whole directory first; Ctrl-C ends it at any time."""
 
@@ -68,3 +73,63 @@ def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None
         while not stop.wait(0.2):
             if not server.alive:
                 raise EtcdFailed(f"etcd in {directory} ended with code {server.exit_code}: {server.last_words()}")
+
+
+ZOOKEEPER_PORT = 2181
+
+
+@click.group()
+def zookeeper() -> None:
+    """Run a ZooKeeper server out of the jars that PySpark brings."""
+
+
+@zookeeper.command("run")
+@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {ZOOKEEPER_PORT}.",
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; whoever reaches it may do anything."
+)
+@click.option("--heap-mb", type=click.IntRange(32, 65_536), default=256, show_default=True, help="Java's largest heap.")
+@json_option
+def run_zookeeper(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool) -> None:
+    """Run one ZooKeeper server until SIGTERM or Ctrl-C.
+
+    The same DIR again is the same server again. Its log is DIR/zookeeper.log.
+
+    \b
+    Example:
+      buckram zookeeper run --data ./zookeeper
+    """
+    from buckram.errors import ZooKeeperFailed
+    from buckram.launch.zookeeper_server import start_zookeeper
+    from buckram.launch.zookeeper_server.directory import known_port
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    host = parse_host(host, "--host")
+    if port is None:
+        port = known_port(Path(directory)) or ZOOKEEPER_PORT
+    try:
+        started = start_zookeeper(
+            directory, port=port, host=host, heap_mb=heap_mb, deadline_s=START_SECONDS, cancelled=stop.is_set
+        )
+    except ZooKeeperFailed:
+        if stop.is_set():
+            return
+        raise
+    with started as server:
+        uri = f"zk://{server.address}/ledgers"
+        if as_json:
+            emit({"host": host, "port": server.port, "pid": server.pid, "uri": uri})
+        else:
+            click.echo(f"ZooKeeper serves at {server.address}, process {server.pid}; log: {server.log}")
+            click.echo(f"a cluster on it: buckram cluster init --metadata {uri}")
+        while not stop.wait(0.2):
+            if not server.alive:
+                words = server.directory.last_words()
+                raise ZooKeeperFailed(f"ZooKeeper in {directory} ended with code {server.exit_code}: {words}")

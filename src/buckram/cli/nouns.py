@@ -72,11 +72,11 @@ GROUPS: dict[str, dict[str, Noun]] = {
             "buckram.cli.object.spark_conf:spark_conf", "Print what spark-defaults.conf needs for files on gateways"
         ),
         "zookeeper": Noun(
-            "buckram.cli.zookeeper:zookeeper", "Run a ZooKeeper server out of the jars that PySpark brings"
+            "buckram.cli.metadata_servers:zookeeper", "Run a ZooKeeper server out of the jars that PySpark brings"
         ),
         "etcd": Noun("buckram.cli.metadata_servers:etcd", "Run an etcd server out of an installed etcd 3.5 or later"),
         "version": Noun("buckram.cli.version:version", "Show the version, and which extras are missing"),
-        "help": Noun("buckram.cli.help:help_", "Show the help of a command"),
+        "help": Noun("buckram.cli.app:help_", "Show the help of a command"),
     },
 }
 

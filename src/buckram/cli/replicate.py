@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.confirm import confirm_loss
 from buckram.cli.shared.context_file import cluster_of_context
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.notify import notify_ready
-from buckram.cli.shared.options import connected, json_option, run_async, yes_option
+from buckram.cli.shared.options import confirm_loss, connected, json_option, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, remark, table
-from buckram.cli.shared.serving import stoppable
+from buckram.cli.shared.serving import notify_ready, stoppable
 from buckram.core.streams.names import check_name
 from buckram.errors import ReplicationRefused
 from buckram.metadata.default import VARIABLE as METADATA
@@ -194,9 +192,9 @@ async def _follow(
     as_json: bool,
 ) -> None:
     from buckram.addresses import parse_address
-    from buckram.replication.gauges import show_replication
     from buckram.replication.run import Replication
     from buckram.replication.sides import side_of
+    from buckram.replication.status import show_replication
     from buckram.runtime.net.http_server import serve_http
     from buckram.runtime.net.tcp import TcpNetwork
     from buckram.runtime.process.stats import PrometheusStats

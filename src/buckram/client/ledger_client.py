@@ -45,7 +45,7 @@ from buckram.runtime.net.introductions import Introductions
 from buckram.runtime.net.pool import BookiePool
 from buckram.runtime.net.security.logins import secured_by
 from buckram.runtime.net.security.secure_network import tls_of_environment
-from buckram.runtime.process.forks import generation
+from buckram.runtime.process.process_setup import generation
 from buckram.runtime.process.stats import PrometheusStats
 from buckram.runtime.production import production_runtime
 from buckram.seams import MetadataStore, Runtime

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from buckram.errors import base, objects, streams
+from buckram.errors import base, streams
 from buckram.errors import state as databases
+from buckram.errors import state as objects
 
 ABSENT: tuple[type[base.BuckramError], ...] = (
     base.NoSuchLedger,

@@ -127,6 +127,3 @@ class BuckramFile(AbstractBufferedFile):  # type: ignore[misc]
                 return  # The error of the block is the one to report; an upload that was left goes after a week.
             return
         super().__exit__(kind, error, trace)
-
-
-__all__ = ["BLOCK_BYTES", "BuckramFile", "translated"]

@@ -258,6 +258,3 @@ def _described(namespace: str, info: ObjectInfo | DirectoryInfo) -> dict[str, An
         return {**found, "size": 0, "type": "directory"}
     more = {"digest": info.digest, "version": info.version, "metadata": dict(info.metadata)}
     return {**found, **more, "size": info.size, "type": "file"}
-
-
-__all__ = ["BuckramFileSystem"]

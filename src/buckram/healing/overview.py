@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from buckram.core.healing.absences import Attendance, sessions_of
-from buckram.core.healing.completeness import Shortfall, shortfalls
 from buckram.core.healing.lost_bookies import DEFAULT_DELAY_S, HealingBrake
-from buckram.core.healing.status import WaitingLedger, Why
+from buckram.core.healing.status import Shortfall, WaitingLedger, Why, shortfalls
 from buckram.errors import MalformedRecord
 from buckram.healing.status_store import CopyProgress, HealingStatusStore
 from buckram.metadata.records.auditor_election import Election, elected_of
-from buckram.metadata.records.degraded import degraded_bookies
+from buckram.metadata.records.bookie_health import degraded_bookies
 from buckram.metadata.records.incomplete_copies import ledgers_behind
 from buckram.metadata.records.underreplication import Underreplication
 from buckram.seams import MetadataStore

@@ -17,8 +17,7 @@ from buckram.core.healing.absences import Attendance, parse_attendance
 from buckram.core.healing.lost_bookies import HealingBrake
 from buckram.core.healing.status import WaitingLedger, parse_waiting
 from buckram.errors import KeyExists, MalformedRecord, NoSuchKey, VersionConflict
-from buckram.metadata.tree.key_operations import all_names
-from buckram.metadata.tree.overwriting import remove
+from buckram.metadata.tree.key_operations import all_names, remove
 from buckram.seams import MetadataStore, Notify
 from buckram.types import BookieId, LedgerId
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from buckram.addresses import address_of_id
 from buckram.config import NetConfig
-from buckram.core.cluster.bookie_report import BookieReport, parse_report
-from buckram.core.cluster.file_systems import FILE_SYSTEM_FIGURE
+from buckram.core.cluster.bookie_report import FILE_SYSTEM_FIGURE, BookieReport, parse_report
 from buckram.core.cluster.wall_time import WallClocks
 from buckram.core.health.facts import BookieFacts
 from buckram.core.wire.introduction import (
@@ -180,6 +179,3 @@ def _report(bookie: BookieId, said: bytes | None) -> tuple[BookieReport | None, 
 
 def _silent(facts: BookieFacts, why: str) -> BookieFacts:
     return replace(facts, trouble=why)
-
-
-__all__ = ["ASK_S", "Asking", "ClockReadings"]

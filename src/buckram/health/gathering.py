@@ -1,7 +1,7 @@
 """One look at a cluster's health. It needs no client, because a store that was restored or went back has none.
 
 Not here: asking bookies (`health/bookie_reports.py`), reading streams (`health/stream_facts.py`), and what a long look
-finds (`healing/examining.py`).
+finds (`healing/cleanup.py`).
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class Gatherer:
 
 
 def _shortfalls(found: Overview) -> list[Noted]:
-    """Return the reasons why it cannot be said that all copies are there (`core/healing/completeness.py`)."""
+    """Return the reasons why it cannot be said that all copies are there (`core/healing/status.py`)."""
     return [
         Noted(one.state, one.where, one.why, bookie="" if one.where == "cluster" else one.where)
         for one in found.shortfalls
@@ -277,6 +277,3 @@ def _suspects(doubted: Iterable[Doubting]) -> tuple[Suspect, ...]:
 
 def _moved(history: History | None) -> str:
     return why_not_accepted(history) if history is not None and history.moved and not history.accepted else ""
-
-
-__all__ = ["Gatherer", "Health", "healing_facts", "opened", "refused", "unreachable"]

@@ -27,6 +27,3 @@ async def check_removable(client: LedgerClient, bookie: BookieId) -> None:
     why = why_kept(facts, bookie) if facts.bookies[0].state == "down" else ""
     if why:
         raise OperationRefused(why)
-
-
-__all__ = ["check_removable"]

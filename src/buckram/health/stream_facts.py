@@ -23,9 +23,9 @@ from buckram.core.health.facts import (
 from buckram.core.streams.metadata.head import Head, decode_head
 from buckram.core.streams.metadata.mirrors import MIRROR
 from buckram.core.streams.metadata.purposes import Purpose, purpose_of
-from buckram.core.streams.mirror_progress import parse_progress
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.core.streams.policy import Policy, merged
+from buckram.core.streams.replication_links import parse_progress
 from buckram.core.tenants.usage import NOTHING, Counts
 from buckram.errors import BuckramError, MalformedRecord, MetadataUnavailable, NoSuchKey, NoSuchNamespace
 from buckram.metadata.records.foreign_references import foreign_notes
@@ -181,6 +181,3 @@ class StreamsLook:
             return
         behind = max(said.source_end - said.copied, 0)
         self._found.mirrors.append(MirrorFacts(name, behind, said.time, said.trouble))
-
-
-__all__ = ["FRESH_S", "MOST_STREAMS", "STREAMS_S", "Found", "StreamsLook"]

@@ -56,6 +56,3 @@ def how_to_start(uri: str) -> str:
     if scheme == "sqlite" and (directory / DESCRIPTION).is_file():
         return f"start the cluster with `buckram up --data {directory}`"
     return "start them with `buckram up` where it was made, or `buckram bookie run` for each"
-
-
-__all__ = ["DATABASE", "DATA_DIR", "DESCRIPTION", "KNOWN", "VARIABLE", "default_uri", "how_to_start", "sqlite_uri"]

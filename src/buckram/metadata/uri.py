@@ -32,7 +32,8 @@ others are this side's own certificate and key.
 """
 ZOOKEEPER_SHARED = "BUCKRAM_ZOOKEEPER_SHARED"
 """Variable; `ledgers`: on a ZooKeeper that lets in nobody without a login, the nodes of Apache's ledger tree are made
-for all who have one, and only for them (`metadata/zookeeper/access_lists.py`). `buckram up --secure --zookeeper` sets it.
+for all who have one, and only for them (`metadata/zookeeper/access_lists.py`). `buckram up --secure --zookeeper` sets
+it.
 """
 ETCD_AUTH = "BUCKRAM_ETCD_AUTH"
 """Variable with USER:PASSWORD, for URIs that name no user."""

@@ -82,6 +82,3 @@ async def go_on_with_objects(source: Side, target: Side, namespace: str, pace: P
     uid = head.mirror.uid if head.mirror is not None else ""
     await write_mark(ComparedStream(target, name), head.uid, uid, mark_of(0, None, history))
     return kept
-
-
-__all__ = ["begin_anew", "go_on_with_objects", "keep_records"]

@@ -72,6 +72,3 @@ async def supersede(side: Side, namespace: str, link: Link) -> list[str]:
         except NoSuchStream:
             continue
     return fenced
-
-
-__all__ = ["hand_over", "supersede"]

@@ -11,10 +11,10 @@ from typing import Any
 
 from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.metadata.mirrors import MIRROR
-from buckram.core.streams.mirror_progress import MirrorProgress, parse_progress
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.replication_links import MirrorProgress, parse_progress
 from buckram.errors import NoSuchKey, NoSuchStream
-from buckram.metadata.tree.overwriting import overwrite
+from buckram.metadata.tree.key_operations import overwrite
 from buckram.replication.sides import Side
 from buckram.streams.read.lag import behind
 from buckram.streams.read.locate import known_end, known_reach

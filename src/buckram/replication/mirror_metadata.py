@@ -3,6 +3,11 @@ a machine, and the progress of the copy.
 
 Not here: records, producers and transactions (`replication/stream_copy.py`), the settings that are about one cluster
 (`core/streams/metadata/mirrors.py`).
+
+Grants and denials of a mirrored namespace: they become those of the source, also if the source revokes one.
+
+Patterns for several namespaces, tokens, keys and revoked tokens belong to one cluster and stay as they are. Not here:
+what grants allow (`core/security/acl.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from buckram.core.streams.metadata.mirrors import mirrored_settings
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.records.positions import PositionMark
 from buckram.errors import BuckramError, CursorMoved, NoSuchCursor
+from buckram.metadata.records.security import SecurityStore
 from buckram.replication.lag import MirrorProgress, write_progress
 from buckram.replication.sides import Side
 from buckram.replication.snapshot_copy import SnapshotCopy
@@ -25,16 +31,27 @@ from buckram.runtime.net.pace import Pace
 from buckram.streams.read.cursors import Cursor, cursor_positions
 from buckram.streams.read.locate import known_end
 
+
 EVERY_S = 1.0
 """Interval at which settings and truncation are looked at, and progress is written down, seconds."""
+
+
 _CURSORS_EVERY = 5
+
+
 _ASKED_EVERY = 10
 """Number of passes after which the source of a mirror at which nothing moves is asked for its end."""
+
+
 TOLD_EVERY_US = 300_000_000
 """Interval at which a mirror's progress is written down even if nothing has changed, microseconds, as a sign of life of
 the replication.
 """
+
+
 _PAGE = 1000
+
+
 _log = logging.getLogger("buckram.replication")
 
 
@@ -144,4 +161,13 @@ class Mirroring:
             self._said = said
 
 
-__all__ = ["Mirroring"]
+async def mirror_grants(source: Side, target: Side, namespace: str) -> None:
+    """Give the target the grants and denials that the source has for the namespace.
+
+    Raises MalformedRecord, MetadataUnavailable, and InvalidArgument for denials if a bookie of the target does not know
+    denials.
+    """
+    wanted = (await SecurityStore(source.client.services.store).acl()).of_namespace(namespace)
+    store = SecurityStore(target.client.services.store)
+    if (await store.acl()).of_namespace(namespace) != wanted:
+        await store.change_acl(lambda acl: acl.with_namespace(namespace, wanted))

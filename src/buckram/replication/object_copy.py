@@ -217,6 +217,3 @@ async def _kept(stack: AsyncExitStack, side: Side, namespace: str, uid: str, sou
     process = f"replication from {source}"
     await found.start(process=process, settings=MachineSettings(), policy={}, create=False, mirror_of=uid)
     return await stack.enter_async_context(found)
-
-
-__all__ = ["ObjectCopy", "compared", "observed"]

@@ -174,14 +174,3 @@ async def keep(old: Side, there: ObservedObjects, only: Sequence[Named], kept: s
         for name, row in only:
             await pace.take(row.size)
             await objects.put(name, there.bytes_of(name, row), metadata=dict(row.metadata))
-
-
-__all__ = [
-    "KeptObjects",
-    "MissingObjects",
-    "keep",
-    "keep_objects",
-    "kept_objects",
-    "missing_objects",
-    "only_there",
-]

@@ -211,19 +211,3 @@ async def first_difference(one: ComparedStream, other: ComparedStream, first: Of
 def in_history(mark: PositionMark, history: History) -> PositionMark:
     """Return a position that was compared in this history."""
     return mark._replace(epoch=history.epoch, restore=history.restore)
-
-
-__all__ = [
-    "ComparedStream",
-    "choices",
-    "first_difference",
-    "in_history",
-    "judged",
-    "mark_at",
-    "parted",
-    "record_at",
-    "records_between",
-    "source_mark",
-    "went_back",
-    "write_mark",
-]

@@ -182,6 +182,3 @@ async def _compared(
     if await record_at(one, end - 1) == await record_at(other, end - 1):
         return True, None
     return True, await parted(one, other, low, end - 1)
-
-
-__all__ = ["PromotedStream", "Promotion", "promote"]

@@ -174,6 +174,3 @@ async def _finish_deleting(old: Side, namespace: str) -> None:
                 await delete_stream(old.client, old.streams, name, uid=head.uid, acting_for=purpose)
         except NoSuchStream:
             continue
-
-
-__all__ = ["StreamDifference", "differences", "differing_objects", "reconcile"]

@@ -36,8 +36,8 @@ from buckram.errors import (
 )
 from buckram.replication.divergent_data import begin_anew, go_on_with_objects
 from buckram.replication.fencing import supersede
-from buckram.replication.grants import mirror_grants
 from buckram.replication.lag import note_trouble
+from buckram.replication.mirror_metadata import mirror_grants
 from buckram.replication.object_copy import ObjectCopy
 from buckram.replication.sides import Side, put_link, read_link, stream_names
 from buckram.replication.stream_copy import StreamCopy
@@ -350,6 +350,3 @@ async def _link(source: Side, target: Side, namespace: str, streams: frozenset[s
     if here is None or here.state not in (MIRROR, PROMOTED):
         await put_link(source, namespace, replace(mirror, state=SOURCE, cluster=target.cluster, uri=target.uri))
     return epoch
-
-
-__all__ = ["Copying", "Replication"]

@@ -113,6 +113,3 @@ async def stream_names(side: Side, namespace: str) -> AsyncIterator[StreamName]:
         for stream in page:
             yield StreamName(namespace, stream)
         after = page[-1]
-
-
-__all__ = ["Side", "put_link", "read_link", "side_of", "stream_names", "write_link"]

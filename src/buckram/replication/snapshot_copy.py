@@ -155,6 +155,3 @@ class SnapshotCopy:
         gone = [one.ledger for one in before.snapshots or () if not is_published(after, one.ledger)]
         left, self._left = self._left, gone  # Somebody may be reading those that have left just now.
         await free_space(LogHandle(target.client, target.streams, self._into, self._mirror_uid), left)
-
-
-__all__ = ["SnapshotCopy"]

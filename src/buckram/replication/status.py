@@ -1,6 +1,8 @@
 """The state of a replicated namespace, seen from one of its clusters: its role, and the lag of its mirrors.
 
 Not here: how a lag is measured (`replication/lag.py`).
+
+A running replication as gauges, for Prometheus. Not here: serving them (`serve/cluster_exporter.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from buckram.errors import BuckramError, NoSuchKey, NoSuchStream
 from buckram.metadata.uri import ETCD_AUTH, ZOOKEEPER_AUTH
 from buckram.replication.lag import Lag, lag_of, read_progress
 from buckram.replication.object_differences import MissingObjects, missing_objects
+from buckram.replication.run import Replication
 from buckram.replication.sides import Side, read_link, side_of, stream_names
 from buckram.runtime.net.security.logins import TOKEN_VARIABLE
+from buckram.runtime.process.stats import PrometheusStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +151,37 @@ async def _lags(source: Side | None, target: Side, namespace: str) -> tuple[Lag,
     return tuple(found)
 
 
-__all__ = ["NamespaceStatus", "has_login", "other_side", "replicated_namespaces", "status_of"]
+async def show_replication(work: Replication, source: Side, target: Side, stats: PrometheusStats) -> None:
+    """Set the gauges of every stream and of the objects that are copied. Raises MetadataUnavailable."""
+    for name, copying in list(work.streams.items()):
+        labels = {"stream": str(name)}
+        copied = stats.gauge("buckram_replication_copied_offset", "the offset up to which the mirror is", **labels)
+        copied.set(copying.copy.copied)
+        moved = stats.gauge("buckram_replication_copied_bytes", "what this process has copied", **labels)
+        moved.set(copying.copy.bytes)
+        failing = stats.gauge("buckram_replication_failing", "1 while the stream cannot be copied", **labels)
+        failing.set(int(bool(copying.trouble)))
+        try:
+            lag = await lag_of(source, target, name)
+        except NoSuchStream:
+            continue
+        except BuckramError:
+            if copying.trouble:
+                continue
+            raise
+        if lag.records is not None:
+            stats.gauge("buckram_replication_lag_records", "records that the mirror lacks", **labels).set(lag.records)
+        if lag.bytes is not None:
+            stats.gauge("buckram_replication_lag_bytes", "bytes of those records", **labels).set(lag.bytes)
+        if lag.seconds is not None:
+            behind = stats.gauge("buckram_replication_lag_seconds", "the age of the oldest of those records", **labels)
+            behind.set(lag.seconds)
+    for namespace, objects in work.objects.items():
+        labels = {"namespace": namespace}
+        copied = stats.gauge("buckram_replication_objects_copied", "objects that this process has copied", **labels)
+        copied.set(objects.copy.objects)
+        lacking = objects.copy.lacking
+        missing = stats.gauge("buckram_replication_objects_missing", "objects that the mirror lacks", **labels)
+        missing.set(0 if lacking is None else len(lacking.puts))
+        failing = stats.gauge("buckram_replication_objects_failing", "1 while not all can be copied", **labels)
+        failing.set(int(bool(objects.trouble)))

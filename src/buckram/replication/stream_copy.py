@@ -403,6 +403,3 @@ def _no_time() -> int:
 def _noting(name: str, head: Head, *, source: Head, next_offset: int) -> HeadStep | None:
     known = mirrored_transactions(source.transactions, head.transactions, next_offset)
     return mirrored(name, head, source.uid, head.policy, head.properties, known)
-
-
-__all__ = ["StreamCopy"]

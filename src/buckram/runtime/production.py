@@ -6,8 +6,8 @@ import os
 import random
 
 from buckram.runtime.net.tcp import TcpNetwork
-from buckram.runtime.process.allocator import keep_freed_memory
 from buckram.runtime.process.clock import process_clock
+from buckram.runtime.process.process_setup import keep_freed_memory
 from buckram.runtime.process.stats import NullStats
 from buckram.seams import Runtime, Stats
 

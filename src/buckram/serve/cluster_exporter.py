@@ -1,24 +1,239 @@
 """Looks at a cluster periodically and serves the newest look, so that a scrape costs the cluster nothing.
 
-Not here: what a look reads and which gauges it sets (`serve/exporter/looking.py`, `serve/exporter/gauges.py`).
+Not here: what a look reads and which gauges it sets (`serve/cluster_exporter.py`, `serve/cluster_exporter.py`).
+
+One look at a cluster, through the client and the metadata store.
+
+What becomes a metric is serve/cluster_exporter.py.
+
+Sets the gauges of one look at a cluster. Each look starts without gauges, so series of deleted things disappear.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from buckram.cluster import Client
+from buckram.core.health.state_table import TABLE
+from buckram.core.tenants.quotas import Quotas
+from buckram.core.tenants.usage import NOTHING, Counts
 from buckram.errors import BuckramError
-from buckram.health.gathering import Gatherer
+from buckram.healing.overview import Overview, overview
+from buckram.health.gathering import Gatherer, Health
+from buckram.metadata.records.tenants import Published, TenantStore
 from buckram.runtime.net.http_server import Answer, Request, text_answer
 from buckram.runtime.process.stats import CONTENT_TYPE, PrometheusStats
-from buckram.serve.exporter.gauges import show, show_health
-from buckram.serve.exporter.looking import look
+from buckram.state.db.commits.database_log import is_database
+from buckram.state.db.commits.replica_reports import ReplicaReport, shown_replicas
+from buckram.streams.info import StreamInfo
+from buckram.streams.read.cursors import CursorInfo
+
+AT_ONCE = 16
+
+
+PAGE = 1000
+
+
+MOST_CURSORS = 100
+"""Maximum cursors that are exported for one stream: those with the largest lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLook:
+    """A stream with its cursors, and where it is the log of a database, with the replicas that are shown."""
+
+    info: StreamInfo
+    cursors: tuple[CursorInfo, ...] = ()
+    replicas: tuple[ReplicaReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSample:
+    """A cluster at one moment. `left_out`: streams beyond the limit, or that could not be read now."""
+
+    bookies: Mapping[str, int]
+    """Numbers of bookies by state: writable, readonly, down."""
+    healing: Overview
+    streams: tuple[StreamLook, ...] = ()
+    left_out: int = 0
+    usage: Published = field(default_factory=Published)
+    quotas: Mapping[str, Quotas] = field(default_factory=dict)
+
+
+async def look(client: Client, most_streams: int) -> ClusterSample:
+    """Look at a cluster once, at the first `most_streams` streams in the order of their names. Raises MetadataError."""
+    store = client.services.store
+    registered = await store.bookies()
+    known = {*await store.known_bookies(), *registered.writable, *registered.readonly}
+    bookies = {"writable": len(registered.writable), "readonly": len(registered.readonly)}
+    bookies["down"] = len(known) - sum(bookies.values())
+    healing = await overview(store, client.services.runtime.clock.wall_us() // 1000)
+    names, left_out = await _names(client, most_streams)
+    found: list[StreamLook] = []
+    for first in range(0, len(names), AT_ONCE):
+        part = await asyncio.gather(*(_look_at_stream(client, *one) for one in names[first : first + AT_ONCE]))
+        found += [one for one in part if one is not None]
+    tenants = TenantStore(store)
+    usage, quotas = Published(), dict[str, Quotas]()
+    if await tenants.is_on():
+        usage, quotas = await tenants.published(), await tenants.quotas()
+    return ClusterSample(bookies, healing, tuple(found), left_out + len(names) - len(found), usage, quotas)
+
+
+async def _names(client: Client, most: int) -> tuple[list[tuple[str, str]], int]:
+    """Return pairs of namespace and stream, at most `most`, and how many streams there are beyond."""
+    names: list[tuple[str, str]] = []
+    left_out = 0
+    for namespace in await client.namespaces.list():
+        after = ""
+        while page := await client.namespace(namespace).list(after=after, limit=PAGE):
+            taken = page[: most - len(names)]
+            names += [(namespace, stream) for stream in taken]
+            left_out += len(page) - len(taken)
+            after = page[-1]
+    return names, left_out
+
+
+async def _look_at_stream(client: Client, namespace: str, name: str) -> StreamLook | None:
+    """Return a stream with its cursors and replicas; None if it was deleted or cannot be read now."""
+    place = client.namespace(namespace)
+    try:
+        info = await place.info(name)
+        cursors: list[CursorInfo] = []
+        after = ""
+        while page := await place.cursors(name, after=after, limit=PAGE):
+            cursors = heapq.nlargest(MOST_CURSORS, [*cursors, *page], key=lambda one: one.lag)
+            after = page[-1].name
+        replicas = await shown_replicas(place.store, info.uid) if is_database(info) else ()
+        return StreamLook(info, tuple(cursors), tuple(replicas))
+    except BuckramError:
+        return None
+
+
+def show_health(found: Health, stats: PrometheusStats) -> None:
+    """Set a gauge for every state of the table, 0 where nothing is in it, so that alerts end."""
+    stats.gauge("buckram_cluster_healthy", "1 while nothing that was found is an error").set(int(found.healthy))
+    counts = Counter(one.state.name for one in found.findings)
+    for state in TABLE.values():
+        shown = stats.gauge(
+            "buckram_cluster_findings",
+            "what is in a state of the table of health",
+            state=state.name,
+            severity=state.severity.value,
+        )
+        shown.set(counts[state.name])
+
+
+def show(found: ClusterSample, stats: PrometheusStats) -> None:
+    """Set the gauges of everything that was found."""
+    _cluster(found, stats)
+    for stream in found.streams:
+        _stream(stream, stats)
+        if is_database(stream.info):
+            _database(stream, stats)
+    _namespaces(found, stats)
+
+
+def _cluster(found: ClusterSample, stats: PrometheusStats) -> None:
+    for state, number in found.bookies.items():
+        stats.gauge("buckram_cluster_bookies", "bookies that the cluster knows", state=state).set(number)
+    healing = found.healing
+    stats.gauge("buckram_cluster_marked_ledgers", "ledgers that lack copies").set(len(healing.queue))
+    unreadable = sum(one.unreadable for one in healing.queue)
+    stats.gauge("buckram_cluster_unreadable_ledgers", "ledgers with entries that cannot be read now").set(unreadable)
+    age = healing.oldest.age_s if healing.oldest is not None and healing.oldest.age_s is not None else 0.0
+    stats.gauge("buckram_cluster_oldest_mark_seconds", "how long a ledger has lacked copies at most").set(age)
+    enabled = stats.gauge("buckram_cluster_autorecovery_enabled", "1 while lost copies may be made again")
+    enabled.set(int(healing.enabled))
+    audited = stats.gauge("buckram_cluster_auditor", "1 while some process is the auditor")
+    audited.set(int(bool(healing.auditor)))
+    brake = stats.gauge("buckram_cluster_brake", "1 while nothing is copied because too many bookies went at once")
+    brake.set(int(healing.brake is not None))
+    copied = stats.gauge("buckram_cluster_copied_bytes_per_second", "what all replicators copy")
+    copied.set(sum(one.bytes_per_s for one in healing.workers))
+    left_out = stats.gauge("buckram_cluster_streams_left_out", "streams that have no lines here")
+    left_out.set(found.left_out)
+
+
+def _stream(found: StreamLook, stats: PrometheusStats) -> None:
+    info, name = found.info, found.info.name
+    stats.gauge("buckram_stream_end_offset", "the offset after the last readable record", stream=name).set(info.end)
+    earliest = stats.gauge("buckram_stream_earliest_offset", "the first offset that can be read", stream=name)
+    earliest.set(info.earliest)
+    stats.gauge("buckram_stream_segments", "segments in the list", stream=name).set(info.segments)
+    has_writer = info.writer is not None and not info.writer_gone
+    stats.gauge("buckram_stream_has_writer", "1 while a writer has it open", stream=name).set(int(has_writer))
+    for cursor in found.cursors:
+        lag = stats.gauge(
+            "buckram_cursor_lag_records", "records from the cursor to the end", stream=name, cursor=cursor.name
+        )
+        lag.set(cursor.lag)
+        moved = stats.gauge(
+            "buckram_cursor_moved_timestamp_seconds", "when it was moved last", stream=name, cursor=cursor.name
+        )
+        moved.set(cursor.changed / 1e6)
+    for application, step in info.transactions.items():
+        version = stats.gauge(
+            "buckram_stream_application_version",
+            "the newest version that an application published, such as the batch of a Spark query",
+            stream=name,
+            application=application,
+        )
+        version.set(step.version)
+        published = stats.gauge(
+            "buckram_stream_application_timestamp_seconds", "when that was", stream=name, application=application
+        )
+        published.set(step.time / 1e6)
+
+
+def _database(found: StreamLook, stats: PrometheusStats) -> None:
+    info, name = found.info, found.info.name
+    stats.gauge("buckram_database_offset", "the end of its log", database=name).set(info.end)
+    leader = info.writer.name if info.writer is not None and not info.writer_gone else ""
+    stats.gauge("buckram_database_leaders", "1 while some server leads it", database=name).set(int(bool(leader)))
+    for replica in found.replicas:
+        lag = stats.gauge(
+            "buckram_database_replica_lag_records",
+            "records of the log that a replica has not applied",
+            database=name,
+            server=replica.id,
+        )
+        lag.set(max(0, info.end - replica.offset))
+
+
+def _namespaces(found: ClusterSample, stats: PrometheusStats) -> None:
+    total = found.usage.total
+    for name in sorted({*total, *found.usage.counts, *found.quotas}):
+        used, counts = total.get(name, NOTHING), found.usage.counts.get(name, Counts())
+        stored = stats.gauge("buckram_namespace_stored_bytes", "bytes on all disks, copies counted", namespace=name)
+        stored.set(used.stored_bytes)
+        came = stats.gauge("buckram_namespace_in_bytes_per_second", "bytes of entries that come in", namespace=name)
+        came.set(used.in_bytes_per_s)
+        entries = stats.gauge("buckram_namespace_in_entries_per_second", "entries that come in", namespace=name)
+        entries.set(used.in_entries_per_s)
+        left = stats.gauge("buckram_namespace_out_bytes_per_second", "bytes of entries sent to readers", namespace=name)
+        left.set(used.out_bytes_per_s)
+        stats.gauge("buckram_namespace_connections", "connections to bookies", namespace=name).set(used.connections)
+        stats.gauge("buckram_namespace_ledgers", "ledgers", namespace=name).set(counts.ledgers)
+        stats.gauge("buckram_namespace_streams", "streams, databases among them", namespace=name).set(counts.streams)
+        stats.gauge("buckram_namespace_databases", "databases", namespace=name).set(counts.databases)
+        if name in found.quotas:
+            for quota, limit in found.quotas[name].limits().items():
+                set_to = stats.gauge(
+                    "buckram_namespace_quota", "what a namespace may have or do", namespace=name, quota=quota
+                )
+                set_to.set(limit)
+
 
 log = logging.getLogger("buckram.exporter")
+
+
 PATHS = ("/metrics", "/health", "/ready")
 
 

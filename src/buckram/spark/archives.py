@@ -81,7 +81,5 @@ def main() -> int:
     return 0
 
 
-__all__ = ["compile_archives"]
-
 if __name__ == "__main__":
     sys.exit(main())

@@ -24,9 +24,8 @@ from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark.shared.clients import connection, prepare_process, without_traceback
 from buckram.spark.shared.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, STRUCT, Shape, ddl
 from buckram.spark.shared.options import values
-from buckram.spark.source.cluster_tables import TableReader
+from buckram.spark.source.cluster_tables import TABLES, TableReader
 from buckram.spark.source.planning import LedgerOptions, StreamOptions, reads_ledgers, streams_of_table, table_asked_for
-from buckram.spark.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,7 +66,7 @@ class BuckramDataSource(DataSource):
             if (table := table_asked_for(self.options)) is not None:
                 return TableReader(found["metadata"], table, streams_of_table(self.options, table), schema)
             if reads_ledgers(self.options):
-                from buckram.spark.ledger_read import LedgerReader
+                from buckram.spark.source.batch_read import LedgerReader
 
                 return LedgerReader(LedgerOptions.parse(self.options), Shape.of(schema, LEDGER_COLUMNS))
             from buckram.spark.source.batch_read import StreamBatchReader

@@ -310,6 +310,3 @@ class AsyncCursor:
 def _check_isolation(isolation: str) -> None:
     if isolation not in get_args(Isolation):
         raise InvalidArgument(f"isolation {isolation!r}: choose {', '.join(get_args(Isolation))}")
-
-
-__all__ = ["AsyncConnection", "AsyncCursor", "Isolation", "connect"]

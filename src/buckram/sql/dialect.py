@@ -91,4 +91,3 @@ class BuckramDialect(SQLiteDialect):
 
 
 dialect = BuckramDialect
-__all__ = ["BuckramDialect", "dialect"]

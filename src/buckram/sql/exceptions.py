@@ -93,19 +93,3 @@ def as_dbapi() -> Iterator[None]:
         yield
     except errors.BuckramError as error:
         raise mapped(error) from error
-
-
-__all__ = [
-    "DataError",
-    "DatabaseError",
-    "Error",
-    "IntegrityError",
-    "InterfaceError",
-    "InternalError",
-    "NotSupportedError",
-    "OperationalError",
-    "ProgrammingError",
-    "Warning",
-    "as_dbapi",
-    "mapped",
-]

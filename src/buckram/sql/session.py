@@ -13,9 +13,8 @@ from typing import TypeVar
 from buckram.core.backoff import LEADER_WAIT
 from buckram.core.db.caller_transaction import CallerTransaction, Do, TransactionGone, TransactionMisuse
 from buckram.core.db.outcomes import check_token
-from buckram.core.db.own_functions import OwnCall, argument_of, own_call
 from buckram.core.db.sql import Described, Parameters, SqlResult, foreign_keys_asked
-from buckram.core.db.sql_text import ClassifiedStatement, Kind, classify, is_single
+from buckram.core.db.sql_text import ClassifiedStatement, Kind, OwnCall, argument_of, classify, is_single, own_call
 from buckram.errors import BuckramError, InvalidArgument, NotLeader, SqlError
 from buckram.runtime.process.retry import Retries
 from buckram.state.db.commits.transactions import OpenTransaction, only_reads
@@ -294,6 +293,3 @@ class SqlSession:
             self._gone = self._error("a statement was cancelled, its transaction is rolled back", 9, "SQLITE_INTERRUPT")
             self._caller.lost(str(self._gone))
             raise
-
-
-__all__ = ["SqlSession"]

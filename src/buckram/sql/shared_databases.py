@@ -150,6 +150,3 @@ async def _decided(client: Client, database: Database, announced: str, wait_s: f
             await retries.wait(_Undecided())
         except _Undecided:
             return
-
-
-__all__ = ["LINGER_S", "Shared", "SharedDatabases", "sharing"]

@@ -67,6 +67,3 @@ BINARY = TypeObject("BINARY", "BLOB", "BINARY")
 NUMBER = TypeObject("NUMBER", "INT", "REAL", "FLOA", "DOUB", "NUMERIC", "DECIMAL", "BOOL")
 DATETIME = TypeObject("DATETIME", "DATE", "TIME")
 ROWID = TypeObject("ROWID", "INTEGER PRIMARY KEY")
-
-
-__all__ = ["BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "TypeObject", "to_parameters", "to_sql"]

@@ -82,6 +82,3 @@ async def stream_info(
         purpose=purpose_of(str(name), head),
         fork=head.fork,
     )
-
-
-__all__ = ["StreamInfo", "stream_info"]

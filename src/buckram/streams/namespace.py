@@ -27,9 +27,9 @@ from buckram.errors import (
     StreamExists,
 )
 from buckram.streams.info import StreamInfo, stream_info
+from buckram.streams.maintain.compaction import join_before_writing
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import StreamFork, fork_stream
-from buckram.streams.maintain.joining import join_before_writing
 from buckram.streams.maintain.retention import offset_passed_by_all
 from buckram.streams.maintain.truncate import offset_keeping, trim, truncate
 from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place_cursor
@@ -404,6 +404,3 @@ class StreamNamespace(NotCopied):
     async def _info(self, name: StreamName, at: HeadAt) -> StreamInfo:
         space = await self._namespaces.get(self.name)
         return await stream_info(self._client, self._streams, name, at.head, space.policy)
-
-
-__all__ = ["StreamNamespace"]

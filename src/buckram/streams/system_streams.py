@@ -65,6 +65,3 @@ async def append_in_one_step(
             await ledger.abandon()
             await step.abort([ledger.ledger_id])
         raise
-
-
-__all__ = ["append_in_one_step", "make_system_stream"]

@@ -88,6 +88,3 @@ class Machine(NotAsync, Generic[M]):
     ) -> None:
         if not self._thread.forked:
             self.close()
-
-
-__all__ = ["Machine"]

@@ -144,6 +144,3 @@ class Objects(NotAsync):
     ) -> None:
         if not self._thread.forked:
             self.close()
-
-
-__all__ = ["Objects"]

@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from buckram.client.shared.closing import close_on_exit_blocking
-from buckram.client.shared.handles import NotAsync
+from buckram.client.shared.handles import NotAsync, close_on_exit_blocking
 from buckram.config import ClientConfig
 from buckram.core.streams.records.batch import Batch, Record
 from buckram.core.streams.records.record_format import HeadersInput

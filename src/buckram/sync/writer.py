@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
 
-from buckram.client.shared.closing import close_on_exit_blocking
-from buckram.client.shared.handles import NotAsync
+from buckram.client.shared.handles import NotAsync, close_on_exit_blocking
 from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig
 from buckram.runtime.process.tasks import TaskScope

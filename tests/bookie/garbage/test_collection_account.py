@@ -18,8 +18,8 @@ from buckram.config import BookieConfig
 from buckram.core.cluster.bookie_report import Collected, Keeps, parse_report
 from buckram.core.wire.messages import REPORT, BookieInfoReply, GetBookieInfo
 from buckram.errors import Code, MetadataUnavailable, NoSuchBookie
-from buckram.healing.operations.collecting import collect_now
 from buckram.healing.operations.dependency_check import OperationRefused
+from buckram.healing.operations.operator_calls import collect_now
 from buckram.runtime.process.stats import MemoryStats
 from buckram.types import LedgerState
 

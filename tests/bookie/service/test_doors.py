@@ -22,7 +22,7 @@ from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
 from buckram.core.security.required_permissions import FENCING, OF_KEYS, OF_OPERATIONS, Effect, KeyContents, lacking
 from buckram.core.tenants.audit_trail import REFUSED, AuditEvent
 from buckram.core.wire import bookkeeper_pb2 as pb
-from buckram.core.wire import context as wire_context
+from buckram.core.wire import messages as wire_context
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import (

@@ -16,8 +16,8 @@ from tests.support.polling import until
 from tests.support.secure_kit import Files
 
 from buckram import connect
-from buckram.bookie.mixed_logins import check_others
 from buckram.bookie.process import Bookie
+from buckram.bookie.registration import check_others
 from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, NetConfig, TlsConfig

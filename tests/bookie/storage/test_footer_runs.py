@@ -7,9 +7,8 @@ from itertools import islice
 
 import pytest
 
-from buckram.bookie.storage.segments.file_cache import OpenFiles
+from buckram.bookie.storage.segments.file_cache import OpenFiles, PageCache
 from buckram.bookie.storage.segments.index import FooterBuilder, Place
-from buckram.bookie.storage.segments.page_cache import PageCache
 from buckram.bookie.storage.segments.segments import DirEntry, Footer, Segment, load_footer
 from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import RUN_RECORD

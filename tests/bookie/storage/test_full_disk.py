@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from tests.support.store_kit import add, durable, open_store, read, settle, small_config, stored
 
-from buckram.bookie.storage.reserve import RESERVE_FILE, Reserve
+from buckram.bookie.storage.disk_space import RESERVE_FILE, Reserve
 from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig
 from buckram.runtime.disk.memory import MemoryDisk
@@ -32,7 +32,7 @@ def fill(disk: MemoryDisk) -> None:
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("buckram.bookie.storage.upkeep.maintenance.POLL_S", 0.001)
     monkeypatch.setattr("buckram.bookie.storage.log.group_commit.RETRY_S", 0.001)
-    monkeypatch.setattr("buckram.bookie.storage.upkeep.growth.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.upkeep.log_files.RETRY_S", 0.001)
 
 
 async def filled(disk: MemoryDisk, count: int = 160) -> Store:

@@ -12,7 +12,7 @@ from tests.support.store_kit import KEY, add, durable, open_store, settle, small
 
 from buckram.bookie.storage.ledger_table import LedgerTable, Losses, TableWriter, record_of
 from buckram.bookie.storage.reading import ledger_listing
-from buckram.bookie.storage.segments.page_cache import PageCache
+from buckram.bookie.storage.segments.file_cache import PageCache
 from buckram.bookie.storage.segments.segments import Footer, Segment
 from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import PAGE, open_trailer

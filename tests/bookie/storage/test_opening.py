@@ -12,8 +12,8 @@ from tests.support.store_kit import (
     small_config,
 )
 
+from buckram.bookie.storage.disk_space import RESERVE_FILE as RESERVE
 from buckram.bookie.storage.log.tail_page import NAME as TAIL
-from buckram.bookie.storage.reserve import RESERVE_FILE as RESERVE
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.superblock import NAME, Superblock, read_superblock
 from buckram.core.storage.segment_format import crc

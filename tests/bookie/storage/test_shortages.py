@@ -88,7 +88,7 @@ async def settle_a_little() -> None:
 
 async def test_a_log_file_that_cannot_be_made_is_a_state_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("buckram.bookie.storage.upkeep.maintenance.POLL_S", 0.001)
-    monkeypatch.setattr("buckram.bookie.storage.upkeep.growth.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.upkeep.log_files.RETRY_S", 0.001)
     disk = ShortDisk()
     store = open_store(disk)
     await settle(store)

@@ -11,8 +11,7 @@ from tests.support.bookie_kit import running
 from buckram.bookie.trust import deletion_memory
 from buckram.bookie.trust.deletion_memory import AHEAD, MOST_FILES, DeletionMemory
 from buckram.bookie.trust.witness_memory import FileWrite
-from buckram.core.ledgers.deletion_file import decode_file, encode_file
-from buckram.core.ledgers.deletions import BUCKET, Deleted
+from buckram.core.ledgers.deletions import BUCKET, Deleted, decode_file, encode_file
 from buckram.errors import MalformedRecord
 from buckram.runtime.disk.local import LocalDisk
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from buckram.bookie.trust.lost_metadata import refuse_lost
+from buckram.bookie.trust.cookie import refuse_lost
 from buckram.core.cluster.cookie import Cookie, serialise_cookie
 from buckram.errors import WrongCluster
 from buckram.metadata.tree.memory import MemoryKeys, MemoryTree

@@ -7,9 +7,7 @@ from collections import Counter
 from tests.support.clock import SECOND, SettableClock
 
 from buckram.bookie.accounting.audit_queue import MOST_EVENTS, MOST_REFUSALS, AuditLog
-from buckram.core.tenants.audit_chain import ChainCheck
-from buckram.core.tenants.audit_trail import REFUSALS, REFUSED, AuditEvent
-from buckram.core.tenants.refusals import FIRST, MOST_PRINCIPALS
+from buckram.core.tenants.audit_trail import FIRST, MOST_PRINCIPALS, REFUSALS, REFUSED, AuditEvent, ChainCheck
 from buckram.runtime.process.stats import MemoryStats
 
 LOST = "buckram_bookie_lost_audit_events_total"

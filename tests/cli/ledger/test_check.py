@@ -15,8 +15,8 @@ from buckram.cli.app import run as in_process
 from buckram.cli.shared.exits import Exit
 from buckram.client.maintain.check import check_ledger
 from buckram.cluster import Client
-from buckram.core.ledgers.holdings import without
 from buckram.core.ledgers.metadata import member_replaced
+from buckram.core.ledgers.replica_audit import without
 from buckram.testing import ThreadedCluster, cluster
 
 Run = Callable[..., Ended]

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from buckram.cli.planning.growth import DAY_S, MOST_POINTS, thinned, trend
 from buckram.cli.planning.history import Point
+from buckram.cli.planning.outlook import DAY_S, MOST_POINTS, thinned, trend
 
 GB = 10**9
 

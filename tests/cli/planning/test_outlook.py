@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.cli.planning.growth import DAY_S
 from buckram.cli.planning.history import Sample, Space
-from buckram.cli.planning.outlook import Outlook, PlannedChange, outlook
+from buckram.cli.planning.outlook import DAY_S, Outlook, PlannedChange, outlook
 from buckram.cli.planning.outlook_chart import svg
 from buckram.errors import InvalidArgument
 

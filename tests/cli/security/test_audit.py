@@ -15,8 +15,7 @@ from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.cli.app import run
 from buckram.cli.security.audit_writer import AuditWriter
 from buckram.cli.shared.exits import Exit
-from buckram.core.tenants.audit_chain import Links
-from buckram.core.tenants.audit_trail import AuditEvent
+from buckram.core.tenants.audit_trail import AuditEvent, Links
 from buckram.runtime.process.stats import NullStats
 from buckram.runtime.production import production_runtime
 from buckram.streams.system_streams import append_in_one_step

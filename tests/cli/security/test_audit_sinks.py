@@ -16,7 +16,7 @@ from tests.support.polling import until
 from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.cli.security import audit_sinks as sinks
 from buckram.cli.security.audit_sinks import FileSink, SinkQueue, SyslogSink, copying, open_sink
-from buckram.core.tenants.audit_chain import ChainCheck
+from buckram.core.tenants.audit_trail import ChainCheck
 from buckram.errors import ConfigError
 from buckram.runtime.process.stats import MemoryStats
 from buckram.runtime.production import production_runtime

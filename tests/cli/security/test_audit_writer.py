@@ -22,8 +22,7 @@ from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.acl import PERMISSIONS
 from buckram.core.streams.metadata.purposes import Purpose
 from buckram.core.streams.names import StreamName
-from buckram.core.tenants.audit_chain import ChainCheck
-from buckram.core.tenants.audit_trail import AuditEvent
+from buckram.core.tenants.audit_trail import AuditEvent, ChainCheck
 from buckram.errors import AccessRefused, BuckramError, MetadataUnavailable
 from buckram.metadata.records.pending_audit_events import leave_note, notes
 from buckram.runtime.process.stats import NullStats

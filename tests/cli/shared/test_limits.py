@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import buckram
-from buckram.cli.shared.limits import ChosenLimits
+from buckram.cli.shared.serving import ChosenLimits
 from buckram.errors import InvalidArgument
 from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits

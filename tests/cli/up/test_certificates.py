@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from buckram.cli.up.certificates import LOOK_S, Certificates, Renewing
+from buckram.cli.up.security_files import LOOK_S, Certificates, Renewing
 from buckram.core.security.certificates import life_of
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.runtime.net.security.certificate_authority import AUTHORITY_DAYS, DAYS, Authority

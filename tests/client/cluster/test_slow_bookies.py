@@ -11,7 +11,7 @@ from tests.support.scripted_bookie import scripted
 
 from buckram.cluster import Client
 from buckram.config import ClientConfig
-from buckram.metadata.records.degraded import degraded_bookies
+from buckram.metadata.records.bookie_health import degraded_bookies
 
 
 def make_slow(client: Client, bookie: str, seconds: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import pass_time
 from tests.support.scripted_bookie import NET, ScriptedBookie, eventually, scripted
 
-from buckram.client.shared.copies import Copies
+from buckram.client.shared.lagging_replicas import Copies
 from buckram.config import ClientConfig
 from buckram.metadata.records.incomplete_copies import BEHIND, ledgers_behind, noted_members
 from buckram.metadata.tree.store import TreeStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from buckram.core.cluster.file_systems import file_system_number, file_system_space
+from buckram.core.cluster.bookie_report import file_system_number, file_system_space
 from buckram.runtime.disk.neighbours import identity_of
 
 

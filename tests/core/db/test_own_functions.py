@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from buckram.core.db.own_functions import argument_of, own_call
+from buckram.core.db.sql_text import argument_of, own_call
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from buckram.core.db.group import PART, kind_of
-from buckram.core.db.parts import Joiner, cut
+from buckram.core.db.group import PART, Joiner, cut, kind_of
 from buckram.errors import UnknownCommand
 
 _PAYLOAD = b"\1\1" + os.urandom(10_000)

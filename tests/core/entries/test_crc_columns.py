@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from buckram.core.entries.crc_columns import HEAD_BYTES, digests_match
 from buckram.core.entries.entry import Digest
 from buckram.core.entries.packed import PackedBodies
+from buckram.core.entries.python_twins import HEAD_BYTES, digests_match
 from buckram.core.entries.strides import count_up
 from buckram.types import DigestType
 

@@ -17,7 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.soak import soak
 
-from buckram.core.entries import hot, scan, seal
+from buckram.core.entries import hot
+from buckram.core.entries import python_twins as scan
+from buckram.core.entries import python_twins as seal
 from buckram.core.entries import python_twins as verify
 
 built = pytest.mark.skipif(not hot.COMPILED, reason="the compiled twins were not built here")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buckram.core.healing.behind import note_name, parse_note
-from buckram.core.healing.completeness import shortfalls
+from buckram.core.healing.status import shortfalls
 
 
 def test_each_state_is_told_with_its_count() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from buckram.core.cluster.bookie_report import BookieReport, Collected, Keeps, KeptGarbage
+from buckram.core.health.bookie_states import WAITING_BYTES, waiting_bytes
 from buckram.core.health.facts import BookieFacts, Facts
 from buckram.core.health.findings import findings
-from buckram.core.health.of_collection import WAITING_BYTES, waiting_bytes
 
 GB = WAITING_BYTES
 

@@ -7,8 +7,7 @@ import struct
 import pytest
 
 from buckram.core.ledgers.append import AppendWindow, Run, Send
-from buckram.core.ledgers.quorum import Quorum
-from buckram.core.ledgers.spread import SpreadRule
+from buckram.core.ledgers.quorum import Quorum, SpreadRule
 from buckram.errors import DuplicateEntry, InvariantViolation
 from buckram.types import NO_ENTRY
 

@@ -9,8 +9,8 @@ from tests.core.ledgers.test_recovery_decides import NO, SHAPES, World, recover
 from tests.support.soak import soak
 
 from buckram.core.ledgers.answers import Answer, Positive, Unknown
-from buckram.core.ledgers.promises import Promises
 from buckram.core.ledgers.reading import Race, Strategy
+from buckram.core.ledgers.recovery import Promises
 from buckram.errors import BookieUnavailable, RecoveryFailed
 from buckram.types import Entry, EntryId
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from buckram.core.ledgers.promises import Promises
+from buckram.core.ledgers.recovery import Promises
 from buckram.errors import RecoveryFailed
 from buckram.types import Entry
 

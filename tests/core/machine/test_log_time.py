@@ -1,7 +1,7 @@
 """The time of a log: what its leader stamps while the time is certain, in doubt, or behind the log."""
 
 from buckram.core.cluster.believed_time import Moment
-from buckram.core.machine.log_time import LogTime
+from buckram.core.machine.fold import LogTime
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buckram.core.machine import sessions
-from buckram.core.machine.sessions import Forgotten, Outcome, SessionTable
-from buckram.core.machine.tokens import Sequences, Token, parse_token
+from buckram.core.machine.sessions import Forgotten, Outcome, Sequences, SessionTable, Token, parse_token
 from buckram.errors import InvalidArgument
 
 
@@ -90,7 +89,7 @@ def test_sequences_say_which_results_are_still_wanted() -> None:
 
 
 def test_a_token_that_nobody_uses_is_given_up_after_many_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.core.machine.tokens.MAX_SEQUENCES", 8)
+    monkeypatch.setattr("buckram.core.machine.sessions.MAX_SEQUENCES", 8)
     own = Sequences(5)
     own.take()
     for _ in range(4):

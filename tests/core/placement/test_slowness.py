@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.core.placement.slowness import Slowness
+from buckram.core.placement.latency import Slowness
 
 EVEN = {"b1": 0.002, "b2": 0.003, "b3": 0.002}
 

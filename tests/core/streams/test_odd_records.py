@@ -26,8 +26,8 @@ from buckram.core.streams.metadata.head import (
     encode_head,
     encode_page,
 )
-from buckram.core.streams.mirror_progress import MirrorProgress, parse_progress
 from buckram.core.streams.records.positions import PositionMark
+from buckram.core.streams.replication_links import MirrorProgress, parse_progress
 from buckram.errors import MalformedRecord
 from buckram.streams.read import cursors
 from buckram.streams.write.lease import Holder

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buckram.core.streams.records.batch import Record
-from buckram.core.tenants.audit_chain import ChainCheck, Links, digest_of
-from buckram.core.tenants.audit_trail import MOST_BYTES, AuditEvent, shown
+from buckram.core.tenants.audit_trail import MOST_BYTES, AuditEvent, ChainCheck, Links, digest_of, shown
 from buckram.errors import InvalidArgument
 
 HOSTILE = "shop\n2026-01-01T00:00:00.000000Z  token:root  delete  all\x1b[2J\x9b31m\u202e\u2028\ud800  done\\n \r"

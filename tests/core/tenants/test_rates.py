@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from buckram.core.tenants.rates import BURST_S, MOST_DEBT_S, Bucket, share_of
+from buckram.core.tenants.pacing import BURST_S, MOST_DEBT_S, Bucket, share_of
 
 
 @settings(max_examples=30)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from buckram.core.tenants.refusals import OTHERS, Refusals
+from buckram.core.tenants.audit_trail import OTHERS, Refusals
 
 KINDS = ("create", "delete", "login", "read")
 STEPS = st.lists(

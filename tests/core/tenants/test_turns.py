@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from buckram.core.tenants.turns import QUANTUM, Turns
+from buckram.core.tenants.pacing import QUANTUM, Turns
 
 SIZES = st.integers(1, 3 * QUANTUM)
 

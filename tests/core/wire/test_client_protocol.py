@@ -9,8 +9,10 @@ from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import ack_frames, cut_frames, frame_adds
 from buckram.core.wire.client_protocol import MAX_ABANDONED, ClientProtocol, Conflict
-from buckram.core.wire.context import OP_ADD, OP_BATCH_READ, OP_READ, ReplyContext
 from buckram.core.wire.messages import (
+    OP_ADD,
+    OP_BATCH_READ,
+    OP_READ,
     Add,
     AddReply,
     BatchRead,
@@ -20,6 +22,7 @@ from buckram.core.wire.messages import (
     GetBookieInfo,
     Read,
     ReadReply,
+    ReplyContext,
 )
 from buckram.core.wire.server_protocol import Incoming, ServerProtocol, encode_add_replies
 from buckram.errors import BuckramError, Code, InvalidArgument

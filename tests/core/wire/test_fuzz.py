@@ -19,14 +19,15 @@ from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import AddRun, walk_frames
 from buckram.core.wire.client_protocol import ClientProtocol
-from buckram.core.wire.context import OP_BATCH_READ, BadPacket, ReplyContext
 from buckram.core.wire.frames import frame
 from buckram.core.wire.located import Extent, Located
 from buckram.core.wire.messages import (
+    OP_BATCH_READ,
     Add,
     AddReply,
     Auth,
     AuthReply,
+    BadPacket,
     BatchRead,
     BatchReadReply,
     BookieInfoReply,
@@ -41,6 +42,7 @@ from buckram.core.wire.messages import (
     ReadLacReply,
     ReadReply,
     Reply,
+    ReplyContext,
     Request,
     StartTls,
     StartTlsReply,

@@ -6,10 +6,9 @@ import pytest
 
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire import v3 as wire_v3
-from buckram.core.wire.context import OP_BOOKIE_INFO, ReplyContext
 from buckram.core.wire.frames import frame
 from buckram.core.wire.introduction import Identity, Introduction, identity_mismatch
-from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo
+from buckram.core.wire.messages import OP_BOOKIE_INFO, BookieInfoReply, GetBookieInfo, ReplyContext
 from buckram.errors import Code
 
 CONTEXT = ReplyContext(3, 3, OP_BOOKIE_INFO, txn=3)

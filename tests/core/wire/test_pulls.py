@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.client_protocol import ClientProtocol
-from buckram.core.wire.context import OP_PULL, BadPacket, RefusedRequest, ReplyContext
 from buckram.core.wire.frames import frame
 from buckram.core.wire.located import Extent, Located
-from buckram.core.wire.messages import Pull, PullReply
+from buckram.core.wire.messages import OP_PULL, BadPacket, Pull, PullReply, RefusedRequest, ReplyContext
 from buckram.core.wire.pulls import MAX_PULL_BYTES
 from buckram.core.wire.server_protocol import Close, Incoming, Named, Ready, ServerProtocol, encode_error
 from buckram.errors import Code, InvalidArgument

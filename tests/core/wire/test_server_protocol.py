@@ -14,17 +14,14 @@ from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import AddRun, ack_frames, frame_add
-from buckram.core.wire.context import (
+from buckram.core.wire.frames import frame
+from buckram.core.wire.messages import (
     OP_ADD,
     OP_FORCE,
     OP_LIST_ENTRIES,
     OP_READ,
     OP_READ_LAC,
     OP_WRITE_LAC,
-    RefusedRequest,
-)
-from buckram.core.wire.frames import frame
-from buckram.core.wire.messages import (
     Add,
     AddReply,
     Auth,
@@ -40,6 +37,7 @@ from buckram.core.wire.messages import (
     ReadLac,
     ReadLacReply,
     ReadReply,
+    RefusedRequest,
     Reply,
     Request,
     StartTls,

@@ -11,8 +11,11 @@ from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun, ack_frames, frame_add, frame_adds
 from buckram.core.wire.availability import EntryList, encode_runs
-from buckram.core.wire.context import OP_ADD, OP_AUTH, OP_BATCH_READ, OP_READ, ReplyContext
 from buckram.core.wire.messages import (
+    OP_ADD,
+    OP_AUTH,
+    OP_BATCH_READ,
+    OP_READ,
     Add,
     AddReply,
     Auth,
@@ -31,6 +34,7 @@ from buckram.core.wire.messages import (
     ReadLacReply,
     ReadReply,
     Reply,
+    ReplyContext,
     Request,
     StartTls,
     StartTlsReply,

@@ -9,7 +9,7 @@ import pytest
 from tests.support.polling import eventually
 
 from buckram.client.maintain.check import check_ledger
-from buckram.client.shared import behind as behind_module
+from buckram.client.shared import lagging_replicas as behind_module
 from buckram.cluster import Client
 from buckram.config import ClientConfig, HealingConfig
 from buckram.healing.auditing import absence_checks as first_checks

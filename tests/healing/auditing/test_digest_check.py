@@ -11,7 +11,7 @@ from tests.healing.test_lost_bookie import QUICK, tree, until, write
 from buckram.cluster import Client
 from buckram.errors import MalformedRecord
 from buckram.healing.auditing.auditor import Auditor
-from buckram.healing.auditing.digest_check import DigestCheck
+from buckram.healing.auditing.ledger_checks import DigestCheck
 from buckram.healing.auditing.ledger_walk import Checked
 from buckram.healing.auditing.periodic_checks import DIGESTS, PeriodicChecks
 from buckram.healing.daemon import heal

@@ -7,7 +7,7 @@ import asyncio
 from tests.support.bookie_kit import memory_metadata
 from tests.support.polling import eventually
 
-from buckram.healing.auditing.noted import AWAY_AT_ONCE, NoteQueue
+from buckram.healing.auditing.absence_checks import AWAY_AT_ONCE, NoteQueue
 from buckram.metadata.records.incomplete_copies import noted_members
 from buckram.metadata.tree.store import TreeStore
 

@@ -13,9 +13,9 @@ from tests.healing.test_lost_bookie import QUICK, tree, until, write
 from buckram.core.placement.topology import RackMap
 from buckram.errors import MalformedRecord
 from buckram.healing.auditing.auditor import Auditor
+from buckram.healing.auditing.ledger_checks import PlacementCheck
 from buckram.healing.auditing.ledger_walk import Checked
 from buckram.healing.auditing.periodic_checks import PLACEMENT, PeriodicChecks
-from buckram.healing.auditing.placement_check import PlacementCheck
 from buckram.healing.overview import overview
 from buckram.healing.status_store import HealingStatusStore
 from buckram.metadata.records.topology import change_rack_map

@@ -8,8 +8,7 @@ from buckram.core.cluster.store_history import WitnessStatement, encode_statemen
 from buckram.core.health.facts import Facts
 from buckram.core.health.findings import Finding, finding_of
 from buckram.metadata.maintain.backup import set_history
-from buckram.metadata.maintain.checkup import examine
-from buckram.metadata.maintain.checkup_members import no_members
+from buckram.metadata.maintain.checkup import examine, no_members
 from buckram.metadata.tree.layout import WITNESSES
 from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
 from buckram.metadata.tree.store import TreeStore

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import PREFIX_BYTES
+from buckram.core.wire.messages import BadPacket
 from buckram.core.wire.v2 import is_key_packet
 from buckram.errors import (
     AccessRefused,

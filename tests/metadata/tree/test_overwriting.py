@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from buckram.errors import MetadataUnavailable, NoSuchKey
+from buckram.metadata.tree.key_operations import overwrite, remove
 from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
-from buckram.metadata.tree.overwriting import overwrite, remove
 from buckram.types import KeyValue
 
 KEY = "/report"

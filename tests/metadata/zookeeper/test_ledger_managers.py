@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buckram.errors import ConfigError, InvalidArgument, MalformedRecord
-from buckram.metadata.zookeeper.layout_file import choose_manager, manager_of, parse_layout, serialise_layout
 from buckram.metadata.zookeeper.ledger_managers import (
     FLAT,
     HIERARCHICAL,
@@ -20,8 +19,12 @@ from buckram.metadata.zookeeper.ledger_managers import (
     Folder,
     Manager,
     Walk,
+    choose_manager,
     is_special,
+    manager_of,
     own_root,
+    parse_layout,
+    serialise_layout,
     sort_children,
 )
 from buckram.types import MAX_LEDGER_ID

@@ -22,7 +22,6 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.records.topology import change_rack_map, read_topology
-from buckram.metadata.zookeeper.layout_file import serialise_layout
 from buckram.metadata.zookeeper.ledger_managers import (
     FLAT,
     HIERARCHICAL,
@@ -30,6 +29,7 @@ from buckram.metadata.zookeeper.ledger_managers import (
     LONG_HIERARCHICAL,
     MANAGERS,
     Manager,
+    serialise_layout,
 )
 from buckram.types import MAX_LEDGER_ID, BookieAddress, BookieInfo
 

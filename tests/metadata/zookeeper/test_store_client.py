@@ -15,7 +15,7 @@ from tests.support.zk_store_kit import Counted, Zk
 from buckram import connect
 from buckram.core.ledgers.deletions import deletions_key
 from buckram.errors import MetadataUnavailable
-from buckram.metadata.tree.used_ids import used_key
+from buckram.metadata.tree.ledger_tree import used_key
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 
 IDS = ("b1", "b2", "b3")

@@ -14,7 +14,6 @@ from buckram.errors import (
     LedgerIdsExhausted,
     MetadataUnavailable,
 )
-from buckram.metadata.zookeeper.layout_file import serialise_layout
 from buckram.metadata.zookeeper.ledger_ids import LedgerIds
 from buckram.metadata.zookeeper.ledger_managers import (
     FLAT,
@@ -22,6 +21,7 @@ from buckram.metadata.zookeeper.ledger_managers import (
     LEGACY_HIERARCHICAL,
     LONG_HIERARCHICAL,
     Manager,
+    serialise_layout,
 )
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 

@@ -11,8 +11,14 @@ from tests.support.zk_store_kit import Counted, Zk, ledger
 
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import AccessRefused, ClusterNotInitialised, MetadataUnavailable
-from buckram.metadata.zookeeper.layout_file import serialise_layout
-from buckram.metadata.zookeeper.ledger_managers import FLAT, HIERARCHICAL, LEGACY_HIERARCHICAL, MANAGERS, Manager
+from buckram.metadata.zookeeper.ledger_managers import (
+    FLAT,
+    HIERARCHICAL,
+    LEGACY_HIERARCHICAL,
+    MANAGERS,
+    Manager,
+    serialise_layout,
+)
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.types import MAX_LEDGER_ID
 

@@ -68,7 +68,7 @@ MUTANTS = (
         "zeros for new space overwrite blocks",
         edited(
             (
-                "buckram.bookie.storage.log.block_assembly:BlockAssembly._prezero",
+                "buckram.bookie.storage.log.block:BlockAssembly._prezero",
                 "segment.zeroed_to = stop",
                 "pass",
             )

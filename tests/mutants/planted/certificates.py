@@ -36,7 +36,7 @@ MUTANTS = (
     TestMutant(
         "certificate-of-zookeeper-half-renewed",
         "ZooKeeper's certificate is made anew, and not the file that it reads",
-        edited(("buckram.cli.up.certificates:Certificates._make", 'if name == "zookeeper":', "if False:")),
+        edited(("buckram.cli.up.security_files:Certificates._make", 'if name == "zookeeper":', "if False:")),
         (_KEPT + "test_each_is_made_anew_when_less_than_a_third_of_its_life_is_left",),
     ),
     TestMutant(

@@ -41,7 +41,7 @@ MUTANTS = (
         "after a failure the copy of the next segment stays, which nothing names",
         edited(
             (
-                "buckram.streams.maintain.history.copies_ahead:CopiesAhead.__aexit__",
+                "buckram.streams.maintain.history.segment_copy:CopiesAhead.__aexit__",
                 "not isinstance(error, BuckramError)",
                 "True",
             )
@@ -126,8 +126,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.streams.maintain.imports:import_files",
-                "position_of(record.done) if record.done >= 0 else Position(0, -1)",
-                "Position(0, -1)",
+                "position_of(record.done) if record.done >= 0 else ImportPosition(0, -1)",
+                "ImportPosition(0, -1)",
             )
         ),
         (IMPORT + "test_each_row_is_imported_once",),

@@ -94,7 +94,7 @@ MUTANTS = (
         "a tenant creates a ledger without a birth of its own",
         edited(
             (
-                "buckram.core.security.records:record_creation_refusal",
+                "buckram.core.security.write_limits:record_creation_refusal",
                 "if not is_certain(birth_of(record)):",
                 "if False:",
             )
@@ -118,7 +118,7 @@ MUTANTS = (
         "a ledger's custom metadata change, and with them whose it is",
         edited(
             (
-                "buckram.core.security.records:lasting_change",
+                "buckram.core.security.write_limits:lasting_change",
                 "if dict(before.custom_metadata) != dict(after.custom_metadata):",
                 "if False:",
             )

@@ -23,7 +23,13 @@ MUTANTS = (
     TestMutant(
         "gateway-cookie-in-clear",
         "the cookie of a gateway with TLS may travel without",
-        edited(("buckram.serve.gateway.sessions:Sessions.cookie", '[*words, "Secure"] if secure else words', "words")),
+        edited(
+            (
+                "buckram.serve.gateway.shared.authentication:Sessions.cookie",
+                '[*words, "Secure"] if secure else words',
+                "words",
+            )
+        ),
         (_ACCESS + "test_the_cookie_of_one_with_tls_is_for_tls_alone",),
     ),
     TestMutant(
@@ -95,7 +101,7 @@ MUTANTS = (
     TestMutant(
         "gateway-adding-replaces",
         "who may only append puts objects in the place of others",
-        edited(("buckram.serve.gateway.objects.object_calls:permitted", "Condition(if_absent=True)", "asked")),
+        edited(("buckram.serve.gateway.objects.object_calls:permitted", "Precondition(if_absent=True)", "asked")),
         (_OBJECTS + "test_every_operation_needs_its_permissions_on_the_prefix",),
     ),
     TestMutant(
@@ -135,7 +141,7 @@ MUTANTS = (
         "an answer counts no more once it is made, however slowly it is taken",
         edited(
             (
-                "buckram.serve.gateway.page_answer:PageAnswer.__init__",
+                "buckram.serve.gateway.shared.memory_budget:PageAnswer.__init__",
                 "self._held, self._stuck_s = held, stuck_s",
                 "held.release(); self._held, self._stuck_s = held, stuck_s",
             )
@@ -158,7 +164,11 @@ MUTANTS = (
         "gateway-events-went-back",
         "a follower goes on after an event whose record is another one now",
         edited(
-            ("buckram.serve.gateway.event_ids:start_after", "if max(last.epoch, FIRST_EPOCH) >= now.epoch:", "if True:")
+            (
+                "buckram.serve.gateway.streams.tails:start_after",
+                "if max(last.epoch, FIRST_EPOCH) >= now.epoch:",
+                "if True:",
+            )
         ),
         ("tests/serve/gateway/test_event_ids.py::test_a_follower_is_told_that_the_stream_went_back",),
     ),

@@ -27,7 +27,7 @@ MUTANTS = (
         "whoever may append makes a fork of a stream that nobody completes, and a janitor deletes it",
         edited(
             (
-                "buckram.core.security.heads:head_change_refusal",
+                "buckram.core.security.write_limits:head_change_refusal",
                 "if after.incomplete and not before.incomplete:",
                 "if False:",
             )
@@ -39,7 +39,7 @@ MUTANTS = (
         "a stream of which some is deleted can be used again",
         edited(
             (
-                "buckram.core.security.heads:head_change_refusal",
+                "buckram.core.security.write_limits:head_change_refusal",
                 "if before.deleting and not after.deleting:",
                 "if False:",
             )
@@ -50,14 +50,18 @@ MUTANTS = (
         "gate-uids-of-parts",
         "the data of a stream are below those of another one",
         edited(
-            ("buckram.core.security.heads:head_creation_refusal", "if _UID.fullmatch(head.uid) is None:", "if False:")
+            (
+                "buckram.core.security.write_limits:head_creation_refusal",
+                "if _UID.fullmatch(head.uid) is None:",
+                "if False:",
+            )
         ),
         (f"{_HEADS}test_a_uid_is_one_part_of_a_path[sqlite-a b]",),
     ),
     TestMutant(
         "gate-settings-of-nobody",
         "a head has settings that no program knows",
-        edited(("buckram.core.security.heads:_policy_refusal", "check_overrides(head.policy)", "pass")),
+        edited(("buckram.core.security.write_limits:_policy_refusal", "check_overrides(head.policy)", "pass")),
         (f"{_HEADS}test_a_head_has_nothing_in_it_that_no_program_writes[sqlite-a setting that nobody knows]",),
     ),
     TestMutant(
@@ -122,7 +126,7 @@ MUTANTS = (
     TestMutant(
         "gate-records-without-measure",
         "a ledger's record speaks of entries without number, for each of which healing looks",
-        edited(("buckram.core.security.records:_size_refusal", "if last >= MOST_ENTRIES:", "if False:")),
+        edited(("buckram.core.security.write_limits:_size_refusal", "if last >= MOST_ENTRIES:", "if False:")),
         (f"{_LEDGERS}test_a_record_claims_no_more_than_a_ledger_can_hold[sqlite-claim1]",),
     ),
     TestMutant(
@@ -142,7 +146,7 @@ MUTANTS = (
         "a tenant notes ledgers of others, and takes all places of notes",
         edited(
             (
-                "buckram.bookie.service.metadata.healing_reports:check_healing_report",
+                "buckram.bookie.service.metadata.key_checks:check_healing_report",
                 "await judge.check(key, KeyUse.SET,",
                 "_ = (",
             )
@@ -154,7 +158,7 @@ MUTANTS = (
         "a tenant takes back what another one told of a slow bookie",
         edited(
             (
-                "buckram.bookie.service.metadata.healing_reports:check_healing_report",
+                "buckram.bookie.service.metadata.key_checks:check_healing_report",
                 "elif not (await store.keys.get(op.key)).owned:",
                 "elif False:",
             )

@@ -31,19 +31,19 @@ MUTANTS = (
     TestMutant(
         "notes-of-the-absent-all-at-once",
         "each look reads the records of all ledgers with members that are away",
-        edited(("buckram.healing.auditing.noted:NoteQueue.due", "[:AWAY_AT_ONCE]", "")),
+        edited(("buckram.healing.auditing.absence_checks:NoteQueue.due", "[:AWAY_AT_ONCE]", "")),
         (f"{_NOTED}of_bookies_that_are_away_a_part_is_looked_at_and_all_in_turn",),
     ),
     TestMutant(
         "notes-of-the-absent-without-turns",
         "each look reads the same records of ledgers with members that are away",
-        edited(("buckram.healing.auditing.noted:NoteQueue.due", "self._turn = turns[-1]", "pass")),
+        edited(("buckram.healing.auditing.absence_checks:NoteQueue.due", "self._turn = turns[-1]", "pass")),
         (f"{_NOTED}of_bookies_that_are_away_a_part_is_looked_at_and_all_in_turn",),
     ),
     TestMutant(
         "back-is-not-news",
         "a note that could not be settled waits for its pause although its bookie is back",
-        edited(("buckram.healing.auditing.noted:NoteQueue._is_due", "state[0] != session or ", "")),
+        edited(("buckram.healing.auditing.absence_checks:NoteQueue._is_due", "state[0] != session or ", "")),
         (f"{_NOTED}a_bookie_that_is_back_has_all_of_its_turns_at_once_and_then_with_pauses",),
     ),
     TestMutant(

@@ -191,7 +191,7 @@ MUTANTS = (
         "an id that was chosen is not recorded as used",
         edited(
             (
-                "buckram.metadata.tree.used_ids:with_used",
+                "buckram.metadata.tree.ledger_tree:with_used",
                 "place = ledger_id % BUCKET",
                 'return b""\n    place = ledger_id % BUCKET',
             )

@@ -70,7 +70,7 @@ MUTANTS = (
         "a policy sends history wherever it likes",
         edited(
             (
-                "buckram.core.streams.external.offload_places:OffloadPlaces.check_policy",
+                "buckram.core.streams.external.history:OffloadPlaces.check_policy",
                 "location not in self.of(namespace)",
                 "False",
             ),

@@ -32,8 +32,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.core.streams.records.positions:compare",
-                "return Verdict.SAME if equal else Verdict.DIFFERS",
-                "return Verdict.SAME",
+                "return PositionVerdict.SAME if equal else PositionVerdict.DIFFERS",
+                "return PositionVerdict.SAME",
             )
         ),
         (f"{_RESTORED}test_a_source_that_went_back_stops_its_stream_and_nothing_is_lost",),

@@ -17,7 +17,7 @@ MUTANTS = (
     TestMutant(
         "growth-asked-in-vain",
         "a block that came to wait while a file could not be made longer is forgotten",
-        edited(("buckram.bookie.storage.upkeep.growth:Growth._run", "self._is_urgent()", "urgent")),
+        edited(("buckram.bookie.storage.upkeep.log_files:Growth._run", "self._is_urgent()", "urgent")),
         (
             "tests/bookie/storage/upkeep/test_growth.py::"
             "test_a_block_that_came_while_growth_failed_is_written_by_the_next_attempt",
@@ -236,7 +236,11 @@ MUTANTS = (
         "growth-not-published",
         "blocks are written beyond the size in the superblock",
         edited(
-            ("buckram.bookie.storage.upkeep.growth:Growth._grow", "await self._superblocks.publish(change)", "change()")
+            (
+                "buckram.bookie.storage.upkeep.log_files:Growth._grow",
+                "await self._superblocks.publish(change)",
+                "change()",
+            )
         ),
         (
             "tests/bookie/storage/upkeep/test_growth.py::test_a_block_goes_only_where_the_superblock_says_that_the_file_is",
@@ -245,13 +249,13 @@ MUTANTS = (
     TestMutant(
         "reserve-kept",
         "the reserve is not released for a superblock on a full disk",
-        edited(("buckram.bookie.storage.reserve:Reserve.run", "not no_space(error)", "True")),
+        edited(("buckram.bookie.storage.disk_space:Reserve.run", "not no_space(error)", "True")),
         ("tests/bookie/storage/test_full_disk.py::test_a_store_starts_on_a_full_disk_and_can_be_read",),
     ),
     TestMutant(
         "log-eats-reserve",
         "the log takes the whole reserve, and no superblock can be written for the next start",
-        edited(("buckram.bookie.storage.reserve:Reserve._in_reserve", "if log_bytes else 0", "if False else 0")),
+        edited(("buckram.bookie.storage.disk_space:Reserve._in_reserve", "if log_bytes else 0", "if False else 0")),
         ("tests/bookie/storage/test_full_disk.py::test_the_log_leaves_the_reserve_to_what_frees_room",),
     ),
     TestMutant(

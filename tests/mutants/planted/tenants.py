@@ -24,7 +24,7 @@ MUTANTS = (
     TestMutant(
         "shares-exceed-the-quota",
         "every bookie gives a namespace the whole rate while less than that is asked for",
-        edited(("buckram.core.tenants.rates:share_of", "wanted + (quota - total) / bookies", "quota")),
+        edited(("buckram.core.tenants.pacing:share_of", "wanted + (quota - total) / bookies", "quota")),
         ("tests/core/tenants/test_rates.py::test_shares_make_up_the_quota",),
     ),
     TestMutant(
@@ -139,7 +139,7 @@ MUTANTS = (
     TestMutant(
         "refusals-uncounted",
         "refusals for which there is no room are forgotten",
-        edited(("buckram.core.tenants.refusals:Refusals.noted", "[kind] += 1", "[kind] += room")),
+        edited(("buckram.core.tenants.audit_trail:Refusals.noted", "[kind] += 1", "[kind] += room")),
         (_LOG + "test_refusals_of_many_principals_fill_their_own_room_only_and_are_all_counted",),
     ),
     TestMutant(
@@ -185,13 +185,13 @@ MUTANTS = (
     TestMutant(
         "chain-without-digests",
         "a changed event is taken for whole",
-        edited(("buckram.core.tenants.audit_chain:ChainCheck.see", "event.before != chain.digest", "False")),
+        edited(("buckram.core.tenants.audit_trail:ChainCheck.see", "event.before != chain.digest", "False")),
         ("tests/cli/security/test_audit.py::test_the_trail_is_verified",),
     ),
     TestMutant(
         "chain-with-holes",
         "a missing event is not seen",
-        edited(("buckram.core.tenants.audit_chain:ChainCheck.see", "event.number > chain.last + 1", "False")),
+        edited(("buckram.core.tenants.audit_trail:ChainCheck.see", "event.number > chain.last + 1", "False")),
         ("tests/core/tenants/test_audit_chain.py::test_an_event_that_is_missing_is_seen",),
     ),
     TestMutant(

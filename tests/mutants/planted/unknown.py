@@ -68,13 +68,13 @@ MUTANTS = (
     TestMutant(
         "half-heads-have-memory",
         "heads that are not complete take as much memory as they like, all together",
-        edited(("buckram.serve.http.heads:Heads.hold", " or self._bytes > self._most_bytes", "")),
+        edited(("buckram.serve.http.pending_connections:Heads.hold", " or self._bytes > self._most_bytes", "")),
         (_HEADS + "test_half_heads_are_bounded_in_bytes_of_all_and_the_oldest_goes",),
     ),
     TestMutant(
         "half-heads-stay",
         "connections that owe a head are not bounded in number",
-        edited(("buckram.serve.http.heads:Heads.hold", "len(self._sizes) > self._most or ", "")),
+        edited(("buckram.serve.http.pending_connections:Heads.hold", "len(self._sizes) > self._most or ", "")),
         (_HEADS + "test_connections_that_owe_a_head_are_bounded_in_number_and_idle_ones_are_not_among_them",),
     ),
     TestMutant(
@@ -124,7 +124,7 @@ MUTANTS = (
         "the first message on a WebSocket may be as large as any",
         edited(
             (
-                "buckram.serve.http.websocket:Socket.__init__",
+                "buckram.serve.http.connection:Socket.__init__",
                 "first.ws_max_size = min(config.ws_max_size, LOGIN_BYTES)",
                 "pass",
             )
@@ -136,7 +136,7 @@ MUTANTS = (
         "logins of one principal end the sessions of others",
         edited(
             (
-                "buckram.serve.gateway.sessions:Sessions.begin",
+                "buckram.serve.gateway.shared.authentication:Sessions.begin",
                 "self._forget(self._owned.oldest_of_most())",
                 "self._forget(next(iter(self._sessions)))",
             )
@@ -148,7 +148,7 @@ MUTANTS = (
         "a principal has as many sessions as there may be",
         edited(
             (
-                "buckram.serve.gateway.sessions:Sessions.begin",
+                "buckram.serve.gateway.shared.authentication:Sessions.begin",
                 "self._owned.count(who) >= self._limits.sessions_of_principal",
                 "False",
             )

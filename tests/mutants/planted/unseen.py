@@ -20,13 +20,13 @@ MUTANTS = (
     TestMutant(
         "unseen-refused",
         "the gateway refuses what one may not see, in place of not knowing it",
-        edited((f"{_PAGES}operations:Ask.require", "if not making and not self.sees(of or name):", "if False:")),
+        edited((f"{_PAGES}shared.operations:Ask.require", "if not making and not self.sees(of or name):", "if False:")),
         (_STRANGER,),
     ),
     TestMutant(
         "unseen-made",
         "whoever may not make something is told that it is not there",
-        edited((f"{_PAGES}operations:Ask.require", "not making and not", "not")),
+        edited((f"{_PAGES}shared.operations:Ask.require", "not making and not", "not")),
         (_GATEWAY + "test_making_is_refused_and_says_nothing_of_what_is_there",),
     ),
     TestMutant(
@@ -38,37 +38,43 @@ MUTANTS = (
     TestMutant(
         "unseen-ledger-named",
         "a refusal names the stream of another's ledger",
-        edited((f"{_PAGES}ledger_pages:LedgerPages._known", "if not ask.allowed(name):", "if False:")),
+        edited((f"{_PAGES}streams.ledger_pages:LedgerPages._known", "if not ask.allowed(name):", "if False:")),
         (_LEDGER,),
     ),
     TestMutant(
         "unseen-ledger-damaged",
         "a ledger whose record cannot be read is told to everybody",
-        edited((f"{_PAGES}ledger_pages:LedgerPages._known", "if ask.allowed.everything:", "if True:")),
+        edited((f"{_PAGES}streams.ledger_pages:LedgerPages._known", "if ask.allowed.everything:", "if True:")),
         (_GATEWAY + "test_a_ledger_whose_record_nobody_can_read_is_nobodys",),
     ),
     TestMutant(
         "unseen-ledger-damaged-listed",
         "lists of ledgers have those that cannot be read for everybody",
-        edited((f"{_PAGES}ledger_pages:_is_seen", "return ask.allowed.everything", "return True")),
+        edited((f"{_PAGES}streams.ledger_pages:_is_seen", "return ask.allowed.everything", "return True")),
         (_GATEWAY + "test_a_ledger_whose_record_nobody_can_read_is_nobodys",),
     ),
     TestMutant(
         "unseen-ledger-pages",
         "a page of ledgers goes on behind the ledger of another",
-        edited((f"{_PAGES}ledger_pages:LedgerPages._list", "at = at // _ROUND * _ROUND - 1", "pass")),
+        edited((f"{_PAGES}streams.ledger_pages:LedgerPages._list", "at = at // _ROUND * _ROUND - 1", "pass")),
         (_GATEWAY + "test_many_ledgers_of_others_are_gone_through_without_telling_their_ids",),
     ),
     TestMutant(
         "unseen-ledger-pages-twice",
         "ledgers behind the end of a page are in it and in the next one",
-        edited((f"{_PAGES}ledger_pages:LedgerPages._list", 'if row["ledger"] <= at]', "]")),
+        edited((f"{_PAGES}streams.ledger_pages:LedgerPages._list", 'if row["ledger"] <= at]', "]")),
         (_GATEWAY + "test_many_ledgers_of_others_are_gone_through_without_telling_their_ids",),
     ),
     TestMutant(
         "unseen-namespace-pages",
         "a page of namespaces ends, and goes on, at the name of another's",
-        edited((f"{_PAGES}namespace_pages:NamespacePages._list", "while more and len(found) < limit:", "if True:")),
+        edited(
+            (
+                f"{_PAGES}administration.namespace_pages:NamespacePages._list",
+                "while more and len(found) < limit:",
+                "if True:",
+            )
+        ),
         (_LISTS,),
     ),
     TestMutant(
@@ -76,7 +82,7 @@ MUTANTS = (
         "a page of uploads ends at the upload of another",
         edited(
             (
-                f"{_PAGES}upload_pages:UploadPages._list",
+                f"{_PAGES}objects.upload_pages:UploadPages._list",
                 'while objects is not None and more and len(found) < query["limit"]:',
                 "if objects is not None:",
             )
@@ -88,7 +94,7 @@ MUTANTS = (
         "whoever gives up an upload of another learns that it is there",
         edited(
             (
-                f"{_PAGES}upload_pages:UploadPages._abort",
+                f"{_PAGES}objects.upload_pages:UploadPages._abort",
                 "present is not None and ask.sees",
                 "present is not None or ask.sees",
             )
@@ -98,19 +104,31 @@ MUTANTS = (
     TestMutant(
         "unseen-directory-listed",
         "a directory in which one may see nothing is there, and empty",
-        edited((f"{_PAGES}object_lists:Page.of_directory", "if not found and directory and not whole:", "if False:")),
+        edited(
+            (
+                f"{_PAGES}objects.object_lists:Page.of_directory",
+                "if not found and directory and not whole:",
+                "if False:",
+            )
+        ),
         (_OBJECTS,),
     ),
     TestMutant(
         "unseen-directory-named",
         "a directory is listed because it could have what one may see",
-        edited((f"{_PAGES}object_lists:_is_seen", "any(map(wanted.has, await _first(objects, wanted.text)))", "True")),
+        edited(
+            (
+                f"{_PAGES}objects.object_lists:_is_seen",
+                "any(map(wanted.has, await _first(objects, wanted.text)))",
+                "True",
+            )
+        ),
         (_OBJECTS,),
     ),
     TestMutant(
         "unseen-removal",
         "whoever deletes objects in a namespace of others is refused, in place of not knowing it",
-        edited((f"{_PAGES}removal_pages:RemovalPages._delete", "if not ask.sees(namespace):", "if False:")),
+        edited((f"{_PAGES}objects.removal_pages:RemovalPages._delete", "if not ask.sees(namespace):", "if False:")),
         (_STRANGER,),
     ),
     TestMutant(
@@ -130,19 +148,21 @@ MUTANTS = (
     TestMutant(
         "unseen-status-whole",
         "everybody gets the status of the whole cluster",
-        edited((f"{_PAGES}cluster_pages:ClusterPages._status", "if ask.allowed.everything", "if True")),
+        edited((f"{_PAGES}administration.cluster_pages:ClusterPages._status", "if ask.allowed.everything", "if True")),
         (_CLUSTER,),
     ),
     TestMutant(
         "unseen-cluster",
         "everybody sees the last hour of the whole cluster",
-        edited((f"{_PAGES}access:Access.who", '("operator", "administrator")', '("administrator",)')),
+        edited((f"{_PAGES}shared.authentication:Access.who", '("operator", "administrator")', '("administrator",)')),
         (_CLUSTER,),
     ),
     TestMutant(
         "unseen-gateway-places",
         "an answer of the gateway has a place in the metadata store",
-        edited((f"{_PAGES}failures:problem_of", "if isinstance(error, errors.AccessRefused):", "if False:")),
+        edited(
+            (f"{_PAGES}shared.error_answers:problem_of", "if isinstance(error, errors.AccessRefused):", "if False:")
+        ),
         (_GATEWAY + "test_a_refusal_of_the_store_says_no_place_in_it",),
     ),
     TestMutant(

@@ -157,7 +157,7 @@ MUTANTS = (
         "force does not notice that a bookie restarted meanwhile",
         edited(
             (
-                "buckram.client.write.force:force",
+                "buckram.client.write.durability:force",
                 "if pool.losses(bookie) != losses:",
                 "if False:",
             )
@@ -238,7 +238,7 @@ MUTANTS = (
         "a ledger is closed, and only later is it noted who may lack entries",
         edited(
             (
-                "buckram.client.write.completing:complete_copies",
+                "buckram.client.write.durability:complete_copies",
                 "await notes.note(behind, max(HURRY_S, until - loop.time()))",
                 "pass",
             ),

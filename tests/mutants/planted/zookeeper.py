@@ -64,7 +64,7 @@ MUTANTS = (
         "deletion of a node does not fire watches on its list",
         edited(
             (
-                "buckram.metadata.zookeeper.watches:WatchTable.take",
+                "buckram.metadata.zookeeper.session:WatchTable.take",
                 "(Change.CHILD, Change.DELETED)",
                 "(Change.CHILD,)",
             )

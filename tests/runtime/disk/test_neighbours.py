@@ -16,9 +16,8 @@ import pytest
 
 from buckram.runtime.disk import inline_reads as page_cache
 from buckram.runtime.disk import neighbours
-from buckram.runtime.disk.inline_reads import read_cached, resident
+from buckram.runtime.disk.inline_reads import FAST_S, SLOW_S, Speed, read_cached, resident
 from buckram.runtime.disk.neighbours import NeighbourDirectory, Neighbours, identity_of
-from buckram.runtime.disk.speed import FAST_S, SLOW_S, Speed
 from buckram.seams import FileData, FileRange
 
 KIB = 1024

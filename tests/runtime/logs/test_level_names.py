@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buckram.errors import ConfigError
-from buckram.runtime.logs.level_names import LONGEST_LEVELS, parse_levels
+from buckram.runtime.logs.line_format import LONGEST_LEVELS, parse_levels
 
 
 def test_one_level_for_all_and_others_for_rooms() -> None:

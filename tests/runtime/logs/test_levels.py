@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from buckram.errors import ConfigError
-from buckram.runtime.logs.levels import levels, set_levels
+from buckram.runtime.logs.process_log import levels, set_levels
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from buckram.runtime.logs.line_fields import LONGEST_VALUE, NAMES, fields, places
+from buckram.runtime.logs.line_format import LONGEST_VALUE, NAMES, fields, places
 
 SOURCES = Path(__file__).parents[3] / "src" / "buckram"
 TEXT = re.compile(r'"([^"\n]*%[sd][^"\n]*)"')

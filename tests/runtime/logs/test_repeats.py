@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.runtime.logs.repeats import MOST_KINDS, WINDOW_S, Repeats
+from buckram.runtime.logs.line_format import MOST_KINDS, WINDOW_S, Repeats
 
 
 def test_the_first_lines_of_a_minute_pass_and_the_others_are_counted() -> None:

@@ -8,7 +8,7 @@ import threading
 
 from tests.support.polling import wait_until
 
-from buckram.runtime.logs.writing import LineWriter
+from buckram.runtime.logs.process_log import LineWriter
 
 
 class Gate(io.StringIO):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from buckram.runtime.process.forks import generation
+from buckram.runtime.process.process_setup import generation
 
 
 def test_a_child_is_of_another_generation() -> None:

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
 from buckram.errors import ConfigError
-from buckram.runtime.telemetry.posting import NotPosted, Post
+from buckram.runtime.telemetry.sending import NotPosted, Post
 
 TIMEOUT_S = 5.0
 

@@ -15,8 +15,7 @@ from tests.support.polling import wait_until
 
 from buckram.runtime.process.stats import MemoryCounter
 from buckram.runtime.telemetry.otlp import CLIENT, resource_of
-from buckram.runtime.telemetry.posting import NotPosted
-from buckram.runtime.telemetry.sending import MOST_WAITING, SpanSender
+from buckram.runtime.telemetry.sending import MOST_WAITING, NotPosted, SpanSender
 from buckram.runtime.telemetry.spans import OtelSpan
 
 NEVER_S = 3600.0

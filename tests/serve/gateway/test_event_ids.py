@@ -10,7 +10,7 @@ from tests.replication.restoring import backed_up, went_back
 from tests.serve.gateway.kit import Api, Events, serving
 from tests.support.polling import until
 
-from buckram.serve.gateway.event_ids import EventId, parse_id, suffix_of
+from buckram.serve.gateway.streams.tails import EventId, parse_id, suffix_of
 from buckram.serve.http.problems import HttpProblem
 from buckram.types import History
 

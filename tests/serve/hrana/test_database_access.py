@@ -25,8 +25,8 @@ from buckram.metadata.records.security import SecurityStore
 from buckram.metadata.tree.layout import DATABASE_SERVERS
 from buckram.runtime.net.security.certificate_files import TlsFiles
 from buckram.serve.hrana.database_access import TokenAccess
+from buckram.serve.hrana.forwarding import DatabaseServerRegistry
 from buckram.serve.hrana.limits import HranaLimits
-from buckram.serve.hrana.others import DatabaseServerRegistry
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.serve.http.origins import Origins
 from buckram.serve.http.server_registry import ServerRegistry

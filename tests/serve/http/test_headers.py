@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from buckram.serve.http.headers import has_header, header
+from buckram.serve.http.problems import has_header, header
 
 
 def request(*headers: tuple[bytes, bytes]) -> Request:

@@ -16,8 +16,7 @@ from tests.serve.hrana.test_database_access import token_of
 from tests.serve.webhdfs.kit import Remote, Web
 
 from buckram.cluster import Client
-from buckram.core.tenants.audit_trail import REFUSALS, REFUSED
-from buckram.core.tenants.refusals import OTHERS
+from buckram.core.tenants.audit_trail import OTHERS, REFUSALS, REFUSED
 from buckram.errors import MetadataUnavailable
 from buckram.metadata.records.pending_audit_events import notes, turn_on
 from buckram.runtime.production import production_runtime

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.soak import some_of
 
-from buckram.core.db.group import Group, PageChange, Receipt, encode_group
-from buckram.core.db.parts import cut
+from buckram.core.db.group import Group, PageChange, Receipt, cut, encode_group
 from buckram.core.machine import records
 from buckram.core.machine.records import CommandRecord
 from buckram.core.streams.records.codecs import Codec

@@ -23,8 +23,8 @@ from buckram.testing import ThreadedCluster
 
 
 def modules() -> Iterator[ModuleType]:
-    for found in pkgutil.iter_modules(buckram.spark.__path__):
-        yield importlib.import_module(f"buckram.spark.{found.name}")
+    for found in pkgutil.walk_packages(buckram.spark.__path__, "buckram.spark."):
+        yield importlib.import_module(found.name)
 
 
 def classes(base: type) -> set[type]:

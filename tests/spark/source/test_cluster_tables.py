@@ -12,8 +12,8 @@ from tests.support.polling import wait_until
 from buckram import sync
 from buckram.errors import InvalidArgument
 from buckram.spark.shared.options import CLUSTER_TABLES, STREAM_TABLES, values
+from buckram.spark.source.cluster_tables import TABLES
 from buckram.spark.source.planning import streams_of_table, table_asked_for
-from buckram.spark.tables import TABLES
 from buckram.testing import ThreadedCluster
 
 

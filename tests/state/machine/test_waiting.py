@@ -8,7 +8,7 @@ import pytest
 from tests.state.machine.kit import Inventory
 
 from buckram.config import ClientConfig
-from buckram.core.machine.tokens import parse_token
+from buckram.core.machine.sessions import parse_token
 from buckram.errors import CommandTooLarge, CommandUnknown, NotLeader
 from buckram.namespace import Namespace
 from buckram.state.machine.settings import MachineSettings

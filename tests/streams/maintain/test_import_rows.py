@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buckram.streams.maintain.import_rows import RowsAhead
+from buckram.streams.maintain.imports import RowsAhead
 
 
 def steps(*calls: Any) -> Generator[Any, None, None]:

@@ -14,7 +14,7 @@ from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
 from buckram.errors import OutOfOrderSequence
 from buckram.namespace import Namespace
-from buckram.streams.maintain import joining
+from buckram.streams.maintain import compaction as joining
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.shared.ledgers import JOINED, list_intents

@@ -20,8 +20,7 @@ from tests.support.polling import until
 from tests.support.segments_kit import rows_of, written
 
 from buckram.cluster import Client
-from buckram.core.streams.external.history import Manifest, copy_of
-from buckram.core.streams.external.offload_places import parse_offload_places
+from buckram.core.streams.external.history import Manifest, copy_of, parse_offload_places
 from buckram.core.streams.metadata.head import HISTORY
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.records.batch import Record

@@ -12,8 +12,7 @@ from tests.replication.restoring import backed_up, opened_store, restored
 from tests.support.polling import eventually
 
 from buckram.cluster import Client
-from buckram.core.ledgers.deletion_file import decode_file
-from buckram.core.ledgers.deletions import NONE_DELETED
+from buckram.core.ledgers.deletions import NONE_DELETED, decode_file
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.errors import OffsetTruncated, OutOfOrderSequence
 from buckram.metadata.maintain.checkup import examine

@@ -1,9 +1,9 @@
 """The queue of a bookie's audit events until the writer of the trail takes them: bounded lists in memory.
 
-Noting never waits. An event gets its place in the chain (`core/tenants/audit_chain.py`) when it is noted, so nothing
+Noting never waits. An event gets its place in the chain (`core/tenants/audit_trail.py`) when it is noted, so nothing
 that has a place is dropped: when there are too many deeds the next ones are only counted, and how many that were is an
 event itself. Refusals have their own room, and are counted per principal beyond the first few
-(`core/tenants/refusals.py`); they never take that of deeds.
+(`core/tenants/audit_trail.py`); they never take that of deeds.
 Not here: who writes events down (`cli/security/audit_writer.py`), the events (`core/tenants/audit_trail.py`).
 """
 
@@ -18,9 +18,7 @@ from typing import NamedTuple
 
 from buckram.bookie.service.connections.session import Session
 from buckram.core.security.principal import ANONYMOUS, Principal
-from buckram.core.tenants.audit_chain import Links
-from buckram.core.tenants.audit_trail import DONE, LOST, REFUSALS, REFUSED, AuditEvent, bounded
-from buckram.core.tenants.refusals import Refusals
+from buckram.core.tenants.audit_trail import DONE, LOST, REFUSALS, REFUSED, AuditEvent, Links, Refusals, bounded
 from buckram.seams import Clock, Stats
 
 MOST_EVENTS = 10_000

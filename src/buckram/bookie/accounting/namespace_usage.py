@@ -18,8 +18,8 @@ from buckram.bookie.accounting.usage_recount import recount
 from buckram.bookie.service.tenant import Tally, Tenant
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
+from buckram.core.tenants.pacing import share_of
 from buckram.core.tenants.quotas import NONE, Quotas
-from buckram.core.tenants.rates import share_of
 from buckram.core.tenants.usage import Usage
 from buckram.errors import MetadataError, QuotaExceeded
 from buckram.metadata.records.tenants import Published, TenantStore

@@ -4,7 +4,7 @@ lists (F17).
 Not here: which deletions are recorded (`bookie/garbage/recorded_deletions.py`); what a deletion does to the files
 (`bookie/storage/store_ledgers.py`, `bookie/storage/upkeep/compaction.py`); limits on deletions
 (`bookie/garbage/gc_limits.py`); what is kept, and why (`bookie/garbage/collection_account.py`); collecting on request
-(`bookie/collect_requests.py`).
+(`bookie/operator_requests.py`).
 """
 
 from __future__ import annotations

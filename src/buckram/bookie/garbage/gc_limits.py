@@ -18,7 +18,7 @@ from buckram.core.cluster.store_history import parse_word
 from buckram.core.health.state_table import TABLE
 from buckram.errors import NoSuchKey
 from buckram.metadata.tree.layout import BRAKES, COLLECT
-from buckram.metadata.tree.used_ids import Intervals, is_used, parse_used, used_key
+from buckram.metadata.tree.ledger_tree import Intervals, is_used, parse_used, used_key
 from buckram.seams import MetadataStore, Stats
 from buckram.types import BookieId, LedgerId
 

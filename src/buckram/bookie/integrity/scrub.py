@@ -301,6 +301,3 @@ def _meeting(spans: Sequence[Span], metadata: LedgerMetadata, bookie: BookieId) 
                 break
             found.append((max(first, low), min(end, high + 1)))
     return union(found)
-
-
-__all__ = ["Scrub"]

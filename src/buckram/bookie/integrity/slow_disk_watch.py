@@ -1,7 +1,7 @@
 """Watches how long syncs of this bookie's disk take, and says so when the disk has become slow.
 
 It says so in a key that clients watch, so that new ensembles leave the bookie out where there is a choice.
-Not here: what makes a disk slow (`core/healing/slow_disk.py`); the keys (`metadata/records/slow.py`).
+Not here: what makes a disk slow (`core/healing/slow_disk.py`); the keys (`metadata/records/bookie_health.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from buckram.bookie.trust.metadata_note import Note
 from buckram.core.healing.slow_disk import SlowDisk
 from buckram.core.wire.messages import Trouble
 from buckram.errors import MetadataError
-from buckram.metadata.records.slow import slow_key, speed_key, sync_speeds
+from buckram.metadata.records.bookie_health import slow_key, speed_key, sync_speeds
 from buckram.runtime.disk.io_errors import passing
 from buckram.seams import Disk, MetadataStore, Stats, Write
 from buckram.types import BookieId

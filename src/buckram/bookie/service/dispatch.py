@@ -26,7 +26,6 @@ from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.security.principal import Principal
 from buckram.core.wire import availability
-from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.introduction import Identity, Introduction, identity_mismatch
 from buckram.core.wire.messages import (
     DISK_STATE,
@@ -49,6 +48,7 @@ from buckram.core.wire.messages import (
     Read,
     ReadLac,
     ReadLacReply,
+    ReplyContext,
     Request,
     Trouble,
     WriteLac,

@@ -21,7 +21,7 @@ from buckram.bookie.service.security.entry_access import action_of, is_urgent, l
 from buckram.bookie.service.security.ledger_owners import Owner, Owners
 from buckram.bookie.service.tenant import ADDS, FLIGHT_BYTES, READS, HeldRequest, Line, Tenant
 from buckram.bookie.storage.store import Store
-from buckram.core.tenants.turns import Turns
+from buckram.core.tenants.pacing import Turns
 from buckram.core.wire.adds import AddRun
 from buckram.core.wire.introduction import KNOWS_QUOTAS
 from buckram.core.wire.messages import BatchRead, Read

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from buckram.bookie.service.connections.long_poll import LongPolls
 from buckram.bookie.service.connections.memory_budget import Budget
-from buckram.bookie.service.connections.pulse import Pulse
-from buckram.bookie.service.connections.session import Session, request_of
+from buckram.bookie.service.connections.session import Pulse, Session, request_of
 from buckram.bookie.service.dispatch import Dispatcher, ServedBookie
 from buckram.bookie.service.entries.adds import AddPath
 from buckram.bookie.service.entries.admission import Admission

@@ -1,11 +1,134 @@
 """Decides from free bytes when a bookie becomes read-only and when it is writable again. Pure.
 
 Not here: measuring (`bookie/storage/upkeep/maintenance.py`).
+
+The reserve: a file of some megabytes whose space the store uses when the device is full, and allocates again later.
+
+On a full device, a superblock or a footer needs a few kilobytes before anything can be deleted. Without them no space
+could be freed, and a stopped bookie could not start. Such writes go through `Reserve.run`.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from buckram.bookie.storage.superblock import opened
 from buckram.config import StoreConfig
+from buckram.runtime.disk.io_errors import no_space, passing
+from buckram.seams import Disk
+
+log = logging.getLogger("buckram.store")
+
+
+T = TypeVar("T")
+
+
+RESERVE_FILE = "reserve"
+
+
+BYTES, PIECES = 8 << 20, 64
+
+
+_UNIT = 4096
+
+
+class Reserve:
+    """The file, of `bytes` bytes or less. Every method blocks and may be called from any thread, one at a time.
+
+    The file is cut shorter piece by piece and made longer again at once, so that little of it is lost if something
+    else fills the device or the process is killed. It grows whenever there is room.
+    """
+
+    def __init__(self, disk: Disk, segment_bytes: int) -> None:
+        self._disk = disk
+        self._busy = threading.Lock()
+        self.bytes = min(BYTES, segment_bytes // 2 // _UNIT * _UNIT)
+        self._piece = max(_UNIT, self.bytes // PIECES // _UNIT * _UNIT)
+        self._size, self._said = 0, False
+        if RESERVE_FILE in disk.names():
+            with opened(disk, RESERVE_FILE) as file:
+                self._size = file.size()
+
+    @property
+    def present(self) -> bool:
+        """Return whether the file exists, of whatever size."""
+        return self._size > 0
+
+    def run(self, job: Callable[[], T], *, log_bytes: int = 0) -> T:
+        """Return what `job` returns; if it finds no space, run it again with space of the reserve, maybe several times.
+
+        `log_bytes`: the job is for so many bytes of the log, which gets at most half of the reserve. Raises OSError.
+        """
+        try:
+            return job()
+        except OSError as error:
+            if not no_space(error):
+                raise
+            with self._busy:
+                return self._in_reserve(job, error, log_bytes)
+
+    def _in_reserve(self, job: Callable[[], T], error: OSError, log_bytes: int) -> T:
+        floor = self.bytes // 2 if log_bytes else 0
+        try:
+            while self._size > floor:
+                self._cut(max(floor, self._size - self._piece - -(-log_bytes // _UNIT) * _UNIT))
+                try:
+                    return job()
+                except OSError as again:
+                    if not no_space(again):
+                        raise
+                    error = again
+            raise error
+        finally:
+            self._make(0)
+
+    def give_up(self) -> bool:
+        """Free all of its space. False if it had none."""
+        with self._busy:
+            if self._size:
+                self._cut(0)
+                return True
+        return False
+
+    def make(self) -> None:
+        """Allocate the file again as far as there is room, and leave some room for the next writers."""
+        with self._busy:
+            self._make(self._piece)
+
+    def _cut(self, size: int) -> None:
+        if not self._said:
+            self._said = True
+            log.warning("the disk is full: the file %r gives its room to what the store must write down", RESERVE_FILE)
+        try:
+            with opened(self._disk, RESERVE_FILE) as file:
+                self._disk.shrink(file, size)
+        except FileNotFoundError:
+            size = 0  # an operator removed the file to make room
+        self._size = size
+
+    def _make(self, beside: int) -> None:
+        if self._size >= self.bytes:
+            return
+        try:
+            there = RESERVE_FILE in self._disk.names()
+            before = self._size if there else 0
+            size = min(self.bytes, before + self._disk.space().free_bytes - beside) // _UNIT * _UNIT
+            if size <= before:
+                return
+            with opened(self._disk, RESERVE_FILE, create=not there) as file:
+                self._disk.extend(file, size)
+            if not there:
+                self._disk.sync_names()
+        except OSError as error:
+            if not passing(error):
+                raise
+            return
+        self._size = size
+        if size == self.bytes:
+            self._said = False
 
 
 class SpaceWatch:

@@ -12,15 +12,13 @@ import logging
 import random
 from dataclasses import replace
 
-from buckram.bookie.storage.disk_space import SpaceWatch
+from buckram.bookie.storage.disk_space import Reserve, SpaceWatch
 from buckram.bookie.storage.ledger_table import LedgerRecord, Losses
 from buckram.bookie.storage.log.log_position import Position, WitnessedPosition, behind
 from buckram.bookie.storage.log.tail_page import NAME as TAIL
 from buckram.bookie.storage.log.tail_page import Mark, TailPage, new_page, read_mark
 from buckram.bookie.storage.log_scan import Scanned, scan_segment
-from buckram.bookie.storage.reserve import Reserve
-from buckram.bookie.storage.segments.file_cache import OpenFiles
-from buckram.bookie.storage.segments.page_cache import PageCache
+from buckram.bookie.storage.segments.file_cache import OpenFiles, PageCache
 from buckram.bookie.storage.segments.segments import Footer, Segment
 from buckram.bookie.storage.store_state import MAX_SEGMENT, MIN_SEGMENT, StoreState, fresh_segment
 from buckram.bookie.storage.superblock import (

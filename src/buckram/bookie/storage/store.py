@@ -15,18 +15,16 @@ from typing import TypeVar
 
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable
-from buckram.bookie.storage.log.block import CommitStats, DurableCallback, Syncs
+from buckram.bookie.storage.log.block import CommitStats, DurableCallback, Syncs, TailRing
 from buckram.bookie.storage.log.group_commit import BULK_TIMES, GroupCommit
 from buckram.bookie.storage.log.log_position import Position, WitnessedPosition
-from buckram.bookie.storage.log.tail_ring import TailRing
 from buckram.bookie.storage.opening import Opening, open_state
 from buckram.bookie.storage.reading.lookup import Lookup
 from buckram.bookie.storage.store_ledgers import LedgerStates
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.upkeep.compaction import Compaction, Progress
 from buckram.bookie.storage.upkeep.dead_bytes import DeadBytes, bytes_by, dead_bytes
-from buckram.bookie.storage.upkeep.listeners import FailureListener, StateListener, StoreListeners
-from buckram.bookie.storage.upkeep.maintenance import Maintenance
+from buckram.bookie.storage.upkeep.maintenance import FailureListener, Maintenance, StateListener, StoreListeners
 from buckram.bookie.storage.upkeep.verifying import Verifying
 from buckram.config import StoreConfig
 from buckram.core.storage.ledger_state import STATE_FRAME_SIZE

@@ -1,31 +1,40 @@
-"""The state that the parts of one open store share: files, segments, log, table, superblock. No decisions here."""
+"""The state that the parts of one open store share: files, segments, log, table, superblock. No decisions here.
+
+Writes the superblock while a store is open, one version after the other.
+
+Not here: what it lists (`bookie/storage/store_state.py`); its format (`bookie/storage/superblock.py`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
-from buckram.bookie.storage.disk_space import SpaceWatch
+from buckram.bookie.storage.disk_space import Reserve, SpaceWatch
 from buckram.bookie.storage.ledger_table import RECORD_COST, LedgerTable, Losses
 from buckram.bookie.storage.log.group_commit import BULK_TIMES, INDEX_LIMIT, PENDING_LIMIT, GroupCommit
 from buckram.bookie.storage.reading.lookup import Lookup
 from buckram.bookie.storage.reading.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
-from buckram.bookie.storage.reserve import Reserve
-from buckram.bookie.storage.segments.file_cache import OpenFiles
+from buckram.bookie.storage.segments.file_cache import OpenFiles, PageCache
 from buckram.bookie.storage.segments.index import SegmentIndex
-from buckram.bookie.storage.segments.page_cache import PageCache
 from buckram.bookie.storage.segments.segments import NO_LIMIT, Segment, load_footer
-from buckram.bookie.storage.superblock import FORMAT, SegmentEntry, Superblock
+from buckram.bookie.storage.superblock import FORMAT, SegmentEntry, Superblock, write_superblock
 from buckram.config import StoreConfig
 from buckram.core.storage.segment_format import PAGE
 from buckram.core.wire.messages import MemoryUse
 from buckram.seams import Disk
 
 MIN_SEGMENT, MAX_SEGMENT = 4 << 10, 1 << 30
+
+
 FIRST_BYTES = 16 << 20
 """Bytes of a new log file, at most. Three quarters of that are left when the file is made longer, which is room for
 several of the largest commits, so that the log hardly waits."""
+
+
 MOST_INDEX = 9 * INDEX_LIMIT
 """Maximum memory for indexes, bytes: up to one INDEX_LIMIT for segments that wait for their footers, four for the last
 of them and four for the active one. Usually it is two."""
@@ -165,3 +174,47 @@ def entry_of(segment: Segment) -> SegmentEntry:
     return SegmentEntry(
         segment.seq, segment.name, segment.has_states, segment.dead_bytes, log_end, segment.made, segment.damage
     )
+
+
+class SuperblockChange(Protocol):
+    """Changes the store's state in memory and returns the superblock fields that this state does not show.
+
+    It is called right before the superblock is taken from memory, with no await in between.
+    """
+
+    def __call__(self) -> dict[str, Any]: ...
+
+
+def no_change() -> dict[str, Any]:
+    """Write the superblock for what is in memory already."""
+    return {}
+
+
+class SuperblockWriter:
+    """Every method raises OSError if the superblock cannot be written; the one before is then still valid."""
+
+    def __init__(self, state: StoreState) -> None:
+        self._state = state
+        self.lock = asyncio.Lock()
+        """Held from the snapshot of what is in memory until the superblock with it is durable."""
+
+    async def publish(self, change: SuperblockChange = no_change) -> None:
+        """Apply `change` in memory and write a superblock of the result."""
+        async with self.lock:
+            block = self._state.next_superblock(**change())
+            await self.write(block)
+
+    async def publish_clean(self) -> None:
+        """Write the last superblock of this process: it records where every log ends and that the stop was orderly."""
+        state = self._state
+        block = state.next_superblock(clean=True)
+        ends = {one.seq: one.log_end for one in state.segments}
+        segments = tuple(replace(entry, log_end=ends.get(entry.seq, 0)) for entry in block.segments)
+        await self.write(replace(block, segments=segments))
+        await state.disk.offload(state.reserve.make)
+
+    async def write(self, block: Superblock) -> None:
+        """Write `block`, in the reserve if the disk is full. The caller holds `lock` or is the only one left."""
+        state = self._state
+        await state.disk.offload(lambda: state.reserve.run(partial(write_superblock, state.disk, block)))
+        state.superblock = block

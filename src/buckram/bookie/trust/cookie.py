@@ -5,28 +5,57 @@ creates the cookie and names its incarnation in the witness key, with the next g
 too, so the incarnation is never part of one.
 Not here: the text format of a cookie (`core/cluster/cookie.py`); whether a directory still is its id's newest
 incarnation (`bookie/trust/witness.py`).
+
+Reads what the metadata store holds about this bookie: the store's history, the id's witness key, and the cookie.
+
+Not here: what follows from it (`bookie/trust/witness.py`).
+
+Directories of bookies whose cluster's metadata are gone: what is there is not joined to another cluster.
+
+Asked before anything is created. Not here: the check of one bookie's cookie against its copy
+(`bookie/trust/cookie.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from buckram.bookie.storage import superblock
-from buckram.core.cluster.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, serialise_cookie
+from buckram.core.cluster.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, same_cookie, serialise_cookie
 from buckram.core.cluster.incarnations import next_generation, why_replaced
 from buckram.core.cluster.store_history import Confirmed, WitnessStatement, encode_statement, parse_statement
 from buckram.core.ledgers.service_info import check_bookie_id
-from buckram.errors import CorruptStore, KeyExists, MalformedRecord, NoSuchKey, VersionConflict, WrongCookie
+from buckram.errors import (
+    ClusterNotInitialised,
+    CorruptStore,
+    KeyExists,
+    MalformedRecord,
+    NoSuchKey,
+    VersionConflict,
+    WrongCluster,
+    WrongCookie,
+)
 from buckram.metadata.tree.layout import WITNESSES
 from buckram.seams import Clock, Disk, MetadataStore, Write
-from buckram.types import BookieId, Create, KeyOp, SetValue
+from buckram.types import BookieId, CheckVersion, Create, History, KeyOp, KeyValue, SetValue
+
 
 COOKIE_FILE = "VERSION"
+
+
 UNFINISHED_FILE = "VERSION.new"
 """The cookie of a first start whose store was not opened yet, so that the bookie has acknowledged nothing."""
+
+
 DIRECTORY = "buckram"
 """The cookie has this name for every directory, so that a directory may be moved or mounted elsewhere."""
+
+
 LARGEST_COOKIE = 64 * 1024
 
 
@@ -251,3 +280,116 @@ async def _take_over(metadata: MetadataStore, claimed: ClaimedDirectory, rng: ra
                     f"bookie {claimed.bookie_id}: another bookie took this id just now; choose another --id"
                 ) from None
             # The bookie that had the id still wrote its key: it learns that it is out at its next look.
+
+
+class StoredRecords(NamedTuple):
+    """The store's records about this bookie. `cookie`: version of this bookie's cookie; None if there is none, or the
+    one there is another bookie's."""
+
+    history: History
+    witness: Confirmed | None
+    cookie: int | None
+
+
+class OwnRecords:
+    """The records of one bookie."""
+
+    def __init__(self, metadata: MetadataStore, claimed: ClaimedDirectory) -> None:
+        self._metadata, self._claimed = metadata, claimed
+        self.key = witness_key(metadata, claimed.bookie_id)
+
+    async def read(self) -> StoredRecords:
+        """Read all of it at once, because adds of new ledgers wait for it. Raises MetadataError.
+
+        The instance id shows whether the store still holds this cluster.
+        """
+        answers = await asyncio.gather(
+            self._metadata.history(),
+            self._metadata.instance_id(),
+            _there(lambda: self._metadata.keys.get(self.key)),
+            _there(lambda: self._metadata.read_cookie(self._claimed.bookie_id)),
+            return_exceptions=True,
+        )
+        for answer in answers:  # the history's error comes first: it explains the others
+            if isinstance(answer, BaseException):
+                raise answer
+        history, _, key, cookie = answers
+        assert isinstance(history, History)
+        assert not isinstance(key, BaseException)
+        assert not isinstance(cookie, BaseException)
+        witness = None if key is None else Confirmed(key.version, parse_statement(self.key, key.value))
+        return StoredRecords(history, witness, self._own_version(cookie))
+
+    def _own_version(self, cookie: KeyValue | None) -> int | None:
+        if cookie is None:
+            return None
+        try:
+            own = same_cookie(self._claimed.cookie, parse_cookie(cookie.value))
+        except MalformedRecord:
+            own = True  # undecidable: `buckram cluster check` names it, and a start refuses it
+        return cookie.version if own else None
+
+    def versions(self, found: StoredRecords) -> tuple[CheckVersion, ...]:
+        """Return the versions of cookie and witness key: while they hold, so does what was found."""
+        seen = []
+        if found.cookie is not None:
+            seen.append(CheckVersion(self._metadata.cookie_key(self._claimed.bookie_id), found.cookie))
+        if found.witness is not None:
+            seen.append(CheckVersion(self.key, found.witness.version))
+        return tuple(seen)
+
+
+async def _there(read: Callable[[], Awaitable[KeyValue]]) -> KeyValue | None:
+    try:
+        return await read()
+    except NoSuchKey:
+        return None
+
+
+_NAMED = 3
+
+
+class _Owned(NamedTuple):
+    directory: Path
+    bookie_id: str
+    cluster: str
+
+
+async def refuse_lost(store: MetadataStore, directories: Iterable[Path], advice: str = "") -> None:
+    """Raise WrongCluster if bookies have data here and none of it is of the cluster that `store` holds, or it holds
+    none. `advice`: what has to be done first."""
+    owned = [found for directory in directories if (found := _owner(directory)) is not None]
+    if not owned:
+        return
+    try:
+        there = await store.instance_id()
+    except ClusterNotInitialised:
+        there = ""
+    if any(one.cluster == there for one in owned):
+        return
+    raise WrongCluster(_message(store.uri, there, owned, advice))
+
+
+def _message(uri: str, there: str, owned: list[_Owned], advice: str) -> str:
+    shown = "; ".join(
+        f"{one.directory} has data of bookie {one.bookie_id}, cluster {one.cluster}" for one in owned[:_NAMED]
+    )
+    more = f" and {len(owned) - _NAMED} more directories" if len(owned) > _NAMED else ""
+    what = f"is another cluster, {there}" if there else "has no cluster: its metadata was lost, or is elsewhere"
+    place = "an empty place" if there else uri
+    return (
+        f"{shown}{more}; but {uri} {what}. Nothing was created. {advice}Name the right metadata or put it back, or "
+        f"restore a backup to {place}: `buckram cluster restore FILE --metadata {'URI' if there else uri}`. A new "
+        "cluster could read nothing of what is there; docs/howto/runbooks/metadata-went-back.md goes on from here"
+    )
+
+
+def _owner(directory: Path) -> _Owned | None:
+    """Return the owner of a directory by its cookie; None if there is no readable cookie, or one without an instance
+    id."""
+    try:
+        with (directory / COOKIE_FILE).open("rb") as file:
+            cookie = parse_cookie(file.read(LARGEST_COOKIE))
+    except (OSError, MalformedRecord):
+        return None
+    return _Owned(directory, cookie.bookie_host, cookie.instance_id) if cookie.instance_id else None

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from buckram.bookie.trust.witness_memory import WriteReserve, write_file
-from buckram.core.ledgers.deletion_file import decode_file, encode_file
-from buckram.core.ledgers.deletions import NONE_DELETED, Deleted, bucket_of
+from buckram.core.ledgers.deletions import NONE_DELETED, Deleted, bucket_of, decode_file, encode_file
 from buckram.errors import MalformedRecord
 from buckram.runtime.disk.io_errors import passing
 from buckram.seams import Disk

@@ -156,6 +156,3 @@ class Timekeeper:
             else:
                 log.warning("bookie %s: the time is certain again: %s", self._bookie, shown(self.moment().best))
         self._said = why
-
-
-__all__ = ["LOOK_S", "Timekeeper"]

@@ -27,11 +27,11 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "checksums and frames",
         (
             "core/wire/adds",
-            "core/entries/seal.py",
-            "core/entries/scan.py",
+            "core/entries/python_twins.py",
+            "core/entries/python_twins.py",
             "core/entries/entry.py",
             "core/entries/python_twins.py",
-            "core/entries/crc_columns.py",
+            "core/entries/python_twins.py",
             "core/entries/strides.py",
             "core/ledgers/runs.py",
         ),
@@ -65,7 +65,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("connections", ("bookie/service/connections/session.py", "bookie/service/server.py")),
     (
         "commit: copy, write, sync",
-        ("bookie/storage/log/group_commit.py", "bookie/storage/log/block_assembly.py", "runtime/disk/"),
+        ("bookie/storage/log/group_commit.py", "bookie/storage/log/block.py", "runtime/disk/"),
     ),
     (
         "index and store",

@@ -7,10 +7,17 @@ from typing import Any
 
 import click
 
-from buckram.cli.bookie.collect import collect, megabytes, print_kept
 from buckram.cli.bookie.decommission import decommission, drain, replace
-from buckram.cli.bookie.forget import forget, rejoin
-from buckram.cli.bookie.operator_requests import maintenance, readonly, writable
+from buckram.cli.bookie.operator_requests import (
+    collect,
+    forget,
+    maintenance,
+    megabytes,
+    print_kept,
+    readonly,
+    rejoin,
+    writable,
+)
 from buckram.cli.bookie.run import clear_limbo, config, run
 from buckram.cli.shared import completion
 from buckram.cli.shared.logs import log_level

@@ -1,17 +1,24 @@
-"""`buckram bookie readonly`, `writable` and `maintenance`: the state requested of a bookie, running or not."""
+"""`buckram bookie readonly`, `writable` and `maintenance`: the state requested of a bookie, running or not.
+
+`buckram bookie collect`: a running bookie collects garbage now, and reports what it freed and what it keeps.
+
+`buckram bookie forget` and `rejoin`: an id goes, or may come back empty, once no ledger names it.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 
 from buckram.cli.bookie.decommission import exit_if_refused
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
-from buckram.cli.shared.output import emit
+from buckram.cli.shared.output import counted, emit, table
+from buckram.core.cluster.bookie_report import Collected, KeptGarbage
 from buckram.core.ledgers.service_info import check_bookie_id
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
 
 
 @click.command("readonly")
@@ -102,3 +109,124 @@ def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None
         print(f"bookie {checked} is in no maintenance")
     else:
         print(f"bookie {checked} may be away until {until}: nothing of it is copied until then")
+
+
+@click.command("collect")
+@click.argument("bookie_id", shell_complete=completion.bookies)
+@metadata_option
+@json_option
+def collect(bookie_id: str, uri: str | None, as_json: bool) -> None:
+    """Have a bookie delete now what metadata does not place there. It also gives back the space of dead data.
+
+    It is one more round of its regular collection, with the same proofs: a ledger that metadata lacks is deleted only
+    at a second look ([bookie] collection_age_s) after the first, so one that was deleted a moment ago goes in a later
+    round.
+
+    \b
+    Example:
+      buckram bookie collect bookie-1
+    """
+    checked = check_bookie_id(bookie_id)
+
+    async def main() -> Collected:
+        from buckram.healing.operations.operator_calls import collect_now
+
+        async with connected(uri) as client:
+            return await collect_now(client, checked)
+
+    with exit_if_refused():
+        found = run_async(main())
+    if as_json:
+        emit({"bookie": checked, **found.as_json()})
+    else:
+        freed = f"{counted(found.ledgers, 'ledger')} deleted, {megabytes(found.bytes_reclaimed)} MB given back"
+        print(f"bookie {checked}: {freed} of {megabytes(found.bytes_reclaimable)} MB that nobody needs")
+        print_kept(found.kept)
+
+
+def print_kept(kept: tuple[KeptGarbage, ...]) -> None:
+    """Print a table of the data that a bookie keeps, and why."""
+    rows: list[tuple[Any, ...]] = [
+        ("?" if one.bytes is None else megabytes(one.bytes), one.ledgers or "", one.why) for one in kept
+    ]
+    if rows:
+        table(("KEPT MB", "LEDGERS", "WHY"), rows)
+
+
+def megabytes(size: int) -> float:
+    return round(size / 1e6, 1)
+
+
+@click.command("forget")
+@click.argument("bookie_id", shell_complete=completion.bookies)
+@metadata_option
+@json_option
+def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
+    """Remove the cookie of a bookie that is gone for good.
+
+    Refused with exit code 1 while the bookie is registered or any ledger names it. Its old directory cannot join
+    the cluster afterwards; an empty one under the same id can.
+
+    \b
+    Example:
+      buckram bookie forget bookie-1
+    """
+    checked = check_bookie_id(bookie_id)
+
+    async def main() -> None:
+        from buckram.healing.operations.decommission import forget as remove
+        from buckram.healing.operations.operator_calls import refuse_named, refuse_registered
+        from buckram.health.removal_gate import check_removable
+
+        async with connected(uri) as client:
+            store = client.services.store
+            await store.sync()
+            await refuse_registered(store, checked, "is not forgotten")
+            try:
+                await store.read_cookie(checked)
+            except NoSuchKey:
+                raise NoSuchBookie(checked) from None
+            await check_removable(client, checked)
+            await refuse_named(store, checked, "is not forgotten")
+            # It may have come back while the ledgers were read.
+            await refuse_registered(store, checked, "is not forgotten")
+            await remove(store, checked)
+
+    with exit_if_refused():
+        run_async(main())
+    if as_json:
+        emit({"bookie": bookie_id, "forgotten": True})
+    else:
+        click.echo(f"bookie {bookie_id} is forgotten")
+
+
+@click.command("rejoin")
+@click.argument("bookie_id", shell_complete=completion.bookies)
+@metadata_option
+@json_option
+def rejoin(bookie_id: str, uri: str | None, as_json: bool) -> None:
+    """Let a bookie come back with an empty directory. It keeps its id; its disk was lost or replaced.
+
+    Refused with exit code 1 while it is registered, or any ledger names it: have that copied first (`buckram bookie
+    decommission`, or wait for autorecovery). A directory that still has its data needs no such word.
+
+    \b
+    Example:
+      buckram bookie rejoin bookie-1
+    """
+    checked = check_bookie_id(bookie_id)
+
+    async def main() -> None:
+        from buckram.healing.operations.operator_calls import allow_rejoin
+        from buckram.health.removal_gate import check_removable
+
+        async with connected(uri) as client:
+            await check_removable(client, checked)
+            await allow_rejoin(client, checked)
+
+    with exit_if_refused():
+        run_async(main())
+    if as_json:
+        emit({"bookie": checked, "may_rejoin": True})
+    else:
+        click.echo(f"no ledger names bookie {checked}: start it with an empty directory and --id {checked}")

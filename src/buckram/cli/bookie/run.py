@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.shared.confirm import confirm_loss
 from buckram.cli.shared.logs import level_on_hangup, service_log
-from buckram.cli.shared.notify import notify_ready
 from buckram.cli.shared.options import (
     cluster_uri,
+    confirm_loss,
     json_option,
     read_toml,
     run_async,
@@ -29,6 +28,7 @@ from buckram.cli.shared.options import (
     yes_option,
 )
 from buckram.cli.shared.output import emit
+from buckram.cli.shared.serving import notify_ready
 from buckram.config import BookieConfig, Sourced, StoreConfig, load
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.runtime.disk.local import LOCK_NAME
@@ -199,7 +199,7 @@ async def _prepare(uri: str, directory: Path, config: BookieConfig, store_config
     """Make an embedded store if it is missing; a shared one is made only by `cluster init`."""
     if not uri.startswith("sqlite:"):
         return
-    from buckram.bookie.trust.lost_metadata import refuse_lost
+    from buckram.bookie.trust.cookie import refuse_lost
     from buckram.metadata.uri import init_cluster, open_store
 
     store = await open_store(uri)

@@ -102,7 +102,7 @@ async def _look(store: TreeStore, gatherer: Gatherer, client: Client | BuckramEr
     from buckram.core.health.facts import Noted
     from buckram.core.health.findings import may_remove
     from buckram.errors import BuckramError
-    from buckram.healing.examining import fixable_of
+    from buckram.healing.cleanup import fixable_of
     from buckram.metadata.maintain.checkup import examine
 
     health = await gatherer.look()

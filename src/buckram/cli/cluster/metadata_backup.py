@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.shared.confirm import confirm_loss
 from buckram.cli.shared.options import (
     DIGESTS,
     cluster_uri,
+    confirm_loss,
     connected,
     json_option,
     metadata_option,

@@ -15,8 +15,7 @@ from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import cluster_uri, json_option, metadata_option, read_toml, run_async
 from buckram.cli.shared.output import emit, table
 from buckram.config import SECTIONS, load
-from buckram.core.cluster.problem import Problem
-from buckram.core.cluster.problems import RELEASES, release_problems, series
+from buckram.core.cluster.problems import RELEASES, Problem, release_problems, series
 from buckram.errors import BuckramError, ConfigError, CorruptStore
 
 _ALLOWED = ("auditor-missing", "autorecovery-disabled")

@@ -1,35 +1,89 @@
 """`buckram db`: create, list, show, fork, backup, restore, verify, drop, and more. Names are NAMESPACE/DATABASE.
 
-Not here: statements and their output (`cli/db/shell.py`), serving (`cli/db/serve.py`), changes (`cli/db/changes.py`).
+Not here: statements and their output (`cli/db/shell.py`), serving (`cli/db/serve.py`), changes (`cli/db/commands.py`).
+
+`buckram db changes`: what transactions did to rows, as lines or as JSON lines.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.db.changes import changes
 from buckram.cli.db.serve import serve
 from buckram.cli.db.shell import shell
 from buckram.cli.namespace import policy_option
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.confirm import confirm_loss
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import (
+    confirm_loss,
+    connected,
+    json_option,
+    metadata_option,
+    run_async,
+    watch_async,
+    yes_option,
+)
 from buckram.cli.shared.output import emit, table
+from buckram.core.db.changes import Change
 from buckram.core.streams.names import stream_name
 from buckram.errors import InvalidArgument
-from buckram.serve.json_views.databases import database_json, database_shown, leader_of
+from buckram.serve.json_views.databases import database_json, database_shown, leader_of, plain
 from buckram.state.db.commits.database_log import is_database
 
-# The table engine and the client are imported by what runs, so that help needs neither.
 if TYPE_CHECKING:
     from buckram.cluster import Client
     from buckram.state.db.transfer import Verified
     from buckram.streams.info import StreamInfo
+
+
+@click.command("changes")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--from", "first", type=click.IntRange(min=0), help="The first offset; default the oldest that is kept.")
+@click.option("--follow", is_flag=True, help="Wait for more at the end, until SIGINT.")
+@metadata_option
+@json_option
+def changes(name: str, first: int | None, follow: bool, uri: str | None, as_json: bool) -> None:
+    """Print what committed transactions did to rows, in order. The database has to be made with --cdc.
+
+    With --json blobs are {"base64": TEXT}. A program that was stopped goes on with --from and the offset after the last
+    one that it has seen.
+
+    \b
+    Examples:
+      buckram db changes shop/main
+      buckram db changes shop/main --from 1200 --follow --json
+    """
+    full = stream_name(name)
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            async for change in client.namespace(full.namespace).database_changes(full.stream, first, follow=follow):
+                if as_json:
+                    emit({key: plain(value) for key, value in asdict(change).items()})
+                else:
+                    print(_line(change), flush=True)
+
+    (watch_async if follow else run_async)(main())
+
+
+def _line(change: Change) -> str:
+    begin = f"{change.offset} {values.iso(int(change.time * 1e6))} {change.operation}"
+    if change.sql is not None:
+        return f"{begin} {' '.join(change.sql.split())}"
+    row, old, new = change.key or {"rowid": change.rowid}, change.old, change.new
+    if old is None or new is None:
+        return f"{begin} {change.table} {_shown(new or old or row)}"
+    changed = {name: new[name] for name in new if repr(old[name]) != repr(new[name])}
+    return f"{begin} {change.table} {_shown(row)}: {_shown(changed)}"
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in row.items())
+
 
 _PAGE = 1000
 
@@ -40,7 +94,11 @@ def db() -> None:
 
 
 db.add_command(shell)
+
+
 db.add_command(serve)
+
+
 db.add_command(changes)
 
 

@@ -10,11 +10,10 @@ from urllib.parse import urlsplit
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.limits import ChosenLimits, limit_option
 from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import connected, json_option, metadata_option, oidc_issuer, run_async
 from buckram.cli.shared.output import emit
-from buckram.cli.shared.serving import ServerAddress, serving_options, stop_event
+from buckram.cli.shared.serving import ChosenLimits, ServerAddress, limit_option, serving_options, stop_event
 from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
 from buckram.serve.http.limits import HttpLimits
 from buckram.state.db.settings import DatabaseLimits
@@ -103,6 +102,3 @@ async def _serve(
             else:
                 print(f"{server.url} serves {server.databases.described()}", flush=True)
             await stop.wait()
-
-
-__all__ = ["serve"]

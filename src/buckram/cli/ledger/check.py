@@ -16,7 +16,7 @@ from buckram.cli.ledger.read import LEDGER
 from buckram.cli.shared.exits import Exit, exit_code_of, line_of
 from buckram.cli.shared.options import connected, json_option, metadata_option, password_option, run_async
 from buckram.cli.shared.output import counted, emit, progress, remark
-from buckram.core.cluster.problem import Problem
+from buckram.core.cluster.problems import Problem
 from buckram.core.healing.status import named_rows
 from buckram.core.streams.names import owner_of
 from buckram.errors import BuckramError, InvalidArgument, MetadataUnavailable, NoSuchLedger

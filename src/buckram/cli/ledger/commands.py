@@ -12,8 +12,9 @@ import click
 from buckram.cli.ledger.check import check, repair
 from buckram.cli.ledger.read import LEDGER, read, tail
 from buckram.cli.ledger.write import write
-from buckram.cli.shared.confirm import confirm, confirm_loss
 from buckram.cli.shared.options import (
+    confirm,
+    confirm_loss,
     connected,
     custom_metadata,
     json_option,

@@ -17,9 +17,8 @@ import click
 
 from buckram.cli.object.uploads import abort, uploads
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.confirm import confirm_loss
 from buckram.cli.shared.interrupt import Interrupted, interruptible
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import confirm_loss, connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.shared.output import Bar, counted, emit, input_size, table, transfer
 from buckram.cli.shared.stdout import Payload
 from buckram.core.objects.rows import check_object_name
@@ -351,6 +350,3 @@ def _check_same(namespace: str, other: str) -> None:
         raise InvalidArgument(
             f"both names must be of one namespace, not {namespace} and {other}: get the object and put it there"
         )
-
-
-__all__ = ["object_"]

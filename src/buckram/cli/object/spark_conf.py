@@ -82,6 +82,3 @@ def spark_conf(
     print(f"# Paths begin with {gateways(uri).root}/, for example {gateways(uri).uri or gateways(uri).root}")
     for name, value in chosen.items():
         print(f"{name.ljust(width)}  {value}")
-
-
-__all__ = ["spark_conf"]

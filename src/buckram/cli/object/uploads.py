@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.confirm import confirm_loss
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import confirm_loss, connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, table
 from buckram.core.streams.names import check_name
 from buckram.errors import NoSuchObject
@@ -89,6 +88,3 @@ def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, 
         emit({"namespace": namespace, "aborted": list(numbers)})
     else:
         print(f"{namespace}: gave up {counted(len(numbers), 'upload')}")
-
-
-__all__ = ["abort", "uploads"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from buckram.cli.planning.growth import DAY_S, thinned
-from buckram.cli.planning.outlook import Outlook, Rack
+from buckram.cli.planning.outlook import DAY_S, Outlook, Rack, thinned
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 420, 70, 170, 40, 50
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

@@ -11,7 +11,7 @@ from buckram.cli.planning.history import NAMESPACE, STREAM, Sample, Space, decod
 from buckram.cluster import Client
 from buckram.core.cluster.wall_time import APART_US
 from buckram.errors import BuckramError, MalformedRecord, NoSuchNamespace, NoSuchStream
-from buckram.healing.operations.room import spaces
+from buckram.healing.operations.dependency_check import spaces
 from buckram.streams.system_streams import append_in_one_step, make_system_stream
 from buckram.types import BookieId
 

@@ -1,16 +1,254 @@
-"""`buckram apache-client`: lets Apache's client and shell into a cluster of `buckram up --secure --zookeeper`."""
+"""`buckram apache-client`: lets Apache's client and shell into a cluster of `buckram up --secure --zookeeper`.
+
+Write the files that a client or shell of Apache's needs to use a cluster of `buckram up --secure --zookeeper`.
+
+They are below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a login of ZooKeeper, and
+the settings and flags of the JVM that name them. Not here: the commands (`cli/security/apache_client.py`).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import re
+import secrets
+import shutil
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import click
 
-from buckram.cli.security.apache_access import ApacheAccess
 from buckram.cli.security.token import state_text, time_text
 from buckram.cli.shared import values
 from buckram.cli.shared.options import json_option, run_async
 from buckram.cli.shared.output import emit, table
-from buckram.errors import InvalidArgument
+from buckram.cli.up.cluster_directory import ClusterDirectory
+from buckram.cli.up.security_files import FOLDER, SecureDirectory
+from buckram.cli.up.store_security import LOGIN_MODULE, ZOOKEEPER_USER, SecureStore
+from buckram.config import TlsConfig
+from buckram.core.security.tokens import need_extra
+from buckram.core.streams.names import DEFAULT_NAMESPACE
+from buckram.errors import ChildFailed, ConfigError, InvalidArgument
 from buckram.metadata.default import DATA_DIR
+from buckram.metadata.records.pending_audit_events import leave_note
+from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.uri import open_store, parse
+from buckram.metadata.zookeeper.access_lists import may_enter, share_tree
+from buckram.metadata.zookeeper.uri import ZkUri
+from buckram.runtime.net.security.certificate_files import TlsFiles
+
+
+PREFIX = "apache-"
+"""Prefix of the certificate's subject and of the ZooKeeper login, so that a client gets neither the grants of another
+principal nor the cluster's own user."""
+
+
+PERMISSIONS = ("read", "append")
+"""Permissions that bookies check for such a client; ledgers are created and deleted in ZooKeeper."""
+
+
+LOGIN_S = 60.0
+
+
+LOGS = ("buckram.zookeeper", "buckram.zookeeper.kazoo")
+
+
+POLL_S = 0.2
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+_DAY_S = 86_400.0
+
+
+FILES = ("client.conf", "jvm.options", "jaas.conf", "client.pem", "client.key")
+
+
+SETTINGS = {
+    "metadataServiceUri": "{uri}",
+    "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+    "tlsClientAuthentication": "true",
+    "tlsHostnameVerificationEnabled": "true",
+    "tlsCertificatePath": "{folder}/client.pem",
+    "clientKeyStoreType": "PEM",
+    "clientKeyStore": "{folder}/client.key",
+    "clientTrustStoreType": "PEM",
+    "clientTrustStore": "{ca}",
+}
+"""Settings of Apache's client and of its shell; {uri}, {folder} and {ca} are filled in."""
+
+
+OPTIONS = (
+    "-Dzookeeper.client.secure=true",
+    "-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
+    "-Dzookeeper.ssl.trustStore.location={ca}",
+    "-Dzookeeper.ssl.trustStore.type=PEM",
+    "-Dzookeeper.fips-mode=false",
+    "-Djava.security.auth.login.config={folder}/jaas.conf",
+)
+"""Flags of its JVM. FIPS mode, the default of ZooKeeper's client, refuses DIGEST-MD5, which goes through TLS here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApacheAccess:
+    """The cluster below a directory of `buckram up --secure --zookeeper`."""
+
+    guard: SecureDirectory
+    store: SecureStore
+    metadata: str
+
+    @classmethod
+    def of(cls, directory: str) -> ApacheAccess:
+        """Open the access of a cluster's directory. Raises ConfigError if Apache's software cannot enter the cluster,
+        or needs no such files."""
+        need_extra("buckram apache-client")
+        root = Path(directory).absolute()
+        place = ClusterDirectory.read(root)
+        if not place.made:
+            raise ConfigError(f"{root}: no cluster of `buckram up`; name its directory with --data")
+        if not place.secure:
+            raise ConfigError(f"{root}: made without --secure, so Apache's client needs no certificate and no login")
+        if place.kind != "zookeeper":
+            raise ConfigError(
+                f"{root}: its metadata are not in ZooKeeper, which Apache's client needs; make a cluster with "
+                "`buckram up --secure --zookeeper`"
+            )
+        guard = SecureDirectory(root / FOLDER)
+        return cls(guard, SecureStore(guard, place.kind), place.metadata)
+
+    def folder(self, name: str) -> Path:
+        return self.guard.path / "apache" / name
+
+    @property
+    def _zookeeper(self) -> ZkUri:
+        found = parse(self.metadata)
+        assert isinstance(found, ZkUri)
+        return found
+
+    @property
+    def _hosts(self) -> str:
+        return ",".join(self._zookeeper.hosts)
+
+    @property
+    def _tls(self) -> Callable[[], ssl.SSLContext]:
+        return TlsFiles(TlsConfig("required", str(self.guard.ca)), server_side=False).context
+
+    async def _opened(self) -> SecurityStore:
+        os.environ.update(self.store.settings())
+        return SecurityStore(await open_store(self.metadata))
+
+    async def issue(self, name: str, lasts_s: float) -> dict[str, Any]:
+        """Make the files, and admit clients that use them. Raises InvalidArgument for a name that is in use, and
+        ChildFailed if `up` does not start ZooKeeper again."""
+        from buckram.runtime.net.security.certificate_authority import Authority, write_private
+
+        user, folder = PREFIX + _checked(name), self.folder(name)
+        security = await self._opened()
+        try:
+            if any(one["subject"] == user and not one["withdrawn"] for one in await security.certificates()):
+                cure = f"`buckram apache-client withdraw {name}` takes it back"
+                raise InvalidArgument(f"{name}: has a certificate; {cure}")
+            now = time.time()
+            share_tree(self._hosts, self._zookeeper.root, ZOOKEEPER_USER, self.store.password, self._tls)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            pair = Authority(self.guard.path).client("client", user, days=lasts_s / _DAY_S, folder=folder)
+            await security.note_certificate(pair.serial, user, now, now + lasts_s)
+            await security.change_acl(lambda acl: acl.granting(f"cert:{user}", DEFAULT_NAMESPACE, PERMISSIONS))
+            await leave_note(security.store, "certificate", f"cert:{user}", detail="issued for Apache's client")
+        finally:
+            await security.store.close()
+        password = secrets.token_urlsafe(32)
+        login = f'Client {{ {LOGIN_MODULE} required username="{user}" password="{password}"; }};\n'
+        write_private(folder / "jaas.conf", login.encode())
+        values = {"uri": self._uri, "folder": str(folder), "ca": str(self.guard.ca)}
+        settings = "".join(f"{key}={value.format(**values)}\n" for key, value in SETTINGS.items())
+        write_private(folder / "client.conf", settings.encode())
+        write_private(folder / "jvm.options", "".join(f"{one.format(**values)}\n" for one in OPTIONS).encode())
+        self.store.change_login(user, password)
+        await self._await_login(user, password, lets_in=True)
+        return {
+            "name": name, "principal": f"cert:{user}", "serial": f"{pair.serial:x}", "expires_s": round(now + lasts_s),
+            "folder": str(folder), "metadata": self._uri,
+        }  # fmt: skip
+
+    @property
+    def _uri(self) -> str:
+        """Return the metadata URI in the form that Apache's software reads."""
+        return f"zk+hierarchical://{';'.join(self._zookeeper.hosts)}{self._zookeeper.root}"
+
+    async def issued(self) -> list[dict[str, Any]]:
+        """Return the certificates issued to Apache clients, oldest first."""
+        security = await self._opened()
+        try:
+            found = await security.certificates()
+        finally:
+            await security.store.close()
+        ours = [one for one in found if one["subject"].startswith(PREFIX)]
+        for one in ours:
+            one["name"] = one["subject"].removeprefix(PREFIX)
+        return sorted(ours, key=lambda one: float(one["issued_s"]))
+
+    async def withdraw(self, name: str) -> list[str]:
+        """Take certificate, login and grant back; return the serial numbers. Raises InvalidArgument if there is nothing
+        to take back."""
+        user = PREFIX + _checked(name)
+        security = await self._opened()
+        try:
+            # All of the name, so that a withdrawal that was cut short is finished by the next one.
+            serials = [str(one["serial"]) for one in await security.certificates() if one["subject"] == user]
+            password = self.store.logins().get(user)
+            if not serials and password is None:
+                raise InvalidArgument(f"{name}: nothing was issued to it; `buckram apache-client list` shows what was")
+            for serial in serials:
+                await security.withdraw_certificate(int(serial, 16))
+            await security.change_acl(lambda acl: acl.revoking(f"cert:{user}", DEFAULT_NAMESPACE, PERMISSIONS))
+            await leave_note(security.store, "certificate", f"cert:{user}", detail="withdrawn")
+        finally:
+            await security.store.close()
+        if password is not None:
+            self.store.change_login(user, None)
+            await self._await_login(user, password, lets_in=False)
+        shutil.rmtree(self.folder(name), ignore_errors=True)
+        return serials
+
+    async def _await_login(self, user: str, password: str, *, lets_in: bool) -> None:
+        """Wait until ZooKeeper has been started again with its changed users. Raises ChildFailed after LOGIN_S
+        seconds."""
+        limit = time.monotonic() + LOGIN_S
+        for name in LOGS:  # connections that end and logins that are refused are expected here
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        while not await (self._enters(user, password) if lets_in else self._refused(user, password)):
+            if time.monotonic() > limit:
+                state = "does not count yet" if lets_in else "still counts, or nobody answers there"
+                raise ChildFailed(
+                    f"the login {user} of ZooKeeper {state} after {LOGIN_S:g} s: `buckram up` starts ZooKeeper again "
+                    "when logins change. Look whether it runs; at its next start the change is in force"
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def _enters(self, user: str, password: str) -> bool:
+        return await may_enter(self._hosts, user, password, self._tls)
+
+    async def _refused(self, user: str, password: str) -> bool:
+        """By a server that serves, and not because none was there just then."""
+        return (
+            not await self._enters(user, password)
+            and await self._enters(ZOOKEEPER_USER, self.store.password)
+            and not await self._enters(user, password)
+        )
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"{name[:60]!r}: a name needs 1 to 40 small letters, digits and dashes, such as pulsar-1")
+    return name
+
 
 data_option = click.option(
     "--data",

@@ -13,8 +13,7 @@ from buckram.cli.shared import values
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, watch_async
 from buckram.cli.shared.output import counted, emit
-from buckram.core.tenants.audit_chain import Break, Chain, ChainCheck
-from buckram.core.tenants.audit_trail import ACTIONS, NAMESPACE, STREAM, AuditEvent, shown
+from buckram.core.tenants.audit_trail import ACTIONS, NAMESPACE, STREAM, AuditEvent, Break, Chain, ChainCheck, shown
 from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchStream
 
 if TYPE_CHECKING:

@@ -195,6 +195,3 @@ async def copying(events: AuditLog, sink: AuditSink) -> AsyncIterator[None]:
         task.cancel()
         if len(copies):
             log.warning("%d events of the audit trail were not copied to %s", len(copies), sink.name)
-
-
-__all__ = ["SinkQueue", "FileSink", "AuditSink", "SyslogSink", "copying", "open_sink"]

@@ -12,9 +12,8 @@ from buckram.cli.security.apache_client import data_option
 from buckram.cli.security.token import time_text
 from buckram.cli.shared.options import json_option
 from buckram.cli.shared.output import emit, table
-from buckram.cli.up.certificates import Certificates
 from buckram.cli.up.cluster_directory import ClusterDirectory
-from buckram.cli.up.security_files import FOLDER
+from buckram.cli.up.security_files import FOLDER, Certificates
 from buckram.core.security.tokens import need_extra
 from buckram.errors import ConfigError, InvalidArgument
 
@@ -109,6 +108,3 @@ def _show(known: Certificates, names: Sequence[str], as_json: bool) -> None:
         ])  # fmt: skip
     else:
         click.echo("none is due")
-
-
-__all__ = ["certificate"]

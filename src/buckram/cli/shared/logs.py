@@ -69,7 +69,7 @@ def log_level(address: str, level: str | None, as_json: bool) -> None:
       buckram bookie log-level 127.0.0.1:8080
       buckram bookie log-level 127.0.0.1:8080 "info buckram.store=debug"
     """
-    from buckram.runtime.logs.level_names import parse_levels
+    from buckram.runtime.logs.line_format import parse_levels
 
     host_port(address, f"HOST:PORT {address!r}")
     if level is not None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.confirm import confirm_loss
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import confirm_loss, connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.shared.output import emit, table
 from buckram.core.streams.names import stream_name
 from buckram.errors import CursorMoved, StreamError

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.shared import values
-from buckram.cli.shared.confirm import confirm
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import confirm, connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, remark, table
 from buckram.cli.shared.serving import stoppable
 
 if TYPE_CHECKING:
-    from buckram.core.streams.external.offload_places import OffloadPlaces
+    from buckram.core.streams.external.history import OffloadPlaces
     from buckram.streams.maintain.janitor_report import JanitorReport
     from buckram.streams.maintain.orphans import Orphan
 
@@ -83,7 +82,7 @@ def janitor_places() -> tuple[dict[str, str], OffloadPlaces]:
     ConfigError."""
     from buckram.config import load
     from buckram.core.db.backups import parse_places
-    from buckram.core.streams.external.offload_places import parse_offload_places
+    from buckram.core.streams.external.history import parse_offload_places
 
     config, _ = load("janitor", None, os.environ)
     return parse_places(config.backup_places), parse_offload_places(config.offload_places)

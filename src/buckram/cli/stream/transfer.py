@@ -1,19 +1,27 @@
-"""`buckram stream offload`, `export`, `check` and `verify`: segments as files elsewhere, and whether they are right."""
+"""`buckram stream offload`, `export`, `check` and `verify`: segments as files elsewhere, and whether they are right.
+
+`buckram stream import`: rows of Parquet, JSON lines or CSV become records of a stream.
+
+`buckram stream fork`: a new stream with the records of another one below an offset.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
+from buckram.cli.namespace import policy_option
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
 from buckram.cli.shared.output import counted, emit, progress, remark
 from buckram.cli.stream.janitor import janitor_places
+from buckram.core.streams.external.imports import FORMATS, TIME_UNITS, Columns
 from buckram.core.streams.names import stream_name
-from buckram.errors import AccessRefused, InvalidArgument
+from buckram.errors import AccessRefused, InvalidArgument, StreamExists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +29,124 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
     from buckram.core.streams.metadata.head import Head, Segment
     from buckram.core.streams.policy import Policy
+    from buckram.streams.maintain.fork import StreamFork
     from buckram.streams.maintain.history.export import ExportReport
     from buckram.streams.maintain.history.verify import VerifyReport
+    from buckram.streams.maintain.imports import ImportReport
     from buckram.streams.maintain.offload import OffloadReport
     from buckram.streams.maintain.offload_policy import StreamCheck
+
+
+@click.command("import")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--from", "url", metavar="URL", required=True, help="A file, a directory, or a URL of fsspec.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="What the files are.")
+@click.option("--value", default="", metavar="COL", help="Column of the value; default value, or the line of JSON.")
+@click.option("--key", default="", metavar="COL", help="Column of the key; default key, if there is one.")
+@click.option("--time", default="", metavar="COL", help="Column of the event time; default timestamp.")
+@click.option("--headers", default="", metavar="COL", help="Column of the headers, in Parquet; default headers.")
+@click.option("--time-unit", type=click.Choice(tuple(TIME_UNITS)), default="us", help="Of times that are numbers.")
+@click.option("--run", default="", metavar="NAME", help="Import the same source once more, under this name.")
+@click.option("--rate", metavar="SIZE", help="The most bytes to write in a second, such as 50MiB.")
+@metadata_option
+@json_option
+def import_(
+    name: str,
+    url: str,
+    kind: str,
+    value: str,
+    key: str,
+    time: str,
+    headers: str,
+    time_unit: str,
+    run: str,
+    rate: str | None,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    """Import files into a stream, made if it does not exist. Each row is imported once.
+
+    May be killed at any time, and repeated: it goes on where it was, and takes files that came after the others. A row
+    that is no record is refused with file and line, and nothing of its range is imported.
+
+    \b
+    Examples:
+      buckram stream import shop/orders --from /data/orders --format jsonl --key customer
+      buckram stream import shop/orders --from s3://lake/orders --format parquet --value body --time placed_at
+    """
+    from buckram.streams.maintain.import_sources import ImportSource
+    from buckram.streams.maintain.imports import import_files, plan_import
+    from buckram.streams.shared.metadata import StreamStore
+
+    full, columns = stream_name(name), Columns(value, key, time, headers, time_unit)
+    pace = values.pace(rate)
+    if url.startswith("kafka://"):
+        raise InvalidArgument(f"--from {url[:100]}: topics are imported on Spark, by `buckram job import-kafka`")
+    source = ImportSource(values.place(url or "."))
+
+    async def main() -> ImportReport:
+        async with connected(uri) as client:
+            streams, ns = StreamStore(client.services.store), client.namespace(full.namespace)
+            if not await ns.exists(full.stream):
+                with suppress(StreamExists):
+                    await ns.create(full.stream)
+            work = await plan_import(streams, full, source, kind, columns, run=run)
+            with progress("bytes", work.bytes, show=not as_json) as advance:
+                return await import_files(client, streams, work, source, pace=pace, progress=advance)
+
+    report = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(report))
+        return
+    size = f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')}"
+    print(f"stream {full}: {counted(report.files, 'file')} of {report.source} ({size})")
+    if report.known:
+        print(f"  {counted(report.known, 'file')} imported before")
+    if report.ignored:
+        remark(f"{counted(report.ignored, 'file')} of other kinds left out")
+
+
+@click.command("fork")
+@click.argument("source", shell_complete=completion.streams)
+@click.argument("name")
+@click.option(
+    "--at",
+    metavar="OFFSET|TIME",
+    help=f"The records below this offset, or from before a time: {values.MOMENTS}; default all.",
+)
+@policy_option
+@metadata_option
+@json_option
+def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
+    """Make a stream of the records of another below an offset.
+
+    NAME becomes a stream in the same namespace as SOURCE. Both go on by themselves.
+
+    They share the segments that are whole below the offset: these are stored once, and deleted when neither stream
+    needs them. The records of the segment in which the offset lies are copied. Whoever writes SOURCE is not disturbed.
+
+    \b
+    Examples:
+      buckram stream fork shop/orders shop/orders-repaired --at 120000
+      buckram stream fork shop/orders shop/yesterday --at 1d
+    """
+    origin, full, chosen = stream_name(source), stream_name(name), values.policy(settings)
+
+    async def main() -> StreamFork:
+        async with connected(uri) as client:
+            offset, time = values.offset_or_moment("--at", at, client.services.clocks.now())
+            ns = client.namespace(origin.namespace)
+            return await ns.fork_stream(origin.stream, str(full), offset=offset, time=time, **chosen)
+
+    made = run_async(main())
+    if as_json:
+        emit(dataclasses.asdict(made))
+        return
+    print(f"stream {made.stream}: {made.source} at offset {made.offset}, from offset {made.earliest} on")
+    print(f"  {counted(made.shared_segments, 'segment')} shared ({counted(made.shared_bytes, 'byte')}), ", end="")
+    print(f"{counted(made.copied_bytes, 'byte')} copied")
+    if not made.producers:
+        print("  sequences of idempotent producers as of that offset are not known: producers begin anew there")
 
 
 @click.command("offload")
@@ -173,8 +295,8 @@ def check(name: str, adopt: bool, uri: str | None, as_json: bool) -> None:
       buckram stream check shop/orders
       buckram stream check shop/imported --adopt
     """
-    from buckram.streams.maintain.adoption import adopt_ledgers
     from buckram.streams.maintain.offload_policy import check_stream
+    from buckram.streams.maintain.segment_list_repair import adopt_ledgers
     from buckram.streams.shared.metadata import StreamStore
 
     full = stream_name(name)

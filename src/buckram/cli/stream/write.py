@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.fitting import has_blanks, refuse_blanks
+from buckram.cli.namespace import has_blanks, refuse_blanks
 from buckram.cli.shared import completion
 from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
 from buckram.cli.shared.output import Bar, Degraded, emit, input_size, remark, transfer
@@ -20,7 +20,7 @@ from buckram.runtime.process.tasks import TaskScope
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
-    from buckram.serve.json_views.record_lines import BadLine, JsonLines, PlainLines, Rows
+    from buckram.serve.json_views.records import BadLine, JsonLines, PlainLines, Rows
     from buckram.streams.write.writer import StreamWriter
 
 BATCHES_IN_FLIGHT = 32
@@ -101,7 +101,7 @@ def write(
         raise InvalidArgument("--takeover and --wait exclude each other")
     if start is not None and producer is None:
         raise InvalidArgument(f"--start {start} says where a producer begins: give it with --producer")
-    from buckram.serve.json_views.record_lines import JsonLines, PlainLines
+    from buckram.serve.json_views.records import JsonLines, PlainLines
 
     separator = key_separator.encode() if key_separator is not None else None
     lines = JsonLines() if jsonl else PlainLines(separator)
@@ -173,7 +173,7 @@ class _Copy:
 
     async def _finish(self, writer: StreamWriter) -> None:
         """Report what is stored, then the error. A refused line does not keep the lines before it from being stored."""
-        from buckram.serve.json_views.record_lines import BadLine
+        from buckram.serve.json_views.records import BadLine
 
         failure = self._failure
         if failure is None and writer.lost.is_set():

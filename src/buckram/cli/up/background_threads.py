@@ -1,6 +1,8 @@
 """Background threads of `buckram up`, each with a loop of its own: the janitor and autorecovery.
 
 None of them ever ends the cluster.
+
+The gateway of `buckram up`: a thread beside the bookies, with the console at an address of this machine.
 """
 
 from __future__ import annotations
@@ -8,23 +10,36 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from buckram.cli.shared.options import connected, run_async
+from buckram.cli.gateway import check_installed, history_places
+from buckram.cli.shared.options import connected, oidc_issuer, run_async
 from buckram.cli.shared.output import remark
-from buckram.errors import BuckramError
+from buckram.config import TlsConfig
+from buckram.errors import BuckramError, ConfigError
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
+    from buckram.serve.http.server import Listening
+
 
 ORPHANS_S = 600.0
 """Seconds between two scans of all ledgers of the cluster."""
+
+
 STOP_S = 10.0
+
+
 _POLL_S = 0.02
+
+
 BEGUN_S = 10.0
 """Seconds to wait for visible background work before the cluster is reported as ready."""
+
+
 AGAIN_S = 5.0
 """After a failure, before the work begins anew with another client."""
 
@@ -148,3 +163,39 @@ def healing_thread(uri: str, delay_s: float) -> ClusterThread:
 
     otherwise = "lost bookies' ledgers are copied when one runs: `buckram autorecovery run`"
     return ClusterThread("autorecovery", uri, work, otherwise=otherwise)
+
+
+@contextmanager
+def running_gateway(uri: str, port: int, *, tls: TlsConfig | None) -> Iterator[str | None]:
+    """Run a gateway during the block; yield its URL, or None if it cannot run, which is reported. Port 0 is any. With
+    `tls` it requires tokens, too."""
+    try:
+        check_installed()
+        from buckram.serve.http.server import bind, url_of
+
+        listening = bind("127.0.0.1", port, "the gateway's address")
+    except ConfigError as error:
+        remark(f"there is no gateway and no console: {error}")
+        yield None
+        return
+    url = url_of(listening, "http" if tls is None else "https")
+    with listening, _thread(uri, listening, url, tls):
+        yield url
+
+
+def _thread(uri: str, listening: Listening, url: str, tls: TlsConfig | None) -> ClusterThread:
+    async def serve(client: Client, thread: ClusterThread) -> None:
+        from buckram.serve.gateway.server import Gateway
+        from buckram.serve.http.tokens import ClusterTokens
+
+        async with AsyncExitStack() as stack:
+            store, clocks = client.services.store, client.services.clocks
+            known = None if tls is None else ClusterTokens(store, clocks, oidc_issuer())
+            if known is not None:
+                await stack.enter_async_context(known)
+            places = history_places(tls is not None)
+            gateway = Gateway(client, listening.dup(), advertise=url, tokens=known, tls=tls, history=places)
+            await stack.enter_async_context(gateway)
+            await asyncio.Event().wait()
+
+    return ClusterThread("gateway", uri, serve, otherwise="run one: `buckram gateway`")

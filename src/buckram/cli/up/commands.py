@@ -17,11 +17,9 @@ from buckram.cli.shared import values
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import json_option, run_async
 from buckram.cli.shared.output import counted, emit, remark
-from buckram.cli.up.background_threads import BEGUN_S, healing_thread, janitor_thread
-from buckram.cli.up.certificates import Renewing
+from buckram.cli.up.background_threads import BEGUN_S, healing_thread, janitor_thread, running_gateway
 from buckram.cli.up.cluster_directory import GATEWAY, GATEWAY_URL, LOCK, ClusterDirectory, only_one
-from buckram.cli.up.gateway_thread import running_gateway
-from buckram.cli.up.security_files import FOLDER, SecureDirectory
+from buckram.cli.up.security_files import FOLDER, Renewing, SecureDirectory
 from buckram.cli.up.store_security import SecureStore
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
 from buckram.launch.etcd_server import EtcdServer, start_etcd
@@ -301,7 +299,7 @@ def _choose_security(place: ClusterDirectory, secure: bool) -> None:
 
 async def _check_not_lost(uri: str, place: ClusterDirectory) -> None:
     """Raise WrongCluster if bookies have data and the metadata do not know their cluster."""
-    from buckram.bookie.trust.lost_metadata import refuse_lost
+    from buckram.bookie.trust.cookie import refuse_lost
     from buckram.metadata.uri import open_store
 
     advice = ""

@@ -1,25 +1,186 @@
 """Security files that `buckram up --secure` makes below its directory: an authority, certificates and tokens.
 
 Needs the extra `security`. Not here: the cluster's directory itself (`cli/up/cluster_directory.py`).
+
+The certificates of `buckram up --secure`: made if they are missing, and renewed before they end.
+
+They are in DIR/security: the authority's own (`ca`), and those of the servers that it signed. Their users read a
+changed file again, so nothing has to be restarted. Needs the extra `security`. Not here: the rule
+(`core/security/certificates.py`), certificates of Apache's clients (`cli/security/apache_client.py`).
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import socket
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from buckram.cli.up.certificates import Certificates
 from buckram.config import TlsConfig
+from buckram.core.security.certificates import Life, life_of
 from buckram.core.security.tokens import ADMIN, need_extra
-from buckram.errors import MalformedRecord
+from buckram.errors import ConfigError, InvalidArgument, MalformedRecord
 from buckram.metadata.records.security import SecurityStore
 from buckram.seams import MetadataStore
 
+
+AUTHORITY = "ca"
+
+
+SERVERS = ("bookie", "gateway", "zookeeper", "etcd")
+"""Servers that may have a certificate. All bookies of `up` share one."""
+
+
+BOTH = "both.pem"
+"""ZooKeeper takes its certificate and the key from one file."""
+
+
+LOOK_S = 3600.0
+"""Seconds between two checks of a running `up` whether a certificate is due for renewal."""
+
+
+_LOCK = "certificates.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Current state of one certificate."""
+
+    name: str
+    file: Path
+    life: Life
+
+    def state(self, now_s: float) -> str:
+        if self.life.ends_s <= now_s:
+            return "ended"
+        return "due" if self.life.due(now_s) else "good"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Certificates in `folder`, which is DIR/security. `clock` is replaced by tests."""
+
+    folder: Path
+    clock: Callable[[], float] = time.time
+
+    def file(self, name: str) -> Path:
+        return self.folder / f"{name}.pem"
+
+    def shown(self) -> Sequence[Shown]:
+        """Return all that are there, the authority's first. Raises ConfigError for one that cannot be read."""
+        found = [name for name in (AUTHORITY, *SERVERS) if self.file(name).exists()]
+        return [Shown(name, self.file(name), self._life(name)) for name in found]
+
+    def keep(self, *servers: str) -> Sequence[str]:
+        """Make the authority and the certificates of these servers where they are missing, and all that are there anew
+        where they are due. Returns the names of those that were made anew."""
+        with self._changing():
+            before = {one.name: one for one in self.shown()}
+            orphaned = AUTHORITY not in before  # signed by nobody that is known
+            due = [name for name, one in before.items() if orphaned or one.state(self.clock()) != "good"]
+            missing = [name for name in servers if name not in before or not self._key(name).exists()]
+            if due or missing or orphaned:
+                self._make(list(dict.fromkeys([*due, *missing])))
+        return due
+
+    def renew(self, names: Sequence[str]) -> None:
+        """Make these anew, however long they would live. Raises InvalidArgument for one that is not there."""
+        known = [one.name for one in self.shown()]
+        for name in names:
+            if name not in known:
+                raise InvalidArgument(
+                    f"{self.file(name)}: no certificate of `buckram up --secure`; known are {', '.join(known)}"
+                )
+        with self._changing():
+            self._make(sorted(names, key=known.index))
+
+    def named(self, file: Path) -> str:
+        """Return the name of the certificate in this file of the folder. Raises InvalidArgument."""
+        for one in self.shown():
+            if file.exists() and one.file.samefile(file):
+                return one.name
+        raise InvalidArgument(f"{file}: is none of the certificates in {self.folder}; `buckram certificate list` shows")
+
+    def _life(self, name: str) -> Life:
+        try:
+            return life_of(self.file(name).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{self.file(name)}: no certificate that can be read: {error}; remove it, and it is made anew"
+            ) from None
+
+    def _key(self, name: str) -> Path:
+        return self.folder / f"{name}.key"
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock under which one process at a time makes certificates: a key and its certificate belong
+        together."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
+
+    def _make(self, names: Sequence[str]) -> None:
+        """Make these certificates. Only this needs the authority's key, which may be kept elsewhere otherwise."""
+        from buckram.runtime.net.security.certificate_authority import Authority, write_private
+
+        authority, hosts = Authority(self.folder), ["127.0.0.1", "::1", "localhost", socket.gethostname()]
+        for name in names:
+            if name == AUTHORITY:
+                authority.renew()
+                continue
+            pair = authority.bookie(name, list(dict.fromkeys(hosts)))
+            if name == "zookeeper":
+                write_private(self.folder / f"{name}.{BOTH}", pair.key.read_bytes() + pair.certificate.read_bytes())
+
+
+class Renewing:
+    """Periodic renewal while `up` runs; reports renewed certificates, or why renewal failed."""
+
+    def __init__(
+        self,
+        certificates: Certificates,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._certificates, self._say, self._clock = certificates, say, clock
+        self._next, self._said = clock() + LOOK_S, ""
+
+    def look(self) -> None:
+        """Look, if it is time for it."""
+        if self._clock() < self._next:
+            return
+        self._next = self._clock() + LOOK_S
+        try:
+            for name in self._certificates.keep():
+                self._say(f"the certificate {self._certificates.file(name)} was made anew, as it would end")
+            self._said = ""
+        except (ConfigError, OSError) as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                self._say(f"certificates are not made anew: {error}")
+
+
 FOLDER = "security"
+
+
 CLIENT = "client"
+
+
 _DAY_S = 86_400.0
+
+
 _LASTS_S = 365 * _DAY_S
+
+
 _RENEW_S = 30 * _DAY_S
 """A token that has less than this left is made anew at the next start."""
 

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from buckram.cli.up.certificates import BOTH
-from buckram.cli.up.security_files import SecureDirectory
+from buckram.cli.up.security_files import BOTH, SecureDirectory
 from buckram.config import TlsConfig
 from buckram.core.security.tokens import need_extra
 from buckram.errors import CorruptStore
@@ -157,6 +156,3 @@ class SecureStore:
     def users_version(self) -> int:
         """Another number whenever the users of ZooKeeper have changed; 0 for etcd."""
         return self._file("jaas").stat().st_mtime_ns if self.kind == "zookeeper" else 0
-
-
-__all__ = ["LOGIN_MODULE", "SETTINGS", "ZOOKEEPER_USER", "SecureStore"]

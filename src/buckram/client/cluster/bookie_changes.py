@@ -1,15 +1,22 @@
 """Changes from one list of bookies to the next, for subscribers and for the log.
 
 Not here: reading the lists and comparing them (`client/cluster/bookies.py`).
+
+The client's log about its cluster: `logging.getLogger("buckram.client")`. Changes of state only, nothing per entry.
+
+WARNING: a bookie is lost, a ledger gets fewer copies than it should. INFO: a bookie came, a bookie failed a ledger's
+writer, an ensemble changed, a ledger has all its copies again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from buckram.client.cluster.log import log
 from buckram.types import BookieId, BookieSet
+
+log = logging.getLogger("buckram.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,8 @@ class BookieChange:
 
 OnChange = Callable[[BookieChange], None]
 """Called on the loop after each change of the list; must not block or raise."""
+
+
 Unsubscribe = Callable[[], None]
 """Ends a subscription; calling it again has no effect."""
 

@@ -11,13 +11,11 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
-from buckram.client.cluster.bookie_changes import BookieChange, OnChange, Unsubscribe, log_change
-from buckram.client.cluster.log import log
+from buckram.client.cluster.bookie_changes import BookieChange, OnChange, Unsubscribe, log, log_change
 from buckram.client.cluster.recent_bookies import RecentBookies
 from buckram.config import ClientConfig
 from buckram.core.backoff import STORE_WATCH, Delays
-from buckram.core.ledgers.quorum import Quorum
-from buckram.core.ledgers.spread import SpreadRule
+from buckram.core.ledgers.quorum import Quorum, SpreadRule
 from buckram.core.placement.choose import (
     Candidate,
     Chosen,
@@ -26,17 +24,15 @@ from buckram.core.placement.choose import (
     choose_with_absent,
     replace_members,
 )
-from buckram.core.placement.distance import by_distance
 from buckram.core.placement.judge import ack_rules
 from buckram.core.placement.moves import fewest_moves
 from buckram.core.placement.policy import PlacementPolicy, parse_location, parse_policy
 from buckram.core.placement.shortages import Shortage, shortages
-from buckram.core.placement.topology import NOWHERE, Topology, registered_topology
+from buckram.core.placement.topology import NOWHERE, Topology, by_distance, registered_topology
 from buckram.core.wire.introduction import answers_introductions
 from buckram.errors import MalformedRecord, MetadataError, NotEnoughBookies
 from buckram.metadata.default import how_to_start
-from buckram.metadata.records.bookie_health import convicted_bookies
-from buckram.metadata.records.slow import slow_bookies
+from buckram.metadata.records.bookie_health import convicted_bookies, slow_bookies
 from buckram.metadata.records.topology import read_topology
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
@@ -72,7 +68,7 @@ class BookieWatcher:
         self.slow: frozenset[BookieId] = frozenset()
         """Bookies that report slow disks: new ensembles avoid them, and others are read first."""
         self.free_bytes: dict[BookieId, int] = {}
-        """Free disk space as bookies report it, where a placement has weights (`client/shared/free_space.py`)."""
+        """Free disk space as bookies report it, where a placement has weights (`client/shared/services.py`)."""
         self._began = 0.0
         self._attainable: dict[tuple[Quorum, str], Mapping[str, int]] = {}
         self.said_short: set[str] = set()

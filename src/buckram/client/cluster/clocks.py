@@ -268,6 +268,3 @@ class Clocks:
             self._jumped.set()
         else:
             self._loop.call_soon_threadsafe(self._jumped.set)
-
-
-__all__ = ["EVERY_S", "Clocks"]

@@ -76,6 +76,3 @@ class RecentBookies:
             return 1
         del self._slow_until[bookie]
         return 0
-
-
-__all__ = ["RecentBookies"]

@@ -1,6 +1,6 @@
 """Members that are slow for long: told in the log, a metric and metadata, and replaced where that is wanted.
 
-Not here: when one is slow (`core/placement/slowness.py`); how writers let it go (`client/write/ensemble_change.py`).
+Not here: when one is slow (`core/placement/latency.py`); how writers let it go (`client/write/ensemble_change.py`).
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from buckram.client.cluster.bookie_changes import log
 from buckram.client.cluster.bookies import BookieWatcher
-from buckram.client.cluster.log import log
 from buckram.config import ClientConfig
-from buckram.core.placement.slowness import Slowness
+from buckram.core.placement.latency import Slowness
 from buckram.errors import MetadataError
-from buckram.metadata.records.degraded import say_degraded
+from buckram.metadata.records.bookie_health import say_degraded
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
@@ -93,6 +93,3 @@ class SlowMembers:
             log.warning("bookie %s is no longer degraded", bookie)
             del self._told[bookie]
             await say_degraded(self._store, bookie, self._name, "")
-
-
-__all__ = ["LOOK_S", "SlowMembers", "SlowWriter"]

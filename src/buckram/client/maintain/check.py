@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from buckram.client.maintain.replica_audit import ReplicaAuditor
 from buckram.client.read.replicas import ask
 from buckram.client.shared.services import Services
-from buckram.core.ledgers.holdings import Row, held_rows, without
 from buckram.core.ledgers.metadata import birth_of
-from buckram.core.ledgers.replica_audit import Piece, plan_pieces
+from buckram.core.ledgers.replica_audit import Piece, Row, held_rows, plan_pieces, without
 from buckram.core.wire.availability import BadAvailability, EntryList
 from buckram.core.wire.introduction import Peer
 from buckram.core.wire.messages import ListEntries, ListEntriesReply
@@ -198,6 +197,3 @@ def _rows(entries: Iterable[EntryId]) -> list[Row]:
         else:
             rows.append((entry, entry))
     return rows
-
-
-__all__ = ["NAMED_ROWS", "CheckReport", "Lacking", "check_ledger"]

@@ -1,16 +1,25 @@
-"""Asking a bookie for its list of the entries of a ledger, and whether all of some ranges are on it."""
+"""Asking a bookie for its list of the entries of a ledger, and whether all of some ranges are on it.
+
+The members of a ledger that do not list all that its record places on them: asked before a recovery closes it.
+
+A recovery does not know which entries the ledger's writer saw confirmed. Not here: copying what lacks (`repair.py`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from buckram.client.read.replicas import ask
 from buckram.client.shared.services import Services
+from buckram.core.healing.needs import members_of
 from buckram.core.ledgers.answers import bookie_error
+from buckram.core.ledgers.metadata import birth_of
+from buckram.core.ledgers.replica_audit import held_rows
 from buckram.core.wire.availability import BadAvailability, EntryList
 from buckram.core.wire.messages import ListEntries, ListEntriesReply, ReadLac
 from buckram.errors import BookieError, BuckramError, Code, HandleClosed
-from buckram.types import BookieId, EntryId, LedgerId
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 
 async def entry_list(services: Services, bookie: BookieId, ledger: LedgerId, birth: bytes) -> EntryList | None:
@@ -54,4 +63,26 @@ async def lists_all(
     return None if held is None else held.covers(ranges)
 
 
-__all__ = ["entry_list", "lists_all"]
+async def members_behind(
+    services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, end: EntryId, within_s: float
+) -> list[BookieId]:
+    """Return members that are not known to hold everything up to `end`, those included that do not answer in time."""
+    birth = birth_of(metadata)
+
+    async def holds(bookie: BookieId) -> bool:
+        if not any(True for _ in held_rows(metadata, bookie, end)):
+            return True
+        if services.bookies.info(bookie) is None:
+            return False
+        try:
+            async with asyncio.timeout(within_s):
+                held = await entry_list(services, bookie, ledger_id, birth)
+        except HandleClosed:
+            raise
+        except (BuckramError, TimeoutError):
+            return False
+        return held is not None and held.covers(held_rows(metadata, bookie, end))
+
+    members = members_of(metadata)
+    held = await asyncio.gather(*(holds(bookie) for bookie in members))
+    return [bookie for bookie, whole in zip(members, held, strict=True) if not whole]

@@ -51,6 +51,3 @@ class Accuser:
         with suppress(MetadataError, TimeoutError):
             async with asyncio.timeout(_WITHIN_S):
                 await accuse(self._services.store, list(self._evidence.values()))
-
-
-__all__ = ["Accuser"]

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from buckram.client.maintain.repair import fill_in
-from buckram.client.shared.behind import BehindNotes
-from buckram.client.shared.lagging_replicas import CopyMissing, LaggingMembers
+from buckram.client.shared.lagging_replicas import BehindNotes, CopyMissing, LaggingMembers
 from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest

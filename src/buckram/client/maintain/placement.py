@@ -137,6 +137,3 @@ def _why_unusable(services: Services, bookie: BookieId) -> str:
     if info is None:
         return "not registered"
     return "registered without an address" if info.address is None else "it does not say who it is, which is required"
-
-
-__all__ = ["Explained", "Misplaced", "explain_ledger", "explain_new", "judge", "judged", "misplaced"]

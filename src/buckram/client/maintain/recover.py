@@ -13,23 +13,21 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from buckram.client.maintain.entry_lists import members_behind
 from buckram.client.maintain.evidence import Accuser
 from buckram.client.maintain.fill import copy_missing_of
-from buckram.client.maintain.members import members_behind
 from buckram.client.read.lac import bookie_lac
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
 from buckram.client.read.reader import OnReaderClosed, Reader
 from buckram.client.read.replicas import LedgerReads, run_race
-from buckram.client.shared.behind import BehindNotes
-from buckram.client.shared.copies import Copies
+from buckram.client.shared.lagging_replicas import BehindNotes, Copies
 from buckram.client.shared.ledger_metadata import Change, MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.answers import Answer, Positive, Unknown
 from buckram.core.ledgers.metadata import birth_of, in_recovery, names_mac, recovered
-from buckram.core.ledgers.promises import Promises
 from buckram.core.ledgers.reading import Race, Strategy, span_of
-from buckram.core.ledgers.recovery import Fencing, ForwardRead, Resend, WriteBack, quorum_of
+from buckram.core.ledgers.recovery import Fencing, ForwardRead, Promises, Resend, WriteBack, quorum_of
 from buckram.core.placement.policy import policy_of
 from buckram.core.wire.acks import SentRun
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, ack_frames, frame_add

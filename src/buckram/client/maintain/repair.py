@@ -30,10 +30,10 @@ from buckram.client.shared.services import Services
 from buckram.core.cluster.conviction import Deed
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.answers import Answer, Negative, Positive, Unknown, bookie_error
-from buckram.core.ledgers.holdings import Row, without
 from buckram.core.ledgers.metadata import fragment_end, fragment_index, member_replaced, names_mac
 from buckram.core.ledgers.reading import Race
 from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.ledgers.replica_audit import Row, without
 from buckram.core.placement.policy import policy_of
 from buckram.core.wire.availability import EntryList
 from buckram.core.wire.messages import Add, Force, Read

@@ -301,6 +301,3 @@ async def differing(auditor: ReplicaAuditor, replicas: Sequence[Piece], entries:
             if any(one != held[0] for one in held):
                 found.append(entry)
     return found
-
-
-__all__ = ["BATCH_BYTES", "ReplicaAuditor", "differing"]

@@ -22,8 +22,8 @@ from buckram.client.read.local import LocalReads
 from buckram.client.read.replicas import LedgerReads, RangeOpener, run_race
 from buckram.client.read.single_reads import SingleReads
 from buckram.client.read.tail import Tail
-from buckram.client.shared.follow import LedgerFollower
 from buckram.client.shared.handles import NotBlocking
+from buckram.client.shared.ledger_metadata import LedgerFollower
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.answers import Answer, Failure, Negative, Positive, Unknown, raise_failure

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from buckram.client.read.polls import LacPolls
 from buckram.client.read.replicas import LedgerReads, check_running
-from buckram.client.shared.follow import LedgerFollower
 from buckram.client.shared.handles import NotCopied
+from buckram.client.shared.ledger_metadata import LedgerFollower
 from buckram.client.shared.services import Services
 from buckram.core.backoff import TAIL
 from buckram.core.ledgers.answers import Positive

@@ -1,8 +1,13 @@
-"""The parts of one client that others share, as one value. `Client` makes it and closes what is in it."""
+"""The parts of one client that others share, as one value. `Client` makes it and closes what is in it.
+
+Free space of bookies, for placements with weights: asked before a ledger is made, at most once a minute.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from buckram.client.cluster.bookie_changes import BookieChange
@@ -10,19 +15,50 @@ from buckram.client.cluster.bookies import BookieWatcher
 from buckram.client.cluster.clocks import Clocks
 from buckram.client.cluster.identities import Identities
 from buckram.client.cluster.slow_bookies import SlowMembers
-from buckram.client.shared.copies import Copies
 from buckram.client.shared.encryption import EncryptionKeys
-from buckram.client.shared.free_space import Weights
 from buckram.client.shared.handles import NotCopied
-from buckram.client.shared.lagging_replicas import LaggingLedgers
+from buckram.client.shared.lagging_replicas import Copies, LaggingLedgers
 from buckram.client.shared.send_batcher import SendBatcher
 from buckram.config import ClientConfig, NetConfig
+from buckram.core.wire.messages import FREE_DISK_SPACE, BookieInfoReply, GetBookieInfo
+from buckram.errors import BuckramError, Code
 from buckram.runtime.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
 
+
+_FRESH_S = 60.0
+
+
+_ANSWERS_S = 1.0
+"""Time bookies get to answer, seconds; one that does not keeps the weight it had, or gets the smallest."""
+
+
+class Weights:
+    """The age of the known weights, and their refresh."""
+
+    def __init__(self) -> None:
+        self._asked_at: float | None = None
+
+    async def refresh(self, services: Services) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._asked_at is not None and now - self._asked_at < _FRESH_S:
+            return
+        self._asked_at = now
+        await asyncio.gather(*(_ask(services, bookie) for bookie in sorted(services.bookies.bookies.writable)))
+
+
+async def _ask(services: Services, bookie: BookieId) -> None:
+    with suppress(BuckramError):
+        reply = await services.pool.call(bookie, GetBookieInfo(FREE_DISK_SPACE), timeout_s=_ANSWERS_S)
+        if isinstance(reply, BookieInfoReply) and reply.code is Code.OK and reply.free_bytes is not None:
+            services.bookies.free_bytes[bookie] = reply.free_bytes
+
+
 Guard = Callable[[], None]
 """Check that the client may be used. Raises HandleClosed or ForkedClient if not."""
+
+
 StopHandle = Callable[[], Awaitable[None]]
 """Stops a handle whose client is closed first."""
 

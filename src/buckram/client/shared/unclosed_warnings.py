@@ -93,5 +93,3 @@ async def _within(left: _Open, wait_s: float) -> None:
 
 
 atexit.register(close_all)
-
-__all__ = ["close_all", "deregister_unclosed", "register_unclosed"]

@@ -2,6 +2,10 @@
 
 An append that waits is enqueued by whoever makes room, not by its own task: so nobody can overtake it, and ids follow
 the order of the calls. Not here: checking arguments (`client/write/engine.py`) and sending (`client/write/outbox.py`).
+
+The details of a used-up quota, which a writer asks a bookie for: an answer to an add has only a code.
+
+Not here: who holds to quotas (`bookie/service/rate_limiter.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ from typing import Any
 from buckram.client.write.completions import Completions, fail_future
 from buckram.client.write.outbox import Outbox
 from buckram.core.ledgers.append import AppendWindow
-from buckram.errors import BufferFull, DuplicateEntry
-from buckram.types import EntryId
+from buckram.core.wire.messages import QUOTAS, BookieInfoReply, GetBookieInfo
+from buckram.errors import BuckramError, BufferFull, DuplicateEntry, QuotaExceeded
+from buckram.runtime.net.pool import BookiePool
+from buckram.types import BookieId, EntryId
 
 
 class _Waiting:
@@ -34,6 +40,8 @@ class _Waiting:
 LONG_S, SHORT_S = 2.0, 1.0
 """An add that takes longer than LONG_S makes room shrink, so that no add waits until it is given up: some bookie holds
 adds back, because their namespace has a rate, or cannot keep up. Below SHORT_S it grows again."""
+
+
 _LEAST_BYTES, _LEAST_ENTRIES = 64 * 1024, 64
 
 
@@ -181,3 +189,19 @@ class AppendRoom:
             item.future.set_result(result)
         else:
             self._completions.add(last, result, item.future)
+
+
+_WITHIN_S = 2.0
+
+
+async def used_up(pool: BookiePool, bookie: BookieId, namespace: str) -> QuotaExceeded:
+    """Return the error for a namespace that a bookie answered QUOTA_EXCEEDED for, with figures if the bookie gives
+    them."""
+    unknown = QuotaExceeded(namespace, "stored_bytes or connections")
+    try:
+        reply = await pool.call(bookie, GetBookieInfo(QUOTAS), timeout_s=_WITHIN_S)
+    except BuckramError:
+        return unknown
+    figures = reply.figures if isinstance(reply, BookieInfoReply) else {}
+    used, limit = (figures.get(f"{namespace}/stored_bytes/{what}") for what in ("used", "limit"))
+    return unknown if used is None or limit is None else QuotaExceeded(namespace, "stored_bytes", used, limit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TypeVar
 
-from buckram.client.cluster.log import log
+from buckram.client.cluster.bookie_changes import log
 from buckram.client.shared.services import Services
 from buckram.core.backoff import STORE_CALL
 from buckram.core.ledgers.quorum import Quorum

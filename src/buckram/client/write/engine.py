@@ -13,20 +13,17 @@ from types import TracebackType
 from typing import Any
 
 from buckram.client.maintain.fill import copy_missing_of, lagging_members
-from buckram.client.shared.behind import BehindNotes
-from buckram.client.shared.closing import close_on_exit, wait_closed
+from buckram.client.shared.arguments import check_payload, check_payloads
+from buckram.client.shared.handles import close_on_exit, wait_closed
+from buckram.client.shared.lagging_replicas import BehindNotes
 from buckram.client.shared.ledger_metadata import MetadataCell
-from buckram.client.shared.payloads import check_payload, check_payloads
 from buckram.client.shared.services import Services
-from buckram.client.write.append_limits import AppendRoom
-from buckram.client.write.completing import HURRY_S, complete_copies
+from buckram.client.write.append_limits import AppendRoom, used_up
 from buckram.client.write.completions import AckCallback, Completions
-from buckram.client.write.durability import seal, wait_settled
+from buckram.client.write.durability import HURRY_S, complete_copies, force, seal, wait_settled
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
-from buckram.client.write.force import force
 from buckram.client.write.outbox import Outbox
-from buckram.client.write.quota import used_up
 from buckram.client.write.tracing import TracedOutbox
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.append import AppendWindow, Send

@@ -18,15 +18,14 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from buckram.client.cluster.bookie_changes import BookieChange
+from buckram.client.cluster.bookie_changes import BookieChange, log
 from buckram.client.cluster.bookies import BookieWatcher
-from buckram.client.cluster.log import log
 from buckram.client.shared.lagging_replicas import LaggingMembers
 from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.core.backoff import BOOKIE_REPLACEMENT, Delays
 from buckram.core.ledgers.append import AppendWindow, Send
 from buckram.core.ledgers.metadata import ensemble_changed
-from buckram.core.ledgers.spread import SpreadRule
+from buckram.core.ledgers.quorum import SpreadRule
 from buckram.core.placement.policy import PlacementPolicy
 from buckram.core.wire.messages import GetBookieInfo
 from buckram.errors import (

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from buckram.client.shared.copies import Copies
+from buckram.client.shared.lagging_replicas import Copies
 from buckram.client.shared.send_batcher import LaneBatch
 from buckram.client.shared.services import Services
 from buckram.client.write.explicit_lac import ExplicitLac

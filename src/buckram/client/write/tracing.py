@@ -111,6 +111,3 @@ class _Followed:
             self._span.end()
         elif not self._places:
             self._span.end("it is not acknowledged by those bookies alone")
-
-
-__all__ = ["TracedOutbox"]

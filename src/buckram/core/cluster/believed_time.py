@@ -348,20 +348,3 @@ def middle(times: Iterable[int]) -> tuple[int, int] | None:
     """Return the median, as the two in the middle; None for none."""
     found = sorted(times)
     return (found[(len(found) - 1) // 2], found[len(found) // 2]) if found else None
-
-
-__all__ = [
-    "ACCEPTED_WITHIN_US",
-    "HOLD_US",
-    "RECORD_US",
-    "BelievedTime",
-    "Jump",
-    "Moment",
-    "Recorded",
-    "TellsTime",
-    "advanced",
-    "agreed_jumps",
-    "agreeing",
-    "held_back",
-    "middle",
-]

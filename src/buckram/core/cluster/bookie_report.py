@@ -2,14 +2,18 @@
 
 It is a JSON object in the reply to Buckram's own request REPORT (`core/wire/messages.py`). Pure. Not here: collecting
 these facts (`bookie/report.py`), judging them (`core/health/bookie_states.py`).
+
+Detection of bookies that share a file system, whose space is counted once. Pure.
 """
 
 from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Final
 
 from buckram.errors import MalformedRecord
 from buckram.types import BookieId
@@ -176,3 +180,29 @@ _PLAIN: dict[str, Any] = {
     for field in fields(BookieReport)
     if str(field.type) in ("str", "int")
 }
+
+FILE_SYSTEM_FIGURE: Final = "file_system"
+"""The figure of a bookie's answer (`GetBookieInfo`) that has the number of its file system."""
+
+
+def file_system_number(identity: str) -> int:
+    """Return a number for the file system of a `Disk.identity()`, which no other machine or file system has; 0:
+    unknown.
+    """
+    boot, _, rest = identity.partition(" ")
+    device = rest.partition(" ")[0]
+    if not device:
+        return 0
+    return int.from_bytes(blake2b(f"{boot} {device}".encode(), digest_size=8).digest(), "big") >> 1
+
+
+def file_system_space(bookies: Iterable[tuple[str, int, int | None, int | None]]) -> tuple[int, int]:
+    """Return free and total bytes of bookies, each given by id, number of its file system, free and total bytes."""
+    free: dict[str | int, int] = {}
+    total: dict[str | int, int] = {}
+    for bookie, number, free_bytes, total_bytes in bookies:
+        where = number or bookie
+        # The bookies answered one after the other, and free space may have changed in between.
+        free[where] = min(free.get(where, free_bytes or 0), free_bytes or 0)
+        total[where] = max(total.get(where, 0), total_bytes or 0)
+    return sum(free.values()), sum(total.values())

@@ -126,6 +126,3 @@ def shown_for_another(digest: Digest, ledger: LedgerId, entry: EntryId | None, s
     if really == ledger and (entry is None or found.entry_id == entry):
         return ""
     return f"it was answered with the sealed entry {found.entry_id} of ledger {really}"
-
-
-__all__ = ["UNFIT", "Accused", "Deed", "Evidence", "parse_accused", "shown_for_another"]

@@ -1,12 +1,29 @@
-"""Compatibility of releases, and problems that prevent an upgrade to this one. Pure."""
+"""Compatibility of releases, and problems that prevent an upgrade to this one. Pure.
+
+One thing that is wrong with a cluster, as `buckram status` and `buckram doctor` print it. Pure.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from buckram.core.cluster.problem import Problem
 from buckram.types import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Problem of a cluster: its kind, its place, the reason, and what to do."""
+
+    what: str
+    where: str
+    why: str
+    do: str
+
+    def as_json(self) -> dict[str, str]:
+        return {"what": self.what, "where": self.where, "why": self.why, "do": self.do}
+
 
 RELEASES = ("0.1", "0.2")
 """All releases, the oldest first. Each works with the one before, and reads what it has written."""

@@ -177,6 +177,3 @@ def shown(time_us: int) -> str:
 def between(difference_us: int) -> str:
     """Return in words how far apart two clocks are."""
     return f"{abs(difference_us) / 1_000_000:.0f} s {'ahead' if difference_us > 0 else 'behind'}"
-
-
-__all__ = ["APART_US", "Reading", "WallClocks", "between", "shown"]

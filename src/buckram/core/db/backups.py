@@ -186,22 +186,3 @@ def is_due(kept: BackupRecord, policy: Policy, now: int | None, certain: int | N
     if newest is None or newest.place != policy.backup_to:
         return True
     return is_old(newest.time, policy.backup_every_s, now, certain)
-
-
-__all__ = [
-    "SETTING",
-    "Backup",
-    "BackupFile",
-    "BackupRecord",
-    "decode_kept",
-    "directory_of",
-    "encode_kept",
-    "file_name",
-    "files_of",
-    "is_due",
-    "is_old",
-    "location_of",
-    "parse_places",
-    "superseded",
-    "unfinished_of",
-]

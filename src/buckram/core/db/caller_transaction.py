@@ -117,6 +117,3 @@ class CallerTransaction:
         elif statement.kind in (Kind.RELEASE, Kind.ROLLBACK_TO) and statement.name in names:
             last = len(names) - 1 - names[::-1].index(statement.name)
             del names[last if statement.kind is Kind.RELEASE else last + 1 :]
-
-
-__all__ = ["CallerTransaction", "Do", "TransactionGone", "TransactionMisuse"]

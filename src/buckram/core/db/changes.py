@@ -183,20 +183,3 @@ def as_changes(noted: Sequence[Noted], offset: int, transaction: int, time: floa
 
 def _named(shape: TableShape, row: Row | None) -> dict[str, SqlValue] | None:
     return None if row is None else dict(zip(shape.columns, row, strict=True))
-
-
-__all__ = [
-    "DELETE",
-    "INSERT",
-    "UPDATE",
-    "Change",
-    "Noted",
-    "Row",
-    "RowChange",
-    "SchemaChange",
-    "TableShape",
-    "as_changes",
-    "decode_changes",
-    "joined",
-    "separated",
-]

@@ -83,17 +83,3 @@ def patched(old: bytes, ranges: Ranges) -> bytes:
             raise ValueError(f"bytes {start} to {start + len(data)} of a page of {PAGE_BYTES}")
         page[start : start + len(data)] = data
     return bytes(page)
-
-
-__all__ = [
-    "EMPTY_DIGEST",
-    "EMPTY_PAGE",
-    "LOCK_PAGE",
-    "ZERO_PAGE",
-    "Ranges",
-    "differences",
-    "digest_of",
-    "page_hash",
-    "patched",
-    "replaced",
-]

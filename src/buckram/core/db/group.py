@@ -2,28 +2,50 @@
 
 A group names the leadership that made it (the offset of the record by which it opened its session) and its place in the
 order of all groups. It is applied only as the next one in that order, so that a group computed on an older state of the
-database is void on every replica. Not here: groups larger than a record (`core/db/parts.py`).
+database is void on every replica. Not here: groups larger than a record (`core/db/group.py`).
+
+Parts: a group that is larger than a record of the log, cut into consecutive records and joined again.
+
+A part is part of the state of a replica until the last one has come; parts of a leader that was lost are dropped when
+anything else follows. Not here: what a group is (`core/db/group.py`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from buckram.core.db.digest import Ranges
 from buckram.core.streams.records.codecs import NONE, ZSTD, Codec
 from buckram.errors import MalformedBatch, UnknownCommand
 
+
 FORMAT = 1
+
+
 GROUP, PART, CHANGED = 1, 2, 3
 """Kinds of records: a group; a part of one; a group with the changes of rows before it."""
+
+
 _HEAD = struct.Struct(">BBQQIQBI")
+
+
 _COUNTS = struct.Struct(">II")
+
+
 _TOKEN = struct.Struct(">HI")
+
+
 _PAGE = struct.Struct(">IH")
+
+
 _RANGE = struct.Struct(">HH")
+
+
 _LEAST_COMPRESSED = 100
+
+
 _LARGEST = 2**31
 
 
@@ -120,4 +142,47 @@ def _decode_body(body: bytes) -> tuple[list[Receipt], list[PageChange]]:
     return receipts, pages
 
 
-__all__ = ["CHANGED", "GROUP", "PART", "Group", "PageChange", "Receipt", "decode_group", "encode_group", "kind_of"]
+_PART = struct.Struct(">BBQQII")
+
+
+def cut(payload: bytes, leadership: int, sequence: int, limit: int) -> Iterator[bytes]:
+    """Yield the group as it is, if it fits into a record of `limit` bytes, or its parts."""
+    if len(payload) <= limit:
+        yield payload
+        return
+    room = limit - _PART.size
+    count = -(-len(payload) // room)
+    for index in range(count):
+        head = _PART.pack(FORMAT, PART, leadership, sequence, index, count)
+        yield head + payload[index * room : (index + 1) * room]
+
+
+class Joiner:
+    """Joins parts in the order of the log. `held` has the parts of a group that is not complete."""
+
+    def __init__(self, held: list[bytes] | None = None) -> None:
+        self.held: list[bytes] = held or []
+
+    def drop(self) -> None:
+        """Drop the parts of an incomplete group: another record follows, so the rest never will."""
+        self.held = []
+
+    def joined(self, payload: bytes) -> bytes | None:
+        """Take the next part; returns the group with its last one. A part that does not fit is dropped with all before.
+
+        Raises UnknownCommand for what `cut` did not make.
+        """
+        if len(payload) < _PART.size:
+            raise UnknownCommand(f"a part of a group has {len(payload)} bytes and is cut")
+        _, _, leadership, sequence, index, count = _PART.unpack_from(payload)
+        if index == 0:
+            self.held = []
+        elif len(self.held) != index or _PART.unpack_from(self.held[0])[2:4] != (leadership, sequence):
+            self.held = []
+            return None
+        self.held.append(payload)
+        if index + 1 < count:
+            return None
+        whole = b"".join(part[_PART.size :] for part in self.held)
+        self.held = []
+        return whole

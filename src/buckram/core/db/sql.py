@@ -165,22 +165,3 @@ def pragma_only_reads(sql: str) -> bool:
     if found is None or scope is None or found[1].lower() in ("defer_foreign_keys", "incremental_vacuum", "optimize"):
         return False
     return scope is Scope.CALL or found[2] not in ("=", "(")
-
-
-__all__ = [
-    "GIVEN_BACK",
-    "PRAGMAS",
-    "TEMPORARY",
-    "Described",
-    "Parameters",
-    "Scope",
-    "SqlResult",
-    "SqlValue",
-    "Statement",
-    "counts_of",
-    "decode_counts",
-    "encode_counts",
-    "foreign_keys_asked",
-    "pragma_only_reads",
-    "pragma_refusal",
-]

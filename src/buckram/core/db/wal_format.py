@@ -155,24 +155,3 @@ def _forget_after(numbers: memoryview, slots: memoryview, last: int) -> None:
             slots[slot] = 0
     for index in range(last, len(numbers)):
         numbers[index] = 0
-
-
-__all__ = [
-    "FRAME_BYTES",
-    "FRAME_HEADER_BYTES",
-    "LOG_HEADER_BYTES",
-    "PAGE_BYTES",
-    "REGION_BYTES",
-    "BadIndex",
-    "IndexHeader",
-    "add_frames",
-    "backfilled",
-    "encode_index_header",
-    "frame_at",
-    "frame_header",
-    "frame_of",
-    "log_header",
-    "parse_frame_header",
-    "read_index_header",
-    "regions_for",
-]

@@ -321,8 +321,8 @@ static PyObject *scan_add_frames(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"verify_entries", verify_entries, METH_VARARGS, "As buckram.core.entries.python_twins.verify_entries."},
-    {"seal_adds", seal_adds, METH_VARARGS, "As buckram.core.entries.seal.seal_adds."},
-    {"scan_add_frames", scan_add_frames, METH_VARARGS, "As buckram.core.entries.scan.scan_add_frames."},
+    {"seal_adds", seal_adds, METH_VARARGS, "As buckram.core.entries.python_twins.seal_adds."},
+    {"scan_add_frames", scan_add_frames, METH_VARARGS, "As buckram.core.entries.python_twins.scan_add_frames."},
     {NULL, NULL, 0, NULL},
 };
 

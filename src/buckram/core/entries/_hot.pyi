@@ -1,4 +1,4 @@
-from buckram.core.entries.scan import Row
+from buckram.core.entries.python_twins import Row
 from buckram.types import Buffer, EntryId, LedgerId
 
 INTERFACE: int

@@ -18,8 +18,6 @@ if os.environ.get("BUCKRAM_PURE", "") in ("", "0"):
     except ImportError:
         pass
 if not COMPILED:
-    from buckram.core.entries.python_twins import verify_entries
-    from buckram.core.entries.scan import scan_add_frames
-    from buckram.core.entries.seal import seal_adds
+    from buckram.core.entries.python_twins import scan_add_frames, seal_adds, verify_entries
 
 __all__ = ["COMPILED", "scan_add_frames", "seal_adds", "verify_entries"]

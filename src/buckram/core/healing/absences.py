@@ -151,6 +151,3 @@ def parse_attendance(key: str, value: bytes) -> Attendance:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MalformedRecord(f"{key}: not who was away ({error!r}); delete it, all copies are checked anew") from None
-
-
-__all__ = ["MOST_OPEN", "Attendance", "Unsettled", "parse_attendance", "sessions_of"]

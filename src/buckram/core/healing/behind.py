@@ -22,6 +22,3 @@ def parse_note(name: str) -> tuple[LedgerId, BookieId] | None:
         return None
     ledger = int(digits)
     return (ledger, bookie) if ledger <= MAX_LEDGER_ID else None
-
-
-__all__ = ["note_name", "parse_note"]

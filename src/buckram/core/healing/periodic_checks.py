@@ -1,9 +1,17 @@
 """Due times of periodic checks, from the date of the last run, which is kept in the metadata store. Pure.
 
 Another auditor with another clock may have written the date, so a date in the future is not believed.
+
+Sampling of the entries of a replica for a check that does not read all: one from each of equally long rows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from buckram.core.placement.search import Chooser
+from buckram.types import EntryId
 
 
 def due_in_s(last_run_ms: int, now_ms: int, interval_s: float) -> float:
@@ -11,3 +19,23 @@ def due_in_s(last_run_ms: int, now_ms: int, interval_s: float) -> float:
     if last_run_ms < 0 or last_run_ms > now_ms:
         return 0.0
     return max(0.0, interval_s - (now_ms - last_run_ms) / 1000)
+
+
+def sample(ranges: Sequence[tuple[EntryId, EntryId]], fraction: float, rng: Chooser) -> list[EntryId]:
+    """Draw this fraction of the entries in ascending ranges (first, last), rounded up; all for 1 and more.
+
+    At least one entry is drawn, unless there is none.
+    """
+    count = sum(last - first + 1 for first, last in ranges)
+    wanted = count if fraction >= 1 else min(count, max(1, ceil(count * fraction)))
+    found: list[EntryId] = []
+    before, rows = 0, iter(ranges)
+    first, last = next(rows, (0, -1))
+    for number in range(wanted):
+        low, high = number * count // wanted, (number + 1) * count // wanted
+        index = low + min(high - low - 1, int(rng.random() * (high - low)))
+        while index - before > last - first:
+            before += last - first + 1
+            first, last = next(rows)
+        found.append(first + index - before)
+    return found

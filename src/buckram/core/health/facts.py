@@ -212,19 +212,3 @@ class Facts:
     def time_doubted(self) -> bool:
         """Return whether at least half of the bookies that judge the time are in doubt of it."""
         return 0 < sum(one.certain is not None for one in self.bookies) <= 2 * len(self.doubting)
-
-
-__all__ = [
-    "BackupFacts",
-    "BookieFacts",
-    "CursorFacts",
-    "Facts",
-    "ForeignFacts",
-    "HealingFacts",
-    "LackingLedger",
-    "MirrorFacts",
-    "NamespaceFacts",
-    "Noted",
-    "QueryFacts",
-    "Suspect",
-]

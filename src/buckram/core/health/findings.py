@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from buckram.core.health.bookie_states import of_bookies
-from buckram.core.health.cluster_states import named, of_healing
+from buckram.core.health.bookie_states import of_bookies, of_collection
+from buckram.core.health.cluster_states import named, of_healing, of_metadata
 from buckram.core.health.facts import Facts, Noted
-from buckram.core.health.of_collection import of_collection
-from buckram.core.health.of_metadata import of_metadata
 from buckram.core.health.state_table import TABLE
 from buckram.core.health.states import Severity, State
 from buckram.core.health.stream_states import of_streams
@@ -112,6 +110,3 @@ def summary(found: Sequence[Finding]) -> str:
     counts = {severity: sum(one.state.severity is severity for one in found) for severity in Severity}
     names = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
     return ", ".join(f"{count} {names[one]}{'' if count == 1 else 's'}" for one, count in counts.items() if count)
-
-
-__all__ = ["Finding", "advice", "finding_of", "findings", "healthy", "may_remove", "summary", "why_kept"]

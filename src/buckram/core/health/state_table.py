@@ -428,5 +428,3 @@ OTHER = (
 TABLE = {state.name: state for state in (*METADATA, *BOOKIES, *HEALING, *STREAMS, *OTHER)}
 OWNED = frozenset(state.name for state in STREAMS) - {"orphans", "leftovers"}
 """States of one stream or namespace, with whose name `where` begins. They are hidden from users who may not see it."""
-
-__all__ = ["BOOKIES", "HEALING", "METADATA", "OTHER", "OWNED", "STREAMS", "TABLE"]

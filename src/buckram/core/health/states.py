@@ -58,6 +58,3 @@ class State:
 def removes(text: str) -> bool:
     """Return whether advice has a word of REMOVING in it."""
     return any(word in REMOVING for word in re.findall(r"\w+", text))
-
-
-__all__ = ["REMOVING", "RUNBOOK", "Severity", "State", "removes"]

@@ -97,6 +97,3 @@ def _foreign(facts: Facts) -> Iterator[Noted]:
             what = f"files of history at {one.location}" if one.location else f"ledger {one.ledger}"
             why = f"its metadata name {what}, made for another stream or for none; seen {lasting(age)} ago"
             yield Noted("foreign-ledger", f"{one.stream} {one.ledger}", why, {"stream": one.stream})
-
-
-__all__ = ["BACKUPS_LATE", "FOREIGN_UNTIL_S", "HELD_S", "MIRROR_RECORDS", "MIRROR_S", "PAUSES", "QUERY_S", "of_streams"]

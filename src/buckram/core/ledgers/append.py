@@ -15,9 +15,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection, Sequence
 
-from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.quorum import Quorum, SpreadGroups, SpreadRule
 from buckram.core.ledgers.runs import Run, Send
-from buckram.core.ledgers.spread import SpreadGroups, SpreadRule
 from buckram.errors import DuplicateEntry, check, invariant_failed
 from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId, Position, Slot
 

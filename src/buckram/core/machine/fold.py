@@ -3,6 +3,12 @@
 It applies records in order, keeps the sessions, the time of the log and the digests. The rules R1 to R12 are in
 docs/explanation/machines-design.md. Not here: where records come from (`state/machine/following.py`,
 `state/machine/leader.py`).
+
+The time of a machine's log, as its leader gives it to records. Pure.
+
+It goes on with the clock while the time is certain. While it is in doubt, it goes on by what passed since, so that
+nothing that the state keeps ends by a time that may be wrong. A log that is ahead goes back as soon as the time is
+certain; the leader writes a record that says so. Not here: what that record does (`core/machine/fold.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +19,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from buckram.core.cluster.believed_time import Moment
+from buckram.core.cluster.wall_time import APART_US
 from buckram.core.machine import records
 from buckram.core.machine.records import CommandRecord, DigestRecord
 from buckram.core.machine.sessions import Forgotten, Outcome, SessionTable
@@ -20,8 +28,13 @@ from buckram.core.machine.snapshot_format import SnapshotHeader
 from buckram.errors import CommandRefused, ReplicaDiverged, ReplicaStopped, UnknownCommand, check
 from buckram.types import Offset
 
+
 _REMEMBERED_MARKS = 16
+
+
 _CHAIN = struct.Struct(">QQ?")
+
+
 _NO_CHAIN = bytes(16)
 
 
@@ -267,4 +280,34 @@ class Fold:
         self.agreed = record.mark
 
 
-__all__ = ["Applied", "Fold", "KeepsTimes", "LogEntry", "Prepared", "Replicated"]
+class LogTime:
+    """Time of the log, of which `last` is that of the newest record, microseconds UTC."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self._doubt: tuple[int, int] | None = None
+        """Time of the log and monotonic time at which the doubt began; None while there is none."""
+
+    def goes_back(self, moment: Moment) -> bool:
+        """Return whether the log is ahead of a time that is certain, so that a record has to set it back first."""
+        certain = moment.certain
+        return certain is not None and self.last - certain > APART_US
+
+    def set_back(self, moment: Moment) -> int:
+        """Go back to the time that is certain, and return it."""
+        self.last, self._doubt = moment.best, None
+        return self.last
+
+    def next(self, moment: Moment, mono: int) -> int:
+        """Return the time of the next record; `mono` is monotonic time, in microseconds."""
+        if not moment.why:
+            self._doubt = None
+            self.last = max(self.last, moment.best)
+            return self.last
+        if self._doubt is None:
+            self._doubt = self.last, mono
+        began, since = self._doubt
+        passed = min(began + mono - since, max(moment.best, began))
+        known = moment.best if moment.bounded and moment.best - moment.low <= APART_US else 0
+        self.last = max(self.last, passed, known)
+        return self.last

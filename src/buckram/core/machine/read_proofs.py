@@ -57,6 +57,3 @@ class Freshness:
     def age(self, now: float) -> float | None:
         """Return for how many seconds the state may lack something; None before the first confirmation."""
         return None if self.as_of is None else max(now - self.as_of, 0.0)
-
-
-__all__ = ["Freshness", "Proofs"]

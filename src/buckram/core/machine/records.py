@@ -80,22 +80,3 @@ def decode(value: bytes | None) -> LogRecord:
     except struct.error as error:
         raise UnknownCommand(f"a record of kind {kind} is cut: {error}") from None
     return PlainRecord(kind, time_us)
-
-
-__all__ = [
-    "COMMAND",
-    "COMMAND_OVERHEAD",
-    "DIGEST",
-    "MARK",
-    "NOOP",
-    "SESSION",
-    "TIME",
-    "CommandRecord",
-    "DigestRecord",
-    "LogRecord",
-    "PlainRecord",
-    "decode",
-    "encode_command",
-    "encode_digest",
-    "encode_plain",
-]

@@ -1,27 +1,51 @@
 """SessionTable: the results of commands by session and sequence, so that each command is applied once.
 
 It is part of every replica's state: what it drops and when follows from the log alone (rules R3, R4 and R12 of
-docs/explanation/machines-design.md). Not here: a caller's side (`core/machine/tokens.py`).
+docs/explanation/machines-design.md). Not here: a caller's side (`core/machine/sessions.py`).
+
+Tokens: a caller's side of a session. It issues sequences and knows which of them may still be repeated.
+
+A token is written LOG:SESSION:SEQUENCE, so that a program can keep it and repeat its command after a crash; LOG is the
+unique id of the machine's log, because another machine of the same name has sessions of the same numbers. Not here: the
+replicas' side (`core/machine/sessions.py`).
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from buckram.errors import InvalidArgument
+
+
 MAX_SESSIONS = 10_000
+
+
 MAX_SEQUENCES = 4096
 """Maximum span of sequences whose results a session keeps, counted back from the highest one."""
+
+
 MAX_RESULT_BYTES = 16 * 1024 * 1024
+
+
 SILENT_US = 24 * 3600 * 1_000_000
+
+
 SILENT_COMMANDS = 10_000
 """Number of commands of others after which, together with SILENT_US, a silent session is dropped."""
+
+
 # These are part of the format: replicas that differ in them would differ in their state.
 
 _HEAD = struct.Struct(">QQQQI")
+
+
 _ROW = struct.Struct(">QBI")
+
+
 _DONE, _REFUSED, _DROPPED = 0, 1, 2
 
 
@@ -166,4 +190,57 @@ class SessionTable:
         return table
 
 
-__all__ = ["Forgotten", "Outcome", "SessionTable"]
+_FORM = re.compile(r"([0-9a-f]{16}):([0-9]{1,19}):([0-9]{1,19})", re.ASCII)
+
+
+class Token(NamedTuple):
+    """The identity of one command of one machine."""
+
+    session: int
+    sequence: int
+
+    def text(self, log: str) -> str:
+        """Return the token as text, for a program to keep; `log` is the uid of the machine's log."""
+        return f"{log}:{self.session}:{self.sequence}"
+
+
+def parse_token(text: str) -> tuple[str, Token]:
+    """Return the uid of the log and the token. Raises InvalidArgument."""
+    found = _FORM.fullmatch(text) if isinstance(text, str) else None
+    token = Token(int(found[2]), int(found[3])) if found is not None else None
+    if found is None or token is None or max(token) >= 2**63:
+        raise InvalidArgument(f"token {text!r}: needs LOG:SESSION:SEQUENCE, as m.token() and CommandUnknown give it")
+    return found[1], token
+
+
+class Sequences:
+    """The sequences of one session, which was opened in the log as `session`."""
+
+    def __init__(self, session: int) -> None:
+        self.session = session
+        self.lowest = 0
+        """Lowest sequence whose result the replicas must keep."""
+        self._next = 0
+        self._wanted: dict[int, None] = {}
+        """Sequences that were issued and whose outcome the caller does not have, in order."""
+
+    def take(self) -> Token:
+        """Return the next token. Its result is kept until `done`, or until very many later ones were taken."""
+        sequence = self._next
+        self._next = sequence + 1
+        self._wanted[sequence] = None
+        if sequence - self.lowest >= MAX_SEQUENCES // 2:
+            self._end(self.lowest)
+        return Token(self.session, sequence)
+
+    def done(self, token: Token) -> None:
+        """Note that the caller has the outcome, or does not want it any more."""
+        session, sequence = token
+        if session == self.session:
+            self._end(sequence)
+
+    def _end(self, sequence: int) -> None:
+        self._wanted.pop(sequence, None)
+        if sequence == self.lowest:
+            # The dictionary passes over all that left its front, so it is asked only when the lowest one has gone.
+            self.lowest = next(iter(self._wanted), self._next)

@@ -133,6 +133,3 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
             size += len(view)
     if held:
         yield b"".join(held)
-
-
-__all__ = ["CHUNK_BYTES", "BadSnapshot", "SnapshotDecoder", "SnapshotEncoder", "SnapshotHeader"]

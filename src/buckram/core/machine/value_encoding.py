@@ -82,6 +82,3 @@ def decode_value(data: bytes) -> Any:
     if form == _BYTES:
         return data[1:]
     raise ValueError(f"a value of unknown form {form!r}")
-
-
-__all__ = ["DEEPEST", "decode_value", "encode_value"]

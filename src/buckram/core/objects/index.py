@@ -15,12 +15,12 @@ from typing import Any
 
 from buckram.core.objects.index_difference import Outline
 from buckram.core.objects.ledger_use import LedgerSpace
-from buckram.core.objects.names import ObjectNames
-from buckram.core.objects.rows import NEVER, Extent, ObjectRow, extents_of, row_of
+from buckram.core.objects.rows import NEVER, Extent, ObjectRow, Upload, extents_of, row_of
 from buckram.core.objects.snapshot_format import lines_of, read_lines
 from buckram.core.objects.tree import (
     Blocked,
     Directory,
+    ObjectNames,
     directories,
     find,
     in_the_way,
@@ -30,7 +30,6 @@ from buckram.core.objects.tree import (
     place_for,
     walk,
 )
-from buckram.core.objects.uploads import Upload
 from buckram.errors import CommandRefused, UnknownCommand
 
 EXPIRE_AT_ONCE = PURGE_AT_ONCE = 1000
@@ -499,6 +498,3 @@ def _end_later(index: ObjectIndex, version: int, by_us: int) -> None:
         row = directory.nodes[name]
         assert isinstance(row, ObjectRow)
         index._replace(directory, name, row, row._replace(expires_us=row.expires_us + by_us))
-
-
-__all__ = ["MAX_PARTS", "ObjectIndex"]

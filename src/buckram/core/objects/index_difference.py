@@ -177,17 +177,3 @@ def _groups(puts: Sequence[Named]) -> Iterator[list[Named]]:
         size, weight = size + row.size, weight + own
     if group:
         yield group
-
-
-__all__ = [
-    "MOST_BYTES",
-    "MOST_CHANGES",
-    "IndexDifference",
-    "Named",
-    "Outline",
-    "MirrorStep",
-    "difference",
-    "parted_at",
-    "same",
-    "steps",
-]

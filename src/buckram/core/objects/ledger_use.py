@@ -125,6 +125,3 @@ class LedgerSpace:
             elif row.state == OPEN:
                 space.open[ledger] = row.writer
         return space
-
-
-__all__ = ["DEAD", "OPEN", "SEALED", "LedgerUse", "LedgerSpace"]

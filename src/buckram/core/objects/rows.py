@@ -1,18 +1,28 @@
-"""Values of the objects' index: where an object's bytes are, what is known of it, and the grammar of names."""
+"""Values of the objects' index: where an object's bytes are, what is known of it, and the grammar of names.
+
+Uploads: objects that are put in parts. Not here: commands (`core/objects/index.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from buckram.core.streams.names import OBJECTS_LOG
 from buckram.errors import InvalidArgument
 from buckram.types import EntryId, LedgerId
 
+
 LOG = OBJECTS_LOG
 """Stream and machine of each namespace that has objects: their index."""
+
+
 MAX_NAME_BYTES = 1024
+
+
 MAX_METADATA_BYTES = 16 * 1024
+
+
 NEVER = 0
 """Expiry of an object that never expires."""
 
@@ -100,13 +110,20 @@ def check_metadata(metadata: Mapping[str, str] | None) -> list[list[str]]:
     return [[key, value] for key, value in pairs]
 
 
-__all__ = [
-    "LOG",
-    "NEVER",
-    "Extent",
-    "ObjectRow",
-    "check_metadata",
-    "check_object_name",
-    "extents_of",
-    "row_of",
-]
+class Upload:
+    """An object that is put in parts: `parts` by number, each with size, digest and extents."""
+
+    def __init__(self, name: str, time_us: int) -> None:
+        self.name, self.time_us = name, time_us
+        self.parts: dict[int, tuple[int, str, tuple[Extent, ...]]] = {}
+
+    def dump(self) -> list[Any]:
+        """Return the upload for JSON."""
+        return [self.name, self.time_us, sorted((part, *rest) for part, rest in self.parts.items())]
+
+    @classmethod
+    def load(cls, name: str, time_us: int, parts: Iterable[Sequence[Any]]) -> Upload:
+        """Restore an upload from JSON."""
+        upload = cls(name, time_us)
+        upload.parts = {part: (size, digest, extents_of(extents)) for part, size, digest, extents in parts}
+        return upload

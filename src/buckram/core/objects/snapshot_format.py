@@ -85,6 +85,3 @@ def read_lines(data: bytes) -> tuple[list[Any], Directory, list[Directory]]:
     for directory, time_us in times:
         directory.time_us = time_us
     return head, roots[0], roots[1:]
-
-
-__all__ = ["FORMAT", "lines_of", "read_lines"]

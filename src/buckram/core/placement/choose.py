@@ -343,19 +343,3 @@ def slow_ones(candidates: Sequence[Candidate]) -> dict[BookieId, str]:
 
 def _bounded(weight: float) -> float:
     return max(1 / _HEAVIEST, min(_HEAVIEST, weight))
-
-
-__all__ = [
-    "Candidate",
-    "Chosen",
-    "allowed",
-    "attainable",
-    "choose_ensemble",
-    "choose_with_absent",
-    "drawn_candidates",
-    "located",
-    "place_of",
-    "places_of",
-    "replace_members",
-    "slow_ones",
-]

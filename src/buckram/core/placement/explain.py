@@ -98,6 +98,3 @@ def _why_never(bookie: BookieId, quorum: Quorum, policy: PlacementPolicy, topolo
             cure = f"`buckram placement topology set {bookie} PATH`"
             return f"its {rule.level} is not known and the rule is enforced: {cure}"
     return f"`{policy}` does not allow it"
-
-
-__all__ = ["PlacementReason", "explain"]

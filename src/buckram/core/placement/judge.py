@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from buckram.core.ledgers.quorum import Quorum
-from buckram.core.ledgers.spread import SpreadRule
+from buckram.core.ledgers.quorum import Quorum, SpreadRule
 from buckram.core.placement.policy import LevelRule, PlacementPolicy
 from buckram.core.placement.topology import Topology
 from buckram.types import BookieId
@@ -128,6 +127,3 @@ def _domains(members: Sequence[BookieId], rule: LevelRule, topology: Topology) -
     domains = [topology.domain(member, rule.level) for member in members]
     known = tuple(dict.fromkeys(domain for domain in domains if domain is not None))
     return known, domains.count(None)
-
-
-__all__ = ["NO_LIMITS", "Breach", "ack_rules", "acknowledged", "asks", "badness", "breaches"]

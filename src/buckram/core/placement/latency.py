@@ -2,28 +2,46 @@
 
 Each bookie has a moving average that follows new samples the faster, the longer there was none. Differences below a
 factor of two are ignored, or all requests would go to one bookie. Times are given by the caller, in seconds.
+
+Detection of bookies that take far longer than the others, so that it is reported, and others may replace them.
+
+Pure; times are given by the caller. Not here: latencies (`core/placement/latency.py`), reporting (`client/shared/`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
+from statistics import median
 
 from buckram.types import BookieId, EntryId
 
+
 HALF_LIFE_S = 2.0
 """Seconds without a sample after which the next one has a weight of one half in the moving average."""
+
+
 _LEAST_SHARE = 0.2
 """Smallest weight of one sample in the moving average."""
+
+
 FLOOR_S = 0.002
 """Seconds: averages below it are graded as if they were as long."""
+
+
 RETRY_S = 10.0
 """Seconds after which a slow bookie without a sample is tried once, to see whether it has recovered."""
+
+
 FORGET_S = 60.0
 """Seconds after its last sample at which the average of a bookie expires."""
+
+
 PROBE_S = 0.1
 """Least seconds between the entries by which a writer measures its bookies (`Probe`)."""
+
+
 SAMPLE_S = 0.01
 """Seconds after a sample within which further ones of that bookie are ignored, unless they took at least twice its
 average."""
@@ -159,4 +177,38 @@ class Probe:
         return now - self._at >= PROBE_S
 
 
-__all__ = ["FLOOR_S", "FORGET_S", "PROBE_S", "RETRY_S", "SAMPLE_S", "Latencies", "Probe", "quick_first"]
+SLOW_FLOOR_S = 0.1
+"""Seconds: a bookie whose adds take less is not slow, whatever the others take."""
+
+
+SLOW_FACTOR = 8.0
+"""Multiple of the others' median from which a bookie is slow; it has recovered below half of that multiple."""
+
+
+class Slowness:
+    """The slow ones among the bookies that one client writes to, and since when each is slow."""
+
+    def __init__(self) -> None:
+        self._since: dict[BookieId, float] = {}
+        self.why: dict[BookieId, str] = {}
+        """By bookie that was slow at the last look: its latency and that of the others, as a sentence."""
+
+    def look(self, took: Mapping[BookieId, float], now: float) -> None:
+        """Judge all bookies anew.
+
+        `took`: about how many seconds each bookie takes to acknowledge an add, or has not acknowledged one.
+        """
+        for bookie in [bookie for bookie in self._since if bookie not in took]:
+            del self._since[bookie], self.why[bookie]
+        for bookie, seconds in took.items():
+            others = [other for name, other in took.items() if name != bookie]
+            factor = SLOW_FACTOR / 2 if bookie in self._since else SLOW_FACTOR
+            if others and seconds >= max(SLOW_FLOOR_S, factor * median(others)):
+                self._since.setdefault(bookie, now)
+                self.why[bookie] = f"an add takes {seconds:.2g} s there, and {median(others):.2g} s at the others"
+            elif bookie in self._since:
+                del self._since[bookie], self.why[bookie]
+
+    def longer_than(self, seconds: float, now: float) -> list[BookieId]:
+        """Return the bookies that were slow at every look of the last so many seconds."""
+        return [bookie for bookie, since in self._since.items() if now - since >= seconds]

@@ -98,6 +98,3 @@ def _aims(
 def _aim(rule: LevelRule, write_quorum: int, limits: Mapping[str, int]) -> int:
     needed = rule.needed(write_quorum)
     return min(needed, limits.get(rule.level, needed)) if rule.as_there_are else needed
-
-
-__all__ = ["fewest_moves"]

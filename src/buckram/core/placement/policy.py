@@ -285,16 +285,3 @@ _PRESET_WORDS = {
     "RegionAwareEnsemblePlacementPolicy": _region_words,
     "ZoneawareEnsemblePlacementPolicy": _zone_words,
 }
-
-__all__ = [
-    "ALL",
-    "ANYWHERE",
-    "HOSTS",
-    "PLACEMENT_KEY",
-    "PRESETS",
-    "LevelRule",
-    "PlacementPolicy",
-    "parse_location",
-    "parse_policy",
-    "policy_of",
-]

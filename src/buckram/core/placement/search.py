@@ -146,6 +146,3 @@ def drawn(weights: dict[BookieId, float], rng: Chooser) -> list[BookieId]:
         other = int(rng.random() * (index + 1))
         ordered[index], ordered[other] = ordered[other], ordered[index]
     return ordered
-
-
-__all__ = ["Chooser", "Place", "Search", "drawn", "relaxations"]

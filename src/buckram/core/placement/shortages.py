@@ -75,6 +75,3 @@ def placement_states(found: Sequence[Shortage], misplaced: int) -> list[Placemen
 
 def _of(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-__all__ = ["PlacementState", "Shortage", "placement_states", "shortages"]

@@ -3,6 +3,8 @@
 A path names the levels from the widest to the narrowest: `/rack`, `/region/rack`, `/region/zone/rack` or
 `/region/zone/rack/host`; `/zone=a/rack=r1` names them itself. The map in metadata has the JSON form of Apache Pulsar's
 rack mapping, `{group: {bookie: {"rack": path, "hostname": host}}}`; a group other than `default` is a label.
+
+Distance of a bookie from a reader, so that reads go to near bookies first.
 """
 
 from __future__ import annotations
@@ -17,12 +19,21 @@ from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import BookieId, BookieInfo
 
+
 LEVELS = ("region", "zone", "rack", "host")
 """Levels of a location, from the widest to the narrowest."""
+
+
 DEFAULT_GROUP = "default"
+
+
 _UNKNOWN = ("default-region", "default-zone", "default-rack")
 """Apache's names for an unknown place."""
+
+
 _BY_DEPTH: dict[int, tuple[str, ...]] = {1: ("rack",), 2: ("region", "rack"), 3: ("region", "zone", "rack"), 4: LEVELS}
+
+
 _FORMS = "/rack, /region/rack, /region/zone/rack, /region/zone/rack/host, or with names such as /zone=a/rack=r1"
 
 
@@ -70,8 +81,12 @@ class Location:
 
 
 NOWHERE = Location()
+
+
 LOCATION_PROPERTY = "buckram.location"
 """Property of a registration: the path that the bookie was configured with."""
+
+
 HOST_PROPERTY = "buckram.host"
 """Property of a registration: the host that the bookie runs on. All that can only be lost together have the same."""
 
@@ -262,16 +277,16 @@ def parse_lines(lines: Iterable[str], name: str, known: Sequence[BookieId]) -> R
     return found
 
 
-__all__ = [
-    "DEFAULT_GROUP",
-    "HOST_PROPERTY",
-    "LEVELS",
-    "LOCATION_PROPERTY",
-    "NOWHERE",
-    "Location",
-    "RackMap",
-    "Topology",
-    "check_label",
-    "parse_lines",
-    "registered_topology",
-]
+def distance(here: Location, bookie: BookieId, topology: Topology) -> int:
+    """Return 0 for the same host, 1 for the same rack, and so on; an unknown place is as far as another region."""
+    there = topology.location(bookie)
+    for far, level in enumerate(reversed(LEVELS)):
+        domain = here.domain(level)
+        if domain is not None and domain == there.domain(level):
+            return far
+    return len(LEVELS)
+
+
+def by_distance(members: Sequence[BookieId], here: Location, topology: Topology) -> Sequence[BookieId]:
+    """Return the members, near ones first; those that are equally far keep their order."""
+    return sorted(members, key=lambda bookie: distance(here, bookie, topology))

@@ -84,6 +84,3 @@ def _time(der: bytes, at: int) -> int:
     elif der[at] != _GENERALIZED_TIME:
         raise ValueError(f"a time of kind {der[at]:#x}")
     return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp())
-
-
-__all__ = ["RENEWED_LEFT", "Life", "ends_s", "life_of"]

@@ -179,16 +179,3 @@ def _check_intent(key: str, value: bytes) -> None:
         raise MalformedRecord(f"{key}: not a ledger's intent ({error!r})") from None
     if [is_int64(one) or type(one) for one in fields] != [True, str, True, str, str, str]:
         raise MalformedRecord(f"{key}: not a ledger's intent (a field has another type, or is too large)")
-
-
-__all__ = [
-    "MAX_PAGES",
-    "Claims",
-    "LedgerKeyKind",
-    "NamingKey",
-    "ids_of_head",
-    "naming_key",
-    "newly_named",
-    "touched",
-    "uid_and_ids",
-]

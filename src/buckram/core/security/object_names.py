@@ -97,6 +97,3 @@ def without(ranges: Iterable[NameRange], holes: Iterable[NameRange]) -> tuple[Na
             within = () if one.exact else tuple(hole for hole in taken if hole.reaches(one.text))
             found.append(one._replace(holes=within))
     return tuple(found)
-
-
-__all__ = ["OBJECTS", "NameRange", "check_range", "disjoint", "granted_range", "object_name", "without"]

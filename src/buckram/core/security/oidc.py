@@ -290,20 +290,3 @@ def _time(said: Mapping[str, Any], name: str) -> float:
     if not isfinite(seconds):
         raise TokenRefused(f"its time {name} is no time")
     return seconds
-
-
-__all__ = [
-    "ALGORITHMS",
-    "GROUP_ROLE",
-    "MOST_DOCUMENT_BYTES",
-    "Issuer",
-    "IssuerRefused",
-    "UnknownKey",
-    "is_of",
-    "issuer_of",
-    "key_id_of",
-    "keys_of",
-    "keys_url_of",
-    "url_refusal",
-    "verify",
-]

@@ -1,6 +1,6 @@
 """The principal of a connection: a name with the scheme by which it was authenticated, and roles.
 
-Not here: authentication (`bookie/service/security/login.py`), authorisation (`core/security/key_access.py`).
+Not here: authentication (`bookie/service/security/connection_gate.py`), authorisation (`core/security/key_access.py`).
 """
 
 from __future__ import annotations

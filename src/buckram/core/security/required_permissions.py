@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 
 from buckram.core.security.key_access import KeyUse
-from buckram.core.wire.context import (
+from buckram.core.wire.messages import (
     OP_ADD,
     OP_AUTH,
     OP_BATCH_READ,
@@ -118,6 +118,3 @@ def on_log_of_objects(effect: Effect) -> Effect:
 def lacking(effect: Effect, granted: Collection[str]) -> list[str]:
     """Return the permissions that an effect needs and that were not granted, sorted."""
     return sorted(NEEDS[effect] - set(granted))
-
-
-__all__ = ["FENCING", "NEEDS", "OF_KEYS", "OF_OPERATIONS", "Effect", "KeyContents", "lacking", "on_log_of_objects"]

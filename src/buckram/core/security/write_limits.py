@@ -2,19 +2,41 @@
 
 They are in one table, well above what honest programs write, and below what would harm a metadata store: ZooKeeper
 reads a node, and a list of names, of at most 1 MB. Pure. Not here: counting (`bookie/service/metadata/change_gate.py`).
+
+Limits on changes of a stream's head by principals who are no administrators, beyond the ledgers that it names. Pure.
+
+The janitor has all rights and acts on a head as it is: it deletes a stream that is marked as being deleted, and a fork
+that is never completed. So setting these marks is a deletion. It also reads the heads of all streams, so a head that no
+program could process is refused.
+
+Not here: the ledgers that a head names (`core/security/ledger_claims.py`), the owner of a uid
+(`bookie/service/metadata/change_gate.py`), the purpose of a stream (`core/streams/metadata/purposes.py`).
+
+Limits on a ledger's record for principals who are no administrators: at its creation, and in changes. Pure.
+
+Not here: the changes of a record that are legal at all (`core/ledgers/metadata.py`), and the permissions to make them
+(`core/security/namespace_rules.py`).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from buckram.core.healing.behind import parse_note
+from buckram.core.ledgers.metadata import birth_of, is_certain
 from buckram.core.security.ledger_claims import MAX_PAGES
-from buckram.core.security.namespace_rules import ClusterKeys
+from buckram.core.security.namespace_rules import ClusterKeys, record_in
+from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import MAX_NAME_BYTES, check_name
-from buckram.errors import InvalidArgument
+from buckram.core.streams.policy import check_overrides
+from buckram.errors import InvalidArgument, MalformedRecord
+from buckram.types import LedgerMetadata
+
 
 KB = 1024
+
+
 STORED = 512 * KB
 """Maximum bytes of a value that every metadata store accepts (`seams.MAX_VALUE_BYTES`)."""
 
@@ -37,16 +59,28 @@ class Bound:
 
 HEAD = Bound("the head of a stream", STORED)
 """Head of a stream: 512 tail rows, 1,000 transactions, 64 KB of properties; the maximum that stores accept."""
+
+
 NAMESPACE = Bound("the record of a namespace", 64 * KB)
 """Record of a namespace: a policy of some dozen settings, or a link to another cluster."""
+
+
 FOLDER = Bound("the parent of a stream's keys", KB)
 """Parent of a stream's keys; it is empty, and a stream has a dozen kinds of keys."""
+
+
 SHARE = Bound("the key by which a stream holds a ledger", KB, 10_000)
 """Key by which a stream holds a ledger: a name, one for each fork."""
+
+
 BEHIND = Bound("the note of a member that lacks entries", KB, 100_000, name_bytes=2 * MAX_NAME_BYTES)
 """Note of a member that lacks entries: empty, one for each ledger with a failed member, until that was checked."""
+
+
 DEGRADED = Bound("what a client says of a slow bookie", 4 * KB, 10_000, session_key=True, name_bytes=2 * MAX_NAME_BYTES)
 """Report of a client on a slow bookie: a sentence, one for each client and slow bookie."""
+
+
 OF_STREAM: dict[str, Bound] = {
     # Keys that are alone.
     "lease": Bound("the lease of a stream", 4 * KB, session_key=True),  # the writer's name, at most 200 bytes
@@ -115,4 +149,99 @@ def _parents(places: ClusterKeys) -> tuple[str, ...]:
     return (*places.listed, *(folder.removesuffix("/") for folder in places.told))
 
 
-__all__ = ["OF_STREAM", "Bound", "bound_of", "name_refusal"]
+_UID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Form of a uid, which is one part of the paths of keys and files. Uids of this software have 16 hexadecimal digits."""
+
+
+def head_creation_refusal(head: Head) -> str:
+    """Return why no principal but an administrator may create a stream with this head; "" if that is allowed."""
+    if _UID.fullmatch(head.uid) is None:
+        return f"its uid {head.uid[:70]!r} is not of 1 to 64 letters, digits, dashes and underscores"
+    return _policy_refusal(head)
+
+
+def head_change_refusal(before: Head, after: Head) -> str:
+    """Return why the head may not be changed so; "" if it may."""
+    if after.uid != before.uid:
+        return "it keeps its own, and uses no uid of another stream"
+    if before.deleting and not after.deleting:
+        return "a stream that is being deleted stays so: some of it may be gone"
+    if after.incomplete and not before.incomplete:
+        return "a stream that is complete stays so: a fork that nobody completes is deleted"
+    return "" if after.policy == before.policy else _policy_refusal(after)
+
+
+def begins_deletion(before: Head, after: Head) -> bool:
+    """Return whether the change marks the stream for deletion by the janitor. Giving up an incomplete fork is none."""
+    return after.deleting and not before.deleting and not before.incomplete
+
+
+def _policy_refusal(head: Head) -> str:
+    try:
+        check_overrides(head.policy)
+    except InvalidArgument as error:
+        return str(error)
+    return ""
+
+
+CHANGING = ("fragments", "state", "last_entry", "length")
+"""Fields that writers, recovery and repair change. The creator token may be removed; all others never change."""
+
+
+MOST_ENTRIES, MOST_BYTES = 10**10, 1 << 44
+"""Limits on the entries and bytes that a record may claim, above any ledger that fits on a disk."""
+
+
+_LASTING = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password", "creation_time_ms",
+            "format_version")  # fmt: skip
+
+
+def record_creation_refusal(value: bytes) -> str:
+    """Return why no principal but an administrator may create a ledger with this record; "" if that is allowed.
+
+    Entries are identified by id and birth. Without a birth of its own a ledger might pass for another one of its id.
+    """
+    try:
+        record = record_in(value)
+    except MalformedRecord as error:
+        return str(error)
+    if not is_certain(birth_of(record)):
+        return "its record has no birth, 16 bytes that the client draws at random: upgrade the client"
+    return _size_refusal(record)
+
+
+def _size_refusal(record: LedgerMetadata) -> str:
+    """Return why the record claims too many entries or bytes, which healing would look for one by one even if they were
+    never written; "" if it does not."""
+    last = max([record.last_entry or 0, *(fragment.first_entry for fragment in record.fragments)])
+    if last >= MOST_ENTRIES:
+        return f"it speaks of entry {last}, the limit is {MOST_ENTRIES} entries; begin another ledger"
+    if (record.length or 0) > MOST_BYTES:
+        return f"it speaks of {record.length} bytes, the limit is {MOST_BYTES}; begin another ledger"
+    return ""
+
+
+def lasting_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
+    """Return the name of a field that differs although it never changes in a ledger's life; "" if there is none."""
+    for name in _LASTING:
+        if getattr(before, name) != getattr(after, name):
+            return name
+    if dict(before.custom_metadata) != dict(after.custom_metadata):
+        names = dict.fromkeys([*before.custom_metadata, *after.custom_metadata])
+        changed = [one for one in names if before.custom_metadata.get(one) != after.custom_metadata.get(one)]
+        return f"custom metadata {changed[0]!r}"
+    if after.creator_token not in (0, before.creator_token):
+        return "creator_token"
+    return ""
+
+
+def record_change_refusal(before: bytes, after: bytes) -> str:
+    """Return why a record may not be changed so; "" if it may."""
+    try:
+        record = record_in(after)
+        changed = lasting_change(record_in(before), record)
+    except MalformedRecord as error:
+        return str(error)
+    if not changed:
+        return _size_refusal(record)
+    return f"{changed} of a ledger's record never changes; only {', '.join(CHANGING)} do"

@@ -92,6 +92,3 @@ def columns_of(batch: Batch) -> Columns:
         columns.producers = [None if pair is None else pair[0] for pair in pairs]
         columns.sequences = [0 if pair is None else pair[1] for pair in pairs]
     return columns
-
-
-__all__ = ["BatchCopy", "columns_of", "copy_of"]

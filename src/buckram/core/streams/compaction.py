@@ -303,17 +303,3 @@ def _replaced(name: str, rows: tuple[Segment, ...], run: Run, row: Segment) -> t
         if rows[place : place + size] == run.rows:
             return (*rows[:place], row, *rows[place + size :])
     raise RunChanged(name, f"segments from offset {run.base} on are not in the list as they were")
-
-
-__all__ = [
-    "EntryRewriter",
-    "Run",
-    "RunChanged",
-    "compacted",
-    "compacted_page",
-    "longest_span",
-    "plan_runs",
-    "replacement",
-    "small_runs",
-    "with_timestamps",
-]

@@ -246,19 +246,3 @@ def check_forking(name: str, head: Head) -> None:
     """Raise StreamError unless the fork is still being made and was not changed otherwise."""
     if head.deleting or head.fork is None or head.fork.done or head.epoch:
         raise StreamError(name, "was deleted or taken by somebody while it was made as a fork; fork again")
-
-
-__all__ = [
-    "ForkPlan",
-    "CopiedSegment",
-    "check_forking",
-    "copied_row",
-    "cut_entry",
-    "forked",
-    "given_up",
-    "hides_producers",
-    "plan_fork",
-    "records_of",
-    "with_copies",
-    "without_producers",
-]

@@ -10,6 +10,3 @@ def is_int64(value: object) -> bool:
     file.
     """
     return type(value) is int and -_MOST <= value < _MOST
-
-
-__all__ = ["is_int64"]

@@ -82,6 +82,3 @@ class Owned(Generic[K]):
     def oldest_of_most(self) -> K:
         """Return the oldest key of the holder of the most keys; the table must not be empty."""
         return self.oldest(max(self._keys, key=lambda holder: len(self._keys[holder])))
-
-
-__all__ = ["FairShare", "Owned", "holder_of"]

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from buckram.core.entries.entry import ENTRY_HEADER, Digest
 from buckram.core.entries.hot import scan_add_frames, seal_adds
 from buckram.core.entries.packed import PackedBodies
-from buckram.core.entries.scan import ADD
+from buckram.core.entries.python_twins import ADD
 from buckram.errors import Code
 from buckram.types import Buffer, DigestType, EntryId, LedgerId
 

@@ -19,11 +19,16 @@ from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.acks import AckEvent, AckMatcher, AckSink, SentRun, emit_ok
 from buckram.core.wire.adds import RECOVERY_ADD, walk_frames
-from buckram.core.wire.context import OP_ADD, OP_BATCH_READ, OP_BOOKIE_INFO, OP_PULL, OP_READ, BadPacket, ReplyContext
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.core.wire.introduction import Introduction
 from buckram.core.wire.messages import (
+    OP_ADD,
+    OP_BATCH_READ,
+    OP_BOOKIE_INFO,
+    OP_PULL,
+    OP_READ,
     Add,
+    BadPacket,
     BatchRead,
     ErrorReply,
     Force,
@@ -34,6 +39,7 @@ from buckram.core.wire.messages import (
     ReadLac,
     ReadReply,
     Reply,
+    ReplyContext,
     Request,
     WriteLac,
 )

@@ -1,7 +1,7 @@
 """Located reads: the reply that names where entries lie in log files (docs/reference/protocol.md, section 5).
 
 Not here: finding the entries (`bookie/storage/reading/lookup.py`), reading the files (`client/read/local.py`,
-`spark/local_scan.py`).
+`spark/source/replica_scan.py`).
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 
-from buckram.core.wire.context import OP_PULL, BadPacket, RefusedRequest, ReplyContext
 from buckram.core.wire.located import Located
-from buckram.core.wire.messages import Pull, PullReply
+from buckram.core.wire.messages import OP_PULL, BadPacket, Pull, PullReply, RefusedRequest, ReplyContext
 from buckram.errors import Code, InvalidArgument
 from buckram.types import MASTER_KEY_SIZE, DigestType
 

@@ -28,7 +28,8 @@ from buckram.core.wire.adds import (
     scan_adds,
 )
 from buckram.core.wire.adds_v3 import scan_v3_adds, v3_add_replies
-from buckram.core.wire.context import (
+from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
+from buckram.core.wire.messages import (
     OP_ADD,
     OP_AUTH,
     OP_BATCH_READ,
@@ -39,16 +40,11 @@ from buckram.core.wire.context import (
     OP_READ,
     OP_READ_LAC,
     OP_WRITE_LAC,
-    BadPacket,
-    RefusedRequest,
-    ReplyContext,
-)
-from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
-from buckram.core.wire.messages import (
     Add,
     AddReply,
     Auth,
     AuthReply,
+    BadPacket,
     BatchReadReply,
     BookieInfoReply,
     ErrorReply,
@@ -58,7 +54,9 @@ from buckram.core.wire.messages import (
     Read,
     ReadLacReply,
     ReadReply,
+    RefusedRequest,
     Reply,
+    ReplyContext,
     Request,
     StartTls,
     StartTlsReply,

@@ -10,9 +10,8 @@ Not here: the replies (`core/wire/server_protocol.py`).
 from __future__ import annotations
 
 from buckram.core.wire import v3 as wire_v3
-from buckram.core.wire.context import BadPacket, RefusedRequest, ReplyContext
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer
-from buckram.core.wire.messages import Auth, Request, StartTls
+from buckram.core.wire.messages import Auth, BadPacket, RefusedRequest, ReplyContext, Request, StartTls
 
 HANDSHAKE_BYTE = 0x16
 """The first byte of a TLS connection; no frame within the limit begins with it."""
@@ -62,6 +61,3 @@ class Opening:
             offset = end
         chunks.keep(buffer, offset)
         return b""
-
-
-__all__ = ["HANDSHAKE_BYTE", "MAX_OPENING_BYTES", "Opening", "begins_login"]

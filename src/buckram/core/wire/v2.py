@@ -16,22 +16,18 @@ from buckram.core.entries.entry import MIN_STORED_BYTES
 from buckram.core.entries.packed import FrameParts, PackedBodies
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, frame_add
-from buckram.core.wire.context import (
+from buckram.core.wire.located import Located
+from buckram.core.wire.messages import (
     OP_ADD,
     OP_AUTH,
     OP_BATCH_READ,
     OP_PULL,
     OP_READ,
-    BadPacket,
-    RefusedRequest,
-    ReplyContext,
-)
-from buckram.core.wire.located import Located
-from buckram.core.wire.messages import (
     Add,
     AddReply,
     Auth,
     AuthReply,
+    BadPacket,
     BatchRead,
     BatchReadReply,
     LocatedReply,
@@ -39,7 +35,9 @@ from buckram.core.wire.messages import (
     PullReply,
     Read,
     ReadReply,
+    RefusedRequest,
     Reply,
+    ReplyContext,
     Request,
 )
 from buckram.core.wire.pulls import PULL, decode_pull, decode_pull_reply, encode_pull, encode_pull_reply

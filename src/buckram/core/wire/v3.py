@@ -14,7 +14,9 @@ from google.protobuf.message import DecodeError
 
 from buckram.core.entries.entry import MIN_STORED_BYTES
 from buckram.core.wire import bookkeeper_pb2 as pb
-from buckram.core.wire.context import (
+from buckram.core.wire.frames import frame
+from buckram.core.wire.introduction import Identity, Introduction
+from buckram.core.wire.messages import (
     OP_ADD,
     OP_AUTH,
     OP_BOOKIE_INFO,
@@ -24,17 +26,11 @@ from buckram.core.wire.context import (
     OP_READ_LAC,
     OP_START_TLS,
     OP_WRITE_LAC,
-    BadPacket,
-    RefusedRequest,
-    ReplyContext,
-)
-from buckram.core.wire.frames import frame
-from buckram.core.wire.introduction import Identity, Introduction
-from buckram.core.wire.messages import (
     Add,
     AddReply,
     Auth,
     AuthReply,
+    BadPacket,
     BookieInfoReply,
     ErrorReply,
     Force,
@@ -47,7 +43,9 @@ from buckram.core.wire.messages import (
     ReadLac,
     ReadLacReply,
     ReadReply,
+    RefusedRequest,
     Reply,
+    ReplyContext,
     Request,
     StartTls,
     StartTlsReply,

@@ -1,7 +1,16 @@
 """The copies check: whether the bookies that ledgers name list the entries that they must hold; what lacks is marked.
 
 Nothing is copied here: a marked ledger is checked entry by entry by a replicator. Not here: whether the bytes are good
-(`healing/auditing/digest_check`).
+(`healing/auditing/ledger_checks`).
+
+The digest check: entries of every bookie of every ledger are read from its files, and their digests verified.
+
+A sample of them, or all. A bad copy marks its ledger, and a replicator makes it again. Nothing can be said of ledgers
+without digests, nor of those with a MAC whose password is not in their record: they are counted.
+
+The placement check: how many ledgers break their placement, by their records alone.
+
+Nothing is moved: `buckram placement check` names them, and moves members with `--fix`.
 """
 
 from __future__ import annotations
@@ -13,22 +22,28 @@ from contextlib import suppress
 from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
+from buckram.client.maintain.placement import judge
 from buckram.client.maintain.replica_audit import ReplicaAuditor
 from buckram.client.read.replicas import ask
-from buckram.core.ledgers.holdings import Row, held_rows
+from buckram.core.healing.periodic_checks import sample
 from buckram.core.ledgers.metadata import birth_of
-from buckram.core.ledgers.replica_audit import Piece, plan_pieces
+from buckram.core.ledgers.replica_audit import Piece, Row, held_rows, plan_pieces
 from buckram.core.wire.availability import BadAvailability, EntryList
 from buckram.core.wire.introduction import Peer
 from buckram.core.wire.messages import ListEntries, ListEntriesReply
 from buckram.errors import BuckramError, Code, ReadFailed
-from buckram.healing.auditing.ledger_walk import MemberCheck
+from buckram.healing.auditing.ledger_walk import Checked, LedgerWalk, MemberCheck
 from buckram.metadata.records.underreplication import Underreplication
 from buckram.runtime.net.pace import Pace
-from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
+from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata
+
 
 log = logging.getLogger("buckram.healing")
+
+
 PIECE_BYTES = 64 * 1024 * 1024
+
+
 _ON_THEIR_WAY_S = 1.0
 
 
@@ -115,3 +130,86 @@ class CopiesCheck(MemberCheck):
             if report.state != "good":
                 return None if report.state == "unknown" else False
         return True
+
+
+class DigestCheck(MemberCheck):
+    """Reads `fraction` of the entries of each member, at least one of each piece; 1: all. `async with` or close()."""
+
+    title = "digest check"
+
+    def __init__(
+        self, client: LedgerClient, tree: Underreplication, fraction: float, requests: Pace, reads: Pace
+    ) -> None:
+        super().__init__(client, tree)
+        self._fraction, self._requests, self._reads = fraction, requests, reads
+        self._auditors: dict[BookieId, tuple[Peer, ReplicaAuditor]] = {}
+
+    async def __aenter__(self) -> DigestCheck:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        auditors, self._auditors = self._auditors, {}
+        for _, auditor in auditors.values():
+            await auditor.close()
+
+    def skips(self, metadata: LedgerMetadata) -> bool:
+        kind = metadata.digest_type
+        return kind in (None, DigestType.DUMMY) or (kind is DigestType.MAC and metadata.password is None)
+
+    async def holds(self, ledger: LedgerId, metadata: LedgerMetadata, bookie: BookieId) -> bool | None:
+        """Return False if an entry that was read is bad, or the bookie does not have it."""
+        pieces = [piece for piece in plan_pieces(ledger, metadata, PIECE_BYTES) if piece.bookie == bookie]
+        pieces = [piece for piece in pieces if piece.entries]
+        auditor = await self._auditor(bookie) if pieces else None
+        if auditor is None:
+            return None if pieces else True
+        for piece in pieces:
+            await self._requests.take(1)
+            if self._fraction >= 1:
+                report = await auditor.check(piece, self._reads)
+            else:
+                entries = sample(piece.ranges, self._fraction, self._services.runtime.rng)
+                report = await auditor.sample(piece, entries, self._reads)
+            if report.state == "unknown":
+                self.was_silent(bookie)
+                return None
+            if report.state != "good":
+                return False
+        return True
+
+    async def _auditor(self, bookie: BookieId) -> ReplicaAuditor | None:
+        """Return connections to a bookie as it is registered now; None if it has no address."""
+        info = self._services.bookies.info(bookie)
+        if info is None or info.address is None:
+            return None
+        peer = Peer(info.address, self._services.identities.expected(bookie))
+        known = self._auditors.get(bookie)
+        if known is not None and known[0] == peer:
+            return known[1]
+        if known is not None:
+            await known[1].close()
+        auditor = ReplicaAuditor(self._services.runtime, {bookie: peer})
+        self._auditors[bookie] = peer, auditor
+        return auditor
+
+
+_NAMED = 20
+
+
+class PlacementCheck(LedgerWalk):
+    """Runs over all ledgers; the first that break their placement are named in the log."""
+
+    title = "placement check"
+
+    async def look(self, ledger: LedgerId, found: Checked) -> None:
+        metadata = (await self._services.store.read_ledger(ledger)).metadata
+        broken = judge(self._services, ledger, metadata)
+        if broken is None:
+            return
+        found.misplaced += 1
+        if found.misplaced <= _NAMED:
+            why = "; ".join(str(breach) for _, breaches in broken.fragments for breach in breaches)
+            log.info("ledger %d breaks its placement `%s`: %.300s", ledger, broken.policy, why)

@@ -1,8 +1,8 @@
 """A check that looks at every ledger, one after the other: one that cannot be read is counted and does not stop the
 check.
 
-Not here: what is looked at (`healing/auditing/ledger_checks`, `healing/auditing/digest_check`,
-`healing/auditing/placement_check`) and when (`healing/auditing/periodic_checks`).
+Not here: what is looked at (`healing/auditing/ledger_checks`, `healing/auditing/ledger_checks`,
+`healing/auditing/ledger_checks`) and when (`healing/auditing/periodic_checks`).
 """
 
 from __future__ import annotations
@@ -177,6 +177,3 @@ class MemberCheck(LedgerWalk):
                 return lacking
             before = again
         return None
-
-
-__all__ = ["Checked", "LedgerWalk", "MemberCheck"]

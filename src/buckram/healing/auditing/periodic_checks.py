@@ -15,10 +15,8 @@ from buckram.config import HealingConfig
 from buckram.core.healing.periodic_checks import due_in_s
 from buckram.errors import ClusterNotInitialised, MalformedRecord, MetadataError, StoreReplaced
 from buckram.healing.auditing.auditor import Auditor
-from buckram.healing.auditing.digest_check import DigestCheck
-from buckram.healing.auditing.ledger_checks import CopiesCheck
+from buckram.healing.auditing.ledger_checks import CopiesCheck, DigestCheck, PlacementCheck
 from buckram.healing.auditing.ledger_walk import Checked
-from buckram.healing.auditing.placement_check import PlacementCheck
 from buckram.healing.overview import COPIES, PLACEMENT
 from buckram.healing.status_store import HealingStatusStore
 from buckram.metadata.records.underreplication import Underreplication

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.operator_requests import NOTHING, OperatorRequest
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
-from buckram.healing.operations.dependency_check import OperationRefused, ledgers_naming
+from buckram.healing.operations.dependency_check import OperationRefused, check_room, ledgers_naming
 from buckram.healing.operations.operator_calls import FOLLOW_S, HANGS, follows
-from buckram.healing.operations.room import check_room
 from buckram.healing.overview import eta_s
 from buckram.healing.status_store import HealingStatusStore
 from buckram.metadata.records.auditor_election import Election

@@ -26,8 +26,7 @@ from buckram.errors import (
     NoSuchLedger,
 )
 from buckram.healing.operations.decommission import DecommissionProgress, OnProgress
-from buckram.healing.operations.dependency_check import OperationRefused, ledger_records
-from buckram.healing.operations.room import spaces
+from buckram.healing.operations.dependency_check import OperationRefused, ledger_records, spaces
 from buckram.healing.repair.ledger_repair import LedgerRepair
 from buckram.healing.repair.member_verdicts import OpenLedgers
 from buckram.healing.status_store import HealingStatusStore
@@ -247,6 +246,3 @@ async def _alone(client: LedgerClient) -> AsyncIterator[None]:
     finally:
         with suppress(NoSuchKey):
             await keys.delete(key, (await keys.get(key)).version)
-
-
-__all__ = ["WITHIN", "Rebalanced", "rebalance"]

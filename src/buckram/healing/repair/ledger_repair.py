@@ -41,8 +41,7 @@ from buckram.errors import (
     RecoveryFailed,
 )
 from buckram.healing.repair.fragment_copy import Copied, FragmentCopy
-from buckram.healing.repair.lost_entries import reasons_for
-from buckram.healing.repair.member_verdicts import OpenLedgers
+from buckram.healing.repair.member_verdicts import OpenLedgers, reasons_for
 from buckram.healing.repair.server_side_copy import CopyLimits
 from buckram.healing.repair.spare_selection import next_spare, spare_members
 from buckram.metadata.records.operator_requests import read_wish

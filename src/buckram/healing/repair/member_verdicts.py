@@ -1,21 +1,32 @@
 """Open ledgers that name a lost bookie: whether their writer lives, judged from their members and leases.
 
 Not here: the recovery itself (`client/maintain/recover`), and what is copied once the ledger is closed.
+
+The verdict on entries that a check of copies could not mend: lost, or only out of reach. Every member is asked.
+
+Not here: the check itself (`client/maintain/repair`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.client.read.replicas import ask
+from buckram.client.read.replicas import LedgerReads, ask
+from buckram.client.shared.services import Services
+from buckram.core.entries.entry import Digest
+from buckram.core.healing.status import Reason, Row, Why, add_to_rows, named_rows
 from buckram.core.healing.writer_silence import Stillness
-from buckram.core.ledgers.metadata import birth_of
+from buckram.core.ledgers.answers import Negative, Unknown
+from buckram.core.ledgers.metadata import birth_of, fragment_of
+from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.streams.names import owner_of
 from buckram.core.wire.messages import ReadLac, ReadLacReply
 from buckram.errors import Code, NoSuchKey
+from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore
-from buckram.types import BookieId, LedgerId, LedgerMetadata
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 
 class OpenLedgers:
@@ -65,3 +76,45 @@ class OpenLedgers:
             elif not isinstance(reply, Exception) and reply.code in (Code.NO_ENTRY, Code.NO_LEDGER):
                 found[bookie] = b""
         return found
+
+
+_MOST = 10_000
+"""Maximum number of entries that are looked at; the rest counts as out of reach until these are settled."""
+
+
+async def reasons_for(
+    services: Services, ledger: LedgerId, metadata: LedgerMetadata, digest: Digest, entries: Collection[EntryId]
+) -> list[Reason]:
+    """Return the reasons for these entries: lost if every member is registered, answers, and has no good copy; else out
+    of reach.
+    """
+    lost, unread = list[Row](), list[Row]()
+    async with TaskScope(f"lost entries {ledger}") as scope:
+        reads = LedgerReads(services, ledger, digest, scope)
+        for number, entry in enumerate(sorted(set(entries))):
+            nowhere = number < _MOST and await _is_nowhere(services, reads, _members(metadata, entry), entry)
+            add_to_rows(lost if nowhere else unread, entry)
+    found: list[Reason] = []
+    if lost:
+        found.append(Reason(Why.NO_GOOD_COPY, f"entries {named_rows(lost)} have no good copy", tuple(lost)))
+    if unread:
+        text = f"no bookie that answers has a good copy of entries {named_rows(unread)}"
+        found.append(Reason(Why.COPY_AWAY, text, tuple(unread)))
+    return found
+
+
+def _members(metadata: LedgerMetadata, entry: EntryId) -> list[BookieId]:
+    ensemble = fragment_of(metadata, entry).ensemble
+    return [ensemble[position] for position in quorum_of(metadata).write_set(entry)]
+
+
+async def _is_nowhere(services: Services, reads: LedgerReads, members: list[BookieId], entry: EntryId) -> bool:
+    for bookie in members:
+        if services.bookies.info(bookie) is None:
+            return False  # it may come back with its copy
+        answer = await reads.stored(bookie, entry)
+        denied = isinstance(answer, Negative)
+        bad = isinstance(answer, Unknown) and answer.damaged  # an I/O error proves nothing
+        if not denied and not bad:
+            return False
+    return True

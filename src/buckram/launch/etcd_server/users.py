@@ -53,6 +53,3 @@ def _refusal(server: EtcdServer, path: str, body: Mapping[str, object]) -> str:
     if not answer:
         return f"nobody answers; see {server.log}"
     return str(answer.get("error") or answer.get("message") or "")
-
-
-__all__ = ["USER", "require_password"]

@@ -2,7 +2,8 @@
 
 `start_zookeeper(directory)` is one server, `start_ensemble(directory)` several that form a quorum. settings.py says
 what a server is started with, directory.py what its directory holds, server.py runs the process, probe.py asks
-whether it serves, ensemble.py a few of them. Not here: clients (metadata/zookeeper), the command (cli/zookeeper.py).
+whether it serves, ensemble.py a few of them. Not here: clients (metadata/zookeeper), the command
+(cli/metadata_servers.py).
 """
 
 from __future__ import annotations

@@ -15,10 +15,9 @@ from typing import Any
 
 from buckram.core.backoff import STORE_CONFLICT, Delays
 from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey
-from buckram.metadata.etcd.client import Answer, EtcdClient
+from buckram.metadata.etcd.client import Answer, EtcdClient, EtcdRefused, translate
 from buckram.metadata.etcd.key_records import ASSUMED, EtcdKeySpace, Record, condition, read
 from buckram.metadata.etcd.multi_plan import KnownState, Needs, Plan, make_plan, needs_of
-from buckram.metadata.etcd.refusals import EtcdRefused, translate
 from buckram.metadata.etcd.session import EtcdSession
 from buckram.metadata.etcd.watching import EtcdWatches
 from buckram.metadata.tree.key_grammar import check_key, check_multi, check_op, check_parent

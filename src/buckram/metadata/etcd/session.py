@@ -11,9 +11,8 @@ import asyncio
 import logging
 
 from buckram.errors import MetadataError, MetadataUnavailable
-from buckram.metadata.etcd.client import CLOSED, EtcdClient
+from buckram.metadata.etcd.client import CLOSED, EtcdClient, EtcdRefused, translate
 from buckram.metadata.etcd.key_records import EtcdKeySpace, coded
-from buckram.metadata.etcd.refusals import EtcdRefused, translate
 from buckram.seams import Notify
 
 _log = logging.getLogger("buckram.etcd")

@@ -16,9 +16,8 @@ from typing import Any
 
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.errors import BuckramError, ForkedClient, MalformedRecord, MetadataUnavailable
-from buckram.metadata.etcd.client import EtcdClient
+from buckram.metadata.etcd.client import EtcdClient, EtcdRefused
 from buckram.metadata.etcd.key_records import EtcdKeySpace, Range, coded
-from buckram.metadata.etcd.refusals import EtcdRefused
 from buckram.metadata.tree.key_grammar import split
 from buckram.seams import Deliver, Notify
 

@@ -106,6 +106,3 @@ def _below(values: Mapping[str, bytes], folder: str) -> Iterator[tuple[str, str]
     for key in values:
         if key.startswith(folder):
             yield key.removeprefix(folder), key
-
-
-__all__ = ["wrong_holders"]

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from buckram.core.healing.records import VOTE_PREFIX, TreePaths, encode_holder, parse_holder, vote_number
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, VersionConflict
-from buckram.metadata.tree.overwriting import remove
+from buckram.metadata.tree.key_operations import remove
 from buckram.seams import KeyStore, Notify
 
 _PAGE, _TRIES = 1000, 20

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
+from buckram.metadata.tree.key_operations import remove
 from buckram.metadata.tree.layout import HEALTH
-from buckram.metadata.tree.overwriting import remove
 from buckram.seams import MetadataStore
 from buckram.types import LedgerId
 
@@ -93,6 +93,3 @@ def _parse(name: str, value: bytes) -> ForeignNote | None:
         )
     except (ValueError, KeyError, TypeError):
         return None
-
-
-__all__ = ["FOLDER", "MOST_NOTES", "ForeignNote", "foreign_notes", "forget_foreign_notes", "leave_foreign_note"]

@@ -127,16 +127,3 @@ async def forget_behind(store: MetadataStore, note: IncompleteCopy) -> bool:
 
 def _key(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> str:
     return f"{store.own}/{BEHIND}/{note_name(ledger, bookie)}"
-
-
-__all__ = [
-    "BEHIND",
-    "WITHIN_S",
-    "IncompleteCopy",
-    "forget_behind",
-    "forget_deleted",
-    "ledgers_behind",
-    "note_behind",
-    "noted_members",
-    "read_behind",
-]

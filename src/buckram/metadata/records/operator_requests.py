@@ -83,6 +83,3 @@ async def change_wish(
             continue
         return wanted
     raise MetadataUnavailable(f"{key}: it changes too fast; try again")
-
-
-__all__ = ["answer_key", "change_wish", "read_wish", "read_wishes", "wish_key"]

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from buckram.core.tenants.audit_trail import DONE, AuditEvent
 from buckram.errors import InvalidArgument, KeyExists, MetadataError, NoSuchKey
-from buckram.metadata.tree.overwriting import remove
+from buckram.metadata.tree.key_operations import remove
 from buckram.seams import MetadataStore, Notify
 
 FOLDER = "audit"

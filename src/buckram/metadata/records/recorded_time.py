@@ -13,9 +13,8 @@ from typing import Any
 
 from buckram.core.cluster.believed_time import Jump, Recorded
 from buckram.errors import NoSuchKey, VersionConflict
-from buckram.metadata.tree.key_operations import all_children
+from buckram.metadata.tree.key_operations import all_children, overwrite
 from buckram.metadata.tree.layout import ACCEPTED_TIME, TIMES
-from buckram.metadata.tree.overwriting import overwrite
 from buckram.seams import MetadataStore
 from buckram.types import BookieId
 
@@ -70,6 +69,3 @@ def _parsed(value: bytes) -> Recorded | None:
         return None
     good = type(time) is int and type(up) is int and isinstance(boot, str) and 0 < time < 2**62
     return Recorded(time, boot, up, jumps) if good else None
-
-
-__all__ = ["read_accepted", "read_times", "remove_time", "write_accepted", "write_time"]

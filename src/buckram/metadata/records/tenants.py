@@ -22,9 +22,8 @@ from buckram.errors import (
     NoSuchKey,
     VersionConflict,
 )
-from buckram.metadata.tree.key_operations import all_children
+from buckram.metadata.tree.key_operations import all_children, overwrite, remove
 from buckram.metadata.tree.layout import TENANTS
-from buckram.metadata.tree.overwriting import overwrite, remove
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import BookieId, Create, SetValue
 

@@ -87,6 +87,3 @@ async def _read(store: MetadataStore, key: str, watch: Notify | None, *, whoever
     if whoever and not value.lstrip().startswith(b"{"):
         return RackMap()
     return RackMap.decode(key, value)
-
-
-__all__ = ["TOPOLOGY", "apache_key", "change_rack_map", "pulsar_key", "read_rack_map", "read_topology"]

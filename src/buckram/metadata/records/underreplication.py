@@ -31,8 +31,7 @@ from buckram.core.healing.records import (
 )
 from buckram.errors import KeyExists, KeyNotEmpty, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.metadata.tree.key_grammar import split
-from buckram.metadata.tree.key_operations import all_children, all_names
-from buckram.metadata.tree.overwriting import overwrite
+from buckram.metadata.tree.key_operations import all_children, all_names, overwrite
 from buckram.seams import KeyStore, Notify
 from buckram.types import BookieId, CheckVersion, Create, Delete, LedgerId
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
+from buckram.core.wire.messages import BadPacket
 from buckram.errors import MetadataUnavailable
 from buckram.metadata.service.error_codec import decode_error
 from buckram.metadata.service.packets import (

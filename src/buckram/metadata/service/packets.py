@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from buckram.core.wire.context import BadPacket
 from buckram.core.wire.frames import frame
+from buckram.core.wire.messages import BadPacket
 from buckram.core.wire.v2 import KEY_HEADER, is_key_packet
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 

@@ -19,9 +19,8 @@ from buckram.metadata.sqlite import database_file as sqlite_file
 from buckram.metadata.sqlite import session_lock
 from buckram.metadata.sqlite.changes import NEW_SESSION, Changes, Place, Row, WatchKey, watch_keys
 from buckram.metadata.sqlite.connection import SqliteConnection
-from buckram.metadata.sqlite.process_line import line_of
-from buckram.metadata.sqlite.quick_turns import quick_turns
 from buckram.metadata.sqlite.session_lock import SessionLock
+from buckram.metadata.sqlite.write_lock import line_of, quick_turns
 from buckram.metadata.tree.key_grammar import split
 from buckram.runtime.disk.new_directory import removed_on_failure
 from buckram.seams import MAX_PAGE_BYTES

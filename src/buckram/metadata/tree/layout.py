@@ -34,7 +34,7 @@ GATEWAYS = "gateways"
 (serve/gateway/shared/gateway_registry).
 """
 DATABASE_SERVERS = "database-servers"
-"""Folder below ClusterLayout.own: the addresses of servers of databases, in ephemeral keys (serve/hrana/others)."""
+"""Folder below ClusterLayout.own: the addresses of servers of databases, in ephemeral keys (serve/hrana/forwarding)."""
 
 HEALTH = "health"
 """Key below ClusterLayout.own that is written to see whether the store takes changes (health/gathering)."""

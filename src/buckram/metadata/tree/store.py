@@ -29,10 +29,9 @@ from buckram.errors import (
     NoSuchLedger,
     VersionConflict,
 )
-from buckram.metadata.tree.key_operations import all_names
+from buckram.metadata.tree.key_operations import WatchHub, all_names
 from buckram.metadata.tree.layout import ClusterLayout, Layout
 from buckram.metadata.tree.ledger_tree import FolderTree, Fresh, LedgerTree
-from buckram.metadata.tree.watch_hub import WatchHub
 from buckram.seams import KeyStore, Notify
 from buckram.types import (
     BookieId,

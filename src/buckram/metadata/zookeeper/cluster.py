@@ -18,15 +18,16 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.tree.key_grammar import split
-from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
 from buckram.metadata.zookeeper.ledger_managers import (
     HEALTH_CHECK_SWITCH,
     HIERARCHICAL,
     MANAGERS,
     Folder,
     Manager,
+    choose_manager,
     is_special,
     own_root,
+    serialise_layout,
     sort_children,
 )
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession

@@ -26,13 +26,14 @@ from buckram.errors import (
 from buckram.metadata.zookeeper.access_lists import access_list, others_may
 from buckram.metadata.zookeeper.session import (
     READS,
+    Change,
     OperationCount,
+    WatchTable,
     ZkStat,
     check_size,
     check_version,
     create_with_parents,
 )
-from buckram.metadata.zookeeper.watches import Change, WatchTable
 from buckram.seams import Notify
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
@@ -95,7 +96,7 @@ class KazooSession:
             raise ConfigError("ZooKeeper nodes of their creator only need credentials: give a scheme and user:password")
         from kazoo import security  # not before somebody has metadata on ZooKeeper
 
-        from buckram.metadata.zookeeper import kazoo_errors
+        from buckram.metadata.zookeeper import kazoo_link as kazoo_errors
         from buckram.metadata.zookeeper.kazoo_link import KazooLink, notify_safely
 
         self.hosts = hosts

@@ -3,6 +3,11 @@
 Pure. A manager keeps ledgers in one or two forms of digits cut into levels; the walk through them determines which
 nodes to read next and which ids they hold. Names that are no part of the tree never become ids: a stray node must not
 turn into a ledger. Reading nodes is store, choosing the manager is layout_file.
+
+The LAYOUT node: which ledger manager a cluster uses. Reading, writing and choosing; pure.
+
+Formats: 2 names a Java factory class, 1 (older than 4.2) a short name. Apache's processes make the node when they find
+none; store does, when it makes the first ledger.
 """
 
 from __future__ import annotations
@@ -11,19 +16,29 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, MalformedRecord, WrongLedgerManager
 from buckram.metadata.tree.layout import ClusterLayout
 from buckram.types import MAX_LEDGER_ID, LedgerId
 
 SHORT_LIMIT = 2**31 - 1
 """First id that the hierarchical manager keeps in the long form."""
+
+
 SPECIAL = ("available", "cookies", "LAYOUT", "INSTANCEID", "underreplication", "idgen", "idgen-long")
 """Children of the root that are no ledgers, besides the flat manager's ID- nodes."""
+
+
 HEALTH_CHECK_SWITCH = "disableHealthCheck"
 """Node of Apache's that disables health checks; Apache's nukeexistingcluster takes it for a foreign node."""
+
+
 RACK_MAP = "bookies"
 """Node in which Apache's operators keep the rack mapping; Apache, too, does not know the node itself."""
+
+
 ID_PREFIX = "ID-"
+
+
 OWN_KEYS = "/buckram"
 """Node below which all of Buckram's own keys are, for all clusters of a ZooKeeper."""
 
@@ -67,6 +82,8 @@ class Form:
 
 
 _SHORT = Form((2, 4, 4), 0, SHORT_LIMIT - 1)
+
+
 _LONG = Form((3, 4, 4, 4, 4), SHORT_LIMIT, MAX_LEDGER_ID)
 
 
@@ -109,6 +126,8 @@ class Manager:
 
 
 _META = "org.apache.bookkeeper.meta."
+
+
 FLAT = Manager(
     "flat",
     _META + "FlatLedgerManagerFactory",
@@ -117,9 +136,13 @@ FLAT = Manager(
     removes_parents=False,
     id_folder="",
 )
+
+
 HIERARCHICAL = Manager(
     "hierarchical", _META + "HierarchicalLedgerManagerFactory", (_SHORT, _LONG), short_ids=False, removes_parents=True
 )
+
+
 LONG_HIERARCHICAL = Manager(
     "longhierarchical",
     _META + "LongHierarchicalLedgerManagerFactory",
@@ -127,6 +150,8 @@ LONG_HIERARCHICAL = Manager(
     short_ids=False,
     removes_parents=True,
 )
+
+
 LEGACY_HIERARCHICAL = Manager(
     "legacyhierarchical",
     _META + "LegacyHierarchicalLedgerManagerFactory",
@@ -134,6 +159,8 @@ LEGACY_HIERARCHICAL = Manager(
     short_ids=True,
     removes_parents=False,
 )
+
+
 MANAGERS = {manager.name: manager for manager in (HIERARCHICAL, LONG_HIERARCHICAL, FLAT, LEGACY_HIERARCHICAL)}
 
 
@@ -295,3 +322,93 @@ class Walk:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
+
+
+FORMAT, OLDEST_FORMAT = 2, 1
+
+
+MANAGER_VERSION = 1
+
+
+_SHORT_NAMES = {"flat": FLAT, "hierarchical": HIERARCHICAL}
+
+
+_KEPT = "nothing was changed"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLayout:
+    """Content of the node; `factory` is a class name in format 2, flat or hierarchical in format 1."""
+
+    factory: str
+    manager_version: int = MANAGER_VERSION
+    format: int = FORMAT
+
+
+def serialise_layout(manager: Manager) -> bytes:
+    return f"{FORMAT}\n{manager.factory}:{MANAGER_VERSION}".encode()
+
+
+def parse_layout(node: str, record: bytes) -> LedgerLayout:
+    """Parse the node; lines after the second are ignored.
+
+    Raises MalformedRecord, which names the node, what it holds and what to do.
+    """
+    lines = record.decode("utf-8", "backslashreplace").split("\n")
+    if lines[0].strip() not in ("1", "2"):
+        raise MalformedRecord(
+            f"{node}: layout format {lines[0][:40]!r}, this Buckram reads {OLDEST_FORMAT} and {FORMAT}: the cluster "
+            f"belongs to other software or to a newer one, use that; {_KEPT}"
+        )
+    parts = lines[1].split(":") if len(lines) > 1 else []
+    version = parts[1].strip() if len(parts) == 2 else ""
+    if len(parts) != 2 or not parts[0] or not (version.removeprefix("-").isdecimal() and version.isascii()):
+        shown = lines[1][:80] if len(lines) > 1 else ""
+        raise MalformedRecord(
+            f"{node}: the second line is {shown!r}, it should be like {HIERARCHICAL.factory}:1; restore the node from "
+            f"a backup of ZooKeeper; {_KEPT}"
+        )
+    return LedgerLayout(parts[0], int(version[:10]), int(lines[0]))
+
+
+def manager_of(node: str, layout: LedgerLayout) -> Manager:
+    """Return the manager that a layout names, also under a shaded class name.
+
+    Raises MalformedRecord for one that is not known.
+    """
+    if layout.format == OLDEST_FORMAT:
+        manager = _SHORT_NAMES.get(layout.factory)
+    else:
+        manager = next((known for known in MANAGERS.values() if _is(layout.factory, known.factory)), None)
+    if manager is None:
+        raise MalformedRecord(
+            f"{node}: ledger manager {layout.factory[:120]!r} is not one of {', '.join(MANAGERS)}: its ledgers are "
+            f"kept in a way that Buckram does not know; {_KEPT}"
+        )
+    if layout.manager_version != MANAGER_VERSION:
+        raise MalformedRecord(
+            f"{node}: version {layout.manager_version} of the {manager.name} ledger manager, this Buckram knows "
+            f"version {MANAGER_VERSION}: the cluster was made by newer software, use that; {_KEPT}"
+        )
+    return manager
+
+
+def _is(name: str, known: str) -> bool:
+    # Shaded jars put a prefix before the package.
+    return name == known or name.endswith("." + known)
+
+
+def choose_manager(node: str, record: bytes | None, wanted: Manager | None) -> Manager:
+    """Return the manager to use: the one in LAYOUT, which must be the wanted one if there is one.
+
+    Without LAYOUT (as Pulsar's set-up leaves a cluster) it is hierarchical, and asking for another one is an error:
+    ledgers that are there would not be found, and bookies would take them for deleted.
+    """
+    found = HIERARCHICAL if record is None else manager_of(node, parse_layout(node, record))
+    if wanted is None or wanted.name == found.name:
+        return found
+    says = "is missing, which means hierarchical" if record is None else f"says {found.name}"
+    raise WrongLedgerManager(
+        f"{node} {says}, but the metadata URI asks for the {wanted.name} ledger manager: use zk://..., which takes "
+        f"what is there; {_KEPT}"
+    )

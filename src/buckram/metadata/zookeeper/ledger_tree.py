@@ -22,11 +22,17 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.tree.key_grammar import check_op, split
-from buckram.metadata.tree.ledger_tree import HIGHEST_COUNTED, Fresh
+from buckram.metadata.tree.ledger_tree import (
+    HIGHEST_COUNTED,
+    Fresh,
+    Intervals,
+    is_used,
+    parse_used,
+    used_key,
+    with_used,
+)
 from buckram.metadata.tree.removals import Removals
-from buckram.metadata.tree.used_ids import Intervals, is_used, parse_used, used_key, with_used
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
-from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
 from buckram.metadata.zookeeper.ledger_ids import LedgerIds
 from buckram.metadata.zookeeper.ledger_managers import (
     HEALTH_CHECK_SWITCH,
@@ -35,7 +41,9 @@ from buckram.metadata.zookeeper.ledger_managers import (
     Folder,
     Manager,
     Walk,
+    choose_manager,
     own_root,
+    serialise_layout,
 )
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
 from buckram.types import Create, Delete, KeyOp, KeyValue, LedgerId, SetValue

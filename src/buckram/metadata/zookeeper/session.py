@@ -2,12 +2,17 @@
 
 Implemented by kazoo_session (real servers) and simulator/engine/zookeeper. Which nodes exist and what they mean is not
 known here; `create_with_parents` is the one algorithm on top that every session offers in the same way.
+
+Client-side table of ZooKeeper's one-shot watches: which callbacks wait for which node. Pure.
+
+A session asks the server for a watch with each read; this table passes each event on to the callbacks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from buckram.errors import InvalidArgument, KeyExists, MetadataUnavailable, NoSuchKey, ValueTooLarge
@@ -17,13 +22,23 @@ from buckram.types import Create, KeyOp, SetValue
 
 ANY_VERSION = -1
 """Version for `delete` and a multi's Delete and SetValue that matches any, as some of Apache's deletions do."""
+
+
 MAX_REQUEST_BYTES = 1_000_000
 """Maximum bytes of a request: a server with its usual settings (jute.maxbuffer 1,048,575) ends the connection at a
 larger one without a reason.
 """
+
+
 READS = ("get", "exists", "children", "sync")
+
+
 _OP_BYTES = 64
+
+
 _CREATE_TRIES = 64
+
+
 _MAX_VERSION = 2**31 - 1
 
 
@@ -182,3 +197,40 @@ def check_size(ops: Sequence[KeyOp]) -> None:
     if size > MAX_REQUEST_BYTES:
         key = ops[0].key if len(ops) == 1 else f"multi of {len(ops)} operations, from {ops[0].key} on"
         raise ValueTooLarge(key, size, MAX_REQUEST_BYTES)
+
+
+class Change(Enum):
+    """Kind of event that a server reports of a node."""
+
+    CREATED = "created"
+    DELETED = "deleted"
+    CHANGED = "changed"
+    CHILD = "child"
+
+
+class WatchTable:
+    """Functions by node. Those taken out are to be called once each; they are no longer in the table then."""
+
+    def __init__(self) -> None:
+        self._value: dict[str, dict[Notify, None]] = {}
+        self._children: dict[str, dict[Notify, None]] = {}
+
+    def add(self, path: str, notify: Notify, *, children: bool) -> None:
+        """Add a function. `children`: it was set by a listing, otherwise by `get` or `exists`."""
+        (self._children if children else self._value).setdefault(path, {})[notify] = None
+
+    def take(self, path: str, change: Change) -> list[Notify]:
+        found: dict[Notify, None] = {}
+        if change is not Change.CHILD:
+            found |= self._value.pop(path, {})
+        if change in (Change.CHILD, Change.DELETED):
+            found |= self._children.pop(path, {})
+        return list(found)
+
+    def take_all(self) -> list[Notify]:
+        found: dict[Notify, None] = {}
+        for waiting in (*self._value.values(), *self._children.values()):
+            found |= waiting
+        self._value.clear()
+        self._children.clear()
+        return list(found)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from buckram.runtime.disk.local import LocalDisk, _sync_failed
-from buckram.runtime.disk.local_file import LocalFile
+from buckram.runtime.disk.local_files import LocalFile
 from buckram.seams import File, Read, Space, Write
 from buckram.types import Buffer
 

@@ -22,11 +22,10 @@ from typing import TypeVar
 
 from buckram.errors import ConfigError
 from buckram.runtime.disk.descriptors import Spare, current_limit, shares
+from buckram.runtime.disk.inline_reads import Speed
 from buckram.runtime.disk.io_errors import NO_DESCRIPTOR, explained, explaining
-from buckram.runtime.disk.local_file import STAGING_BYTES, LocalFile, Staging
-from buckram.runtime.disk.local_files import LocalReads
+from buckram.runtime.disk.local_files import STAGING_BYTES, LocalFile, LocalReads, Staging
 from buckram.runtime.disk.neighbours import identity_of
-from buckram.runtime.disk.speed import Speed
 from buckram.runtime.disk.syncing import sync_data, sync_file
 from buckram.seams import PAGE_BYTES, File, OnRead, OnWritten, Read, Space, Write
 from buckram.types import Buffer

@@ -15,8 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from buckram.runtime.disk.inline_reads import read_cached
-from buckram.runtime.disk.speed import Speed
+from buckram.runtime.disk.inline_reads import Speed, read_cached
 from buckram.seams import FileData, FileRange
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -45,6 +45,3 @@ def sync_directory(path: str | Path) -> None:
         sync_file(fd)
     finally:
         os.close(fd)
-
-
-__all__ = ["FULL", "sync_data", "sync_directory", "sync_file"]

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from buckram.runtime.disk.crash_model import sectors
 from buckram.runtime.disk.local import LocalDisk, _extend, _shrink
+from buckram.runtime.disk.memory import sectors
 from buckram.runtime.disk.syncing import sync_data
 from buckram.seams import PAGE_BYTES, File, OnRead, Read, Write
 

@@ -63,6 +63,3 @@ def _bound(places: Sequence[tuple[int, tuple[str | int, ...]]], backlog: int) ->
             raise missing or OSError(errno.EADDRNOTAVAIL, "the name has no address")
         opened.pop_all()
         return sockets
-
-
-__all__ = ["listening_now", "listening_sockets"]

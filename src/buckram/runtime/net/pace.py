@@ -34,6 +34,3 @@ class Pace:
         self._due = max(self._due, now - self._burst_s) + size / self._rate
         if self._due > now:
             await asyncio.sleep(self._due - now)
-
-
-__all__ = ["Pace"]

@@ -47,6 +47,3 @@ async def read_beside(read: Callable[[int], Any], size: int) -> AsyncGenerator[A
     finally:
         ended.set()
         room.release()
-
-
-__all__ = ["read_beside"]

@@ -231,6 +231,3 @@ class HandleCache(Generic[T]):
         if closing := list(self._closing.values()):
             await asyncio.wait(closing)
         await self._scope.close()
-
-
-__all__ = ["HandleCache", "BorrowedHandle"]

@@ -131,6 +131,3 @@ class HistogramFamily(_Family[CheapHistogram]):
 
     def _new(self) -> CheapHistogram:
         return CheapHistogram(self._bounds)
-
-
-__all__ = ["CheapCounter", "CheapGauge", "CheapHistogram", "CounterFamily", "GaugeFamily", "HistogramFamily"]

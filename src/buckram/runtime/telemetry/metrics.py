@@ -83,6 +83,3 @@ def _histogram(labels: Mapping[str, str], samples: Iterable[Sample], began_ns: i
     nothing: Any = None  # Least and most are optional on the wire, and are not known here.
     limits = [one for one in bounds if not math.isinf(one)]
     return HistogramDataPoint(dict(labels), began_ns, now_ns, total, amount, counts, limits, nothing, nothing)
-
-
-__all__ = ["metrics_of"]

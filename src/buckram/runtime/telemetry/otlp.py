@@ -2,7 +2,7 @@
 
 The SDK's objects and encoder take 100 microseconds a span, which is what five appends cost. Here the spans of an append
 are two or three joined pieces each: parts that many of them share are made once. Not here: the contents of spans
-(`runtime/telemetry/spans.py`, `runtime/telemetry/appends.py`), sending (`runtime/telemetry/sending.py`).
+(`runtime/telemetry/spans.py`, `runtime/telemetry/spans.py`), sending (`runtime/telemetry/sending.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from buckram.core.wire.protobuf import bytes_field, int_field, varint
 from buckram.types import BookieId, LedgerId
 
 if TYPE_CHECKING:
-    from buckram.runtime.telemetry.appends import OtelAppend
-    from buckram.runtime.telemetry.spans import OtelSpan
+    from buckram.runtime.telemetry.spans import OtelAppend, OtelSpan
 
 INTERNAL, SERVER, CLIENT = 1, 2, 3
 """Kinds of spans: work of the process itself, a request from another process, and a request to another one."""
@@ -155,16 +154,3 @@ def _pair(name: str, value: str | int) -> bytes:
 
 def _utf8(text: str) -> bytes:
     return text[:MAX_TEXT].encode(errors="replace")
-
-
-__all__ = [
-    "CLIENT",
-    "INTERNAL",
-    "MAX_TEXT",
-    "SERVER",
-    "Ended",
-    "append_bytes",
-    "request_of",
-    "resource_of",
-    "span_bytes",
-]

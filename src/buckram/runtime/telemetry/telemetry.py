@@ -28,8 +28,7 @@ try:
 
     from buckram.runtime.telemetry.metrics import metrics_of
     from buckram.runtime.telemetry.otlp import resource_of
-    from buckram.runtime.telemetry.posting import Post
-    from buckram.runtime.telemetry.sending import SpanSender
+    from buckram.runtime.telemetry.sending import Post, SpanSender
     from buckram.runtime.telemetry.spans import OtelTraces
 except ImportError:
     raise ConfigError(needs("[telemetry] endpoint", "otel")) from None
@@ -114,6 +113,3 @@ class Telemetry:
             self._sender.join()
             self._send()
         self._exporter.shutdown()
-
-
-__all__ = ["CLOSE_S", "Telemetry"]

@@ -10,8 +10,7 @@ from buckram.core.healing.lost_bookies import DEFAULT_DELAY_S
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.healing.operations.decommission import DecommissionProgress, decommission, forget
-from buckram.healing.operations.dependency_check import OperationRefused, ledgers_naming
-from buckram.healing.operations.room import spaces
+from buckram.healing.operations.dependency_check import OperationRefused, ledgers_naming, spaces
 from buckram.health.removal_gate import check_removable
 from buckram.metadata.records.auditor_election import Election, elected_of
 from buckram.metadata.records.underreplication import Underreplication

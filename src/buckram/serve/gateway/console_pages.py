@@ -75,6 +75,3 @@ class ConsolePages:
 def _read() -> Mapping[str, _Asset]:
     folder = files("buckram.serve.gateway") / "console"
     return {one.name: _Asset(one.name, one.read_bytes()) for one in folder.iterdir() if one.is_file()}
-
-
-__all__ = ["ConsolePages"]

@@ -153,6 +153,3 @@ class DatabasePages:
             async with kept(while_allowed(given, ask.watch("create", str(full)), NOT_LOADED)) as file:
                 await self._client.namespace(full.namespace).restore_database(str(file), full.stream)
                 return {"database": str(full), "bytes": file.stat().st_size}
-
-
-__all__ = ["DATABASES", "DatabasePages"]

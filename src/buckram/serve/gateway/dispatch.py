@@ -28,9 +28,8 @@ from buckram.serve.gateway.shared.operations import GATEWAY, Ask, Operation, gra
 from buckram.serve.gateway.shared.schema import fault
 from buckram.serve.gateway.streams.writers import Elsewhere
 from buckram.serve.http.body import LESS, limited_pieces, read_body
-from buckram.serve.http.headers import UNKEPT, has_header, header
 from buckram.serve.http.limits import LOGIN_BYTES, MIB, HttpLimits
-from buckram.serve.http.problems import HttpProblem, json_answer, redirect
+from buckram.serve.http.problems import UNKEPT, HttpProblem, has_header, header, json_answer, redirect
 from buckram.serve.http.refusal_audit import known_as, note_refused
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -244,6 +243,3 @@ def _object(raw: bytes) -> Any:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise HttpProblem(400, "NOT_JSON", f"the body is no JSON: {error}; send one JSON object") from None
-
-
-__all__ = ["Dispatcher", "Endpoint"]

@@ -13,10 +13,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from buckram.core.security.required_permissions import Effect, lacking
-from buckram.serve.gateway.page_answer import PageAnswer
 from buckram.serve.gateway.shared import schema
 from buckram.serve.gateway.shared.limits import GatewayLimits
-from buckram.serve.gateway.shared.memory_budget import MemoryBudget
+from buckram.serve.gateway.shared.memory_budget import MemoryBudget, PageAnswer
 from buckram.serve.gateway.shared.operations import SQL, Ask, Operation, granted_name
 from buckram.serve.hrana.database_files import BACKUP, LOAD
 from buckram.serve.hrana.execution import OF_STATE
@@ -152,6 +151,3 @@ class HranaPages:
     def _may_change(self, ask: Ask) -> bool:
         lacks = lacking(Effect.WRITE, ask.allowed(granted_name(ask.path)))
         return rights_left(not lacks, ask.request.headers)
-
-
-__all__ = ["HranaPages"]

@@ -117,6 +117,3 @@ def _of_header(name: str, what: str) -> dict[str, Any]:
 def _of_query(one: Parameter) -> dict[str, Any]:
     kind = dict(one.schema) if one.default is None else {**one.schema, "default": one.default}
     return {"name": one.name, "in": "query", "required": False, "description": one.what, "schema": kind}
-
-
-__all__ = ["PATH", "PROBLEM", "document", "needed"]

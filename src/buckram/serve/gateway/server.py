@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from buckram.cluster import Client
 from buckram.config import TlsConfig
-from buckram.core.streams.external.offload_places import OffloadPlaces
+from buckram.core.streams.external.history import OffloadPlaces
 from buckram.runtime.net.security.certificate_files import TlsFiles
-from buckram.serve.gateway.administration.cluster_pages import ClusterPages
+from buckram.serve.gateway.administration.cluster_pages import ClusterPages, History
 from buckram.serve.gateway.administration.maintenance_pages import MaintenancePages
 from buckram.serve.gateway.administration.namespace_pages import NamespacePages
 from buckram.serve.gateway.administration.security_pages import SecurityPages
@@ -26,16 +26,13 @@ from buckram.serve.gateway.administration.session_pages import SessionPages
 from buckram.serve.gateway.console_pages import ConsolePages
 from buckram.serve.gateway.database_pages import DatabasePages
 from buckram.serve.gateway.dispatch import Dispatcher
-from buckram.serve.gateway.history import History
 from buckram.serve.gateway.hrana_pages import HranaPages
-from buckram.serve.gateway.objects.object_calls import ObjectCalls
+from buckram.serve.gateway.objects.object_calls import ObjectCalls, OpenObjects
 from buckram.serve.gateway.objects.object_pages import ObjectPages
 from buckram.serve.gateway.objects.removal_pages import RemovalPages
 from buckram.serve.gateway.objects.upload_pages import UploadPages
-from buckram.serve.gateway.open_objects import OpenObjects
 from buckram.serve.gateway.openapi import PATH, document
-from buckram.serve.gateway.sessions import Sessions
-from buckram.serve.gateway.shared.authentication import Access, is_local
+from buckram.serve.gateway.shared.authentication import Access, Sessions, is_local
 from buckram.serve.gateway.shared.gateway_registry import Peers
 from buckram.serve.gateway.shared.idempotency import Repeats
 from buckram.serve.gateway.shared.job_pages import JobPages
@@ -194,6 +191,3 @@ class Gateway:
 
     async def _openapi(self, request: Request) -> Response:
         return Response(self._document, 200, {"Cache-Control": "no-cache"}, "application/json")
-
-
-__all__ = ["Gateway"]

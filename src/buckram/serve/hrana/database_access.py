@@ -96,6 +96,3 @@ def watch(
     on.
     """
     return while_granted(principal, access.allowed(principal), permission, database, access.watched(request))
-
-
-__all__ = ["DatabaseAccess", "Everybody", "TokenAccess", "lacks_permission", "may_change", "watch"]

@@ -89,6 +89,3 @@ class Exchange:
             return json_answer(request, answer, 201, {self._offset: str(use.database.applied)})
         finally:
             use.give()
-
-
-__all__ = ["BACKUP", "LOAD", "Exchange"]

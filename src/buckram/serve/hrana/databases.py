@@ -171,6 +171,3 @@ def _host_prefix(name: str) -> str:
 
 def _not_served(name: str, why: str) -> HttpProblem:
     return HttpProblem(404, "NO_SUCH_DATABASE", f"database {name}: {why}", value=name)
-
-
-__all__ = ["IDLE_S", "Databases", "Sees"]

@@ -64,6 +64,3 @@ def error_of(error: BaseException) -> dict[str, Any]:
 def _primary(name: str) -> str:
     """SQLITE_CONSTRAINT of SQLITE_CONSTRAINT_UNIQUE; the first word after the prefix is the code."""
     return "_".join(name.split("_")[:2])
-
-
-__all__ = ["EXPECTED", "StreamRefusal", "error_of"]

@@ -197,6 +197,3 @@ def _with_base_url(answer: bytes, url: str) -> bytes:
     if head.get("baton") is None or head.get("base_url") is not None:
         return answer
     return _line({**head, "base_url": url}).rstrip(b"\n") + newline + rest
-
-
-__all__ = ["OFFSET", "OF_STATE", "Execution", "with_errors"]

@@ -59,6 +59,3 @@ class HranaLimits:
 
     def __post_init__(self) -> None:
         check_bounds(self, _BOUNDS)
-
-
-__all__ = ["HTTP_LIMITS", "HranaLimits"]

@@ -6,13 +6,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from buckram.core.db.own_functions import argument_of, own_call
 from buckram.core.db.sql import SqlResult, SqlValue
-from buckram.core.db.sql_text import classify, placeholders, split
+from buckram.core.db.sql_text import argument_of, classify, own_call, placeholders, split
 from buckram.errors import BuckramError, DatabaseBusy, NotLeader, SqlError
 from buckram.serve.hrana.error_replies import EXPECTED, StreamRefusal, error_of
 from buckram.serve.hrana.limits import HranaLimits
-from buckram.serve.hrana.protocol.fusing import fusible
 from buckram.serve.hrana.protocol.requests import (
     Batch,
     Close,
@@ -25,6 +23,7 @@ from buckram.serve.hrana.protocol.requests import (
     SqlRef,
     Stmt,
     StoreSql,
+    fusible,
 )
 from buckram.serve.hrana.protocol.values import encode_rows, encode_value
 from buckram.serve.hrana.streams import Stream
@@ -286,6 +285,3 @@ def _counts(result: SqlResult) -> dict[str, Any]:
 def _size(row: tuple[SqlValue, ...]) -> int:
     """Return the approximate bytes of a row in JSON."""
     return sum(len(value) + 40 if isinstance(value, str | bytes) else 50 for value in row)
-
-
-__all__ = ["Pipeline", "SendOn"]

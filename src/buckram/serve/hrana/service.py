@@ -18,9 +18,8 @@ from buckram.serve.hrana.database_access import DatabaseAccess
 from buckram.serve.hrana.database_files import Exchange
 from buckram.serve.hrana.databases import Databases
 from buckram.serve.hrana.execution import OFFSET, Execution, with_errors
-from buckram.serve.hrana.forwarding import Forwarder
+from buckram.serve.hrana.forwarding import DatabaseServerRegistry, Forwarder
 from buckram.serve.hrana.limits import HranaLimits
-from buckram.serve.hrana.others import DatabaseServerRegistry
 from buckram.serve.hrana.protocol.requests import Sizes
 from buckram.serve.hrana.streams import Streams
 from buckram.serve.hrana.targets import Reading, Target
@@ -104,6 +103,3 @@ class Service:
             return while_allowed(pieces(most), over, NOT_LOADED)
 
         return await with_errors(self.exchange.load(request, reading, principal, allowed))
-
-
-__all__ = ["Service"]

@@ -205,6 +205,3 @@ def session_of(
 
 def _refused(code: str, message: str) -> HttpProblem:
     return HttpProblem(400, code, f"{message}: open a new stream")
-
-
-__all__ = ["Stream", "Streams", "Texts", "session_of"]

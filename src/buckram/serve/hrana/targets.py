@@ -85,6 +85,3 @@ class Target(NamedTuple):
     def key(self) -> str:
         """The key that the request's stream belongs to."""
         return self.reading.key(self.may_write)
-
-
-__all__ = ["AFTER", "TOKEN", "Reading", "Target", "parse_reading"]

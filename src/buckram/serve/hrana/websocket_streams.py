@@ -202,6 +202,3 @@ def _entries_of(result: dict[str, Any]) -> list[dict[str, Any]]:
         elif error is not None:
             found.append({"type": "step_error", "step": at, "error": error})
     return found
-
-
-__all__ = ["Lane", "Places", "Rights"]

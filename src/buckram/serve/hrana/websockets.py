@@ -445,6 +445,3 @@ def _response_ok(asked: Asked, response: dict[str, Any]) -> str:
 
 def _response_error(asked: Asked, error: dict[str, Any]) -> str:
     return _json({"type": "response_error", "request_id": asked.id, "error": error})
-
-
-__all__ = ["Asking", "Sockets"]

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from buckram.serve.http.headers import header
 from buckram.serve.http.limits import HttpLimits, option_of
-from buckram.serve.http.problems import HttpProblem, too_large
+from buckram.serve.http.problems import HttpProblem, header, too_large
 
 T = TypeVar("T")
 
@@ -117,6 +116,3 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
                 one.cancel()
                 with suppress(asyncio.CancelledError):
                     await one
-
-
-__all__ = ["LESS", "ClientGone", "body_pieces", "limited_pieces", "read_body", "while_connected"]

@@ -3,25 +3,39 @@
 uvicorn leaves these to a proxy in front of it. Errors before a request reaches its handler are JSON too. Bytes of a
 path that are not ASCII are taken as if they were %-encoded, as clients of Hadoop send them. The head of an answer and
 what comes first of its body are one write.
+
+A WebSocket of uvicorn that can be aborted at once, so that a client that reads nothing holds no memory.
+
+Messages are not compressed: what a client sends takes as much memory as it has sent. The first message authenticates,
+and is small. Not here: the protocol of the messages.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from typing import Any, ClassVar, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
+from wsproto.events import BytesMessage, Request, TextMessage
 
-from buckram.serve.http.heads import Heads
-from buckram.serve.http.limits import HttpLimits, option_of
+from buckram.serve.http.limits import LOGIN_BYTES, HttpLimits, option_of
+from buckram.serve.http.pending_connections import Heads
 from buckram.serve.http.problems import HttpProblem, full, too_large
+
 
 ABORT = "buckram.abort"
 """In the scope of each request: a function that ends its connection at once, and drops what waits to be sent."""
+
+
 PAUSED = "buckram.paused"
 """Key in the scope of each request: a function that returns whether sending would wait for the client."""
+
+
 _HEADER_COST = 150
 """Bytes of memory that a header takes beside its own, roughly."""
 
@@ -313,4 +327,26 @@ def limited(limits: HttpLimits) -> type[Connection]:
     return type("LimitedConnection", (Connection,), {"limits": limits, "heads": Heads(limits)})
 
 
-__all__ = ["ABORT", "PAUSED", "Connection", "limited"]
+class Socket(WSProtocol):
+    """One connection; uvicorn constructs it."""
+
+    def __init__(self, config: Config, *given: Any, **named: Any) -> None:
+        first = copy.copy(config)
+        first.ws_max_size = min(config.ws_max_size, LOGIN_BYTES)
+        super().__init__(first, *given, **named)
+        self._config = config
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        cast("dict[str, Any]", self.scope)[ABORT] = self.transport.abort
+
+    def handle_message(self, event: TextMessage | BytesMessage) -> None:
+        super().handle_message(event)
+        if event.message_finished and self.config is not self._config:
+            self.config = self._config
+            self.buffer.max_length = self._config.ws_max_size
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        # To close it would wait until the client has read what was written.
+        self.transport.abort()

@@ -63,6 +63,3 @@ class HttpLimits:
 
     def __post_init__(self) -> None:
         check_bounds(self, _BOUNDS)
-
-
-__all__ = ["LOGIN_BYTES", "HttpLimits", "option_of"]

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from buckram.addresses import read_address
-from buckram.serve.http.headers import has_header, header
-from buckram.serve.http.problems import HttpProblem
+from buckram.serve.http.problems import HttpProblem, has_header, header
 
 
 class Origins:
@@ -71,6 +70,3 @@ def _name(host: str) -> str:
     """The host without its port; what is no address stays as it is, and nobody's name."""
     found = read_address(host)
     return host if found is None else found.host.rstrip(".")
-
-
-__all__ = ["Origins"]

@@ -14,9 +14,8 @@ from contextlib import suppress
 from starlette.requests import HTTPConnection
 
 from buckram.core.security.principal import ANONYMOUS, Principal
-from buckram.core.tenants.audit_trail import REFUSALS, REFUSED
-from buckram.core.tenants.refusals import OTHERS
-from buckram.core.tenants.refusals import Refusals as Interval
+from buckram.core.tenants.audit_trail import OTHERS, REFUSALS, REFUSED
+from buckram.core.tenants.audit_trail import Refusals as Interval
 from buckram.errors import BuckramError
 from buckram.metadata.records.pending_audit_events import leave_note
 from buckram.runtime.process.tasks import TaskScope
@@ -82,6 +81,3 @@ def note_refused(connection: HTTPConnection, problem: HttpProblem) -> None:
     refusals: Refusals | None = getattr(connection.app.state, "refusals", None)
     if refusals is not None and problem.refuses:
         refusals.count(connection.scope.get(_WHO, ANONYMOUS.name), problem.code)
-
-
-__all__ = ["MOST_PRINCIPALS", "Refusals", "known_as", "note_refused"]

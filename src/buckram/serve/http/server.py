@@ -19,11 +19,9 @@ from buckram.errors import ConfigError
 from buckram.runtime.net.listening import listening_now
 from buckram.runtime.net.security.certificate_files import TlsFiles
 from buckram.runtime.process.tasks import TaskScope
-from buckram.serve.http.connection import limited
-from buckram.serve.http.heads import Heads
+from buckram.serve.http.connection import Socket, limited
 from buckram.serve.http.limits import HttpLimits
-from buckram.serve.http.pending_connections import TlsAcceptor
-from buckram.serve.http.websocket import Socket
+from buckram.serve.http.pending_connections import Heads, TlsAcceptor
 
 _BACKLOG = 1024
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
@@ -180,6 +178,3 @@ class HttpServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-__all__ = ["HttpServer", "Listening", "bind", "url_of"]

@@ -98,6 +98,3 @@ def _url(name: str, value: bytes) -> str | None:
     if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not name:
         return None
     return url.rstrip("/")
-
-
-__all__ = ["Peer", "ServerRegistry", "shown_value"]

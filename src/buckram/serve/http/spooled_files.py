@@ -133,6 +133,3 @@ async def _pieces(path: Path) -> AsyncGenerator[bytes, None]:
     with path.open("rb", buffering=0) as file:
         while piece := await loop.run_in_executor(None, partial(file.read, _PIECE_BYTES)):
             yield piece
-
-
-__all__ = ["NOT_LOADED", "SQLITE", "Folder", "file_answer", "kept"]

@@ -133,6 +133,3 @@ async def begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, No
                     yield piece
 
     return all_of_them()
-
-
-__all__ = ["LOOK_S", "Looks", "PiecesAnswer", "begun", "while_allowed"]

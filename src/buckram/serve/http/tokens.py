@@ -185,6 +185,3 @@ def _purpose(path: str) -> str:
 
 def _unknown(why: str) -> HttpProblem:
     return HttpProblem(401, "UNAUTHORIZED", why, headers={"WWW-Authenticate": "Bearer"})
-
-
-__all__ = ["VOUCHED_S", "ClusterTokens", "OnceOnly", "Vouch", "bearer_of", "check_no_token", "while_granted"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from buckram.core.cluster.bookie_report import BookieReport, parse_report
-from buckram.core.cluster.file_systems import FILE_SYSTEM_FIGURE
+from buckram.core.cluster.bookie_report import FILE_SYSTEM_FIGURE, BookieReport, parse_report
 from buckram.core.health.bookie_states import trouble_of
 from buckram.core.health.facts import Facts
 from buckram.core.health.findings import finding_of

@@ -30,6 +30,3 @@ def upload_json(namespace: str, upload: UploadInfo) -> dict[str, Any]:
         "parts": upload.parts,
         "bytes": upload.size,
     }
-
-
-__all__ = ["object_json", "upload_json"]

@@ -1,6 +1,8 @@
 """Status of the cluster: bookies, disk space, ledgers that lack copies, and the list of findings.
 
 Not here: the rules for findings (`core/health`), and gathering the facts (`health/gathering.py`).
+
+Ledgers that lack copies, who copies them, and why others wait.
 """
 
 from __future__ import annotations
@@ -9,14 +11,40 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from buckram.core.cluster import file_systems
+from buckram.core.cluster import bookie_report as file_systems
 from buckram.core.health.findings import Finding, healthy
 from buckram.core.health.state_table import OWNED
 from buckram.core.health.states import Severity
 
 if TYPE_CHECKING:
     from buckram.core.health.facts import BookieFacts
+    from buckram.healing.overview import Overview
     from buckram.health.gathering import Health
+
+
+def healing_json(found: Overview) -> dict[str, Any]:
+    """Return the JSON of autorecovery."""
+    return {
+        "enabled": found.enabled,
+        "auditor": found.auditor or None,
+        "delay_s": found.delay_s,
+        "brake": None if found.brake is None else {"bookies": list(found.brake.bookies), "why": found.brake.why},
+        "workers": [{"worker": one.worker, "bytes_per_s": one.bytes_per_s} for one in found.workers],
+        "queue": [
+            {
+                "ledger": one.ledger,
+                "state": one.state,
+                "why": one.why,
+                "eta_s": one.eta_s,
+                "lost": [list(row) for row in one.lost],
+                "age_s": one.age_s,
+            }
+            for one in found.queue
+        ],
+        "oldest_mark_s": found.oldest.age_s if found.oldest else None,
+        "checks": {check: dict(result) for check, result in found.checks.items()},
+    }
+
 
 MOST_LEDGERS = 20
 """Maximum ledgers that are listed; `buckram autorecovery status` lists all."""
@@ -99,14 +127,3 @@ def status_seen(found: Health, sees: Callable[[str], bool]) -> dict[str, Any]:
 def _of_the_cluster(one: Finding) -> dict[str, str]:
     do = "an administrator of the cluster sees where it is, and what to do about it"
     return {**one.as_json(), "where": "the cluster", "why": one.state.title, "do": do}
-
-
-__all__ = [
-    "MOST_LEDGERS",
-    "BookieState",
-    "bookie_states",
-    "problems_json",
-    "space_of",
-    "status_json",
-    "status_seen",
-]

@@ -25,10 +25,9 @@ from buckram.core.tenants.fair_share import holder_of
 from buckram.errors import NoSuchNamespace
 from buckram.serve.http.application import ANYBODY
 from buckram.serve.http.body import read_body
-from buckram.serve.http.headers import UNKEPT
 from buckram.serve.http.limits import HttpLimits
 from buckram.serve.http.origins import Origins
-from buckram.serve.http.problems import HttpProblem, json_answer, refusing
+from buckram.serve.http.problems import UNKEPT, HttpProblem, json_answer, refusing
 from buckram.serve.http.refusal_audit import note_refused
 from buckram.serve.http.tokens import ClusterTokens, bearer_of, check_no_token
 from buckram.serve.webhdfs import java_tokens
@@ -220,6 +219,3 @@ def _is_in(names: NameRange, name: str) -> bool:
 
 def _refused(request: Request, status: int, error: str, why: str) -> Response:
     return json_answer(request, {"error": error, "error_description": why}, status)
-
-
-__all__ = ["RequestAuthenticator", "Visitor"]

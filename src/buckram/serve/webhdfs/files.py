@@ -357,6 +357,3 @@ async def _make_way(objects: Objects, target: FilePath, present: Info, info: Inf
         if present.children:
             raise RemoteProblem(FILLED, f"rename: directory {target} is not empty, so nothing can replace it")
         await objects.remove(target.name)
-
-
-__all__ = ["CREATED", "Files", "Info"]

@@ -54,6 +54,3 @@ def _split(raw: bytes) -> tuple[bytes, bytes]:
     if at + number > len(raw):
         raise ValueError("cut short")
     return raw[at : at + number], raw[at + number :]
-
-
-__all__ = ["decode", "encode"]

@@ -31,6 +31,3 @@ def files_url(url: str) -> str:
     """Return the prefix of the paths of files of a gateway at a URL of http or https: webhdfs://HOST:PORT."""
     scheme, _, rest = url.partition("://")
     return next(f"{name}://{rest}" for name, reached in SCHEMES.items() if reached == scheme)
-
-
-__all__ = ["CLUSTER_KEY", "SCHEMES", "TOKEN_PATH", "FileLimits", "files_url"]

@@ -101,6 +101,3 @@ def whole(parameters: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         raise illegal(name, text, "a whole number from 0 on")
     return int(text)
-
-
-__all__ = ["PREFIX", "FilePath", "file_path", "flag", "requested_parameters", "requested_path", "whole"]

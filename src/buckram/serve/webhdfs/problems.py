@@ -71,6 +71,3 @@ def problem_of(error: BuckramError) -> RemoteProblem:
 def illegal(name: str, value: str, needs: str) -> RemoteProblem:
     """The answer to a bad parameter."""
     return RemoteProblem(ILLEGAL, f"{name}={value[:60]!r}: needs {needs}")
-
-
-__all__ = ["RemoteProblem", "illegal", "problem_of"]

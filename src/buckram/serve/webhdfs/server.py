@@ -21,9 +21,8 @@ from buckram.core.security.required_permissions import Effect
 from buckram.errors import BuckramError, InvariantViolation, ObjectExists
 from buckram.runtime.process.handle_cache import HandleCache
 from buckram.serve.http.body import body_pieces
-from buckram.serve.http.headers import SAFE, UNKEPT
 from buckram.serve.http.limits import HttpLimits
-from buckram.serve.http.problems import json_answer, json_media, redirect
+from buckram.serve.http.problems import SAFE, UNKEPT, json_answer, json_media, redirect
 from buckram.serve.http.refusal_audit import known_as
 from buckram.serve.http.streamed_answers import PiecesAnswer, begun
 from buckram.serve.webhdfs import java_tokens
@@ -32,8 +31,7 @@ from buckram.serve.webhdfs.files import Files
 from buckram.serve.webhdfs.limits import CLUSTER_KEY, TOKEN_PATH, FileLimits, files_url
 from buckram.serve.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
 from buckram.serve.webhdfs.problems import RemoteProblem, illegal, problem_of
-from buckram.serve.webhdfs.protocol_names import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED
-from buckram.serve.webhdfs.repeats import Repeat, repeat_of
+from buckram.serve.webhdfs.protocol_names import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED, Repeat, repeat_of
 from buckram.serve.webhdfs.statuses import (
     SERVER_DEFAULTS,
     block_locations,
@@ -373,6 +371,3 @@ def _check_offset(call: Call, info: ObjectInfo, start: int) -> None:
 def _below_root(call: Call) -> None:
     if not call.path.namespace:
         raise RemoteProblem(ABSENT, f"op={call.parameters['op'][:60]} needs a path below the root, such as /default")
-
-
-__all__ = ["WebHdfs"]

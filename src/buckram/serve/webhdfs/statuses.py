@@ -93,13 +93,3 @@ def block_locations(size: int) -> dict[str, Any]:
         "topologyPaths": [],
     }
     return {"BlockLocations": {"BlockLocation": [one] if size else []}}
-
-
-__all__ = [
-    "SERVER_DEFAULTS",
-    "block_locations",
-    "namespace_status",
-    "root_status",
-    "status_of",
-    "summary_of",
-]

@@ -52,6 +52,3 @@ class TransferLimit:
             yield
         finally:
             end()
-
-
-__all__ = ["TransferLimit"]

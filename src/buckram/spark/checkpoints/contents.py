@@ -181,19 +181,3 @@ async def _children(objects: Objects, path: str) -> AsyncIterator[ObjectInfo | D
         if len(page) < _PAGE:
             return
         last = page[-1]
-
-
-__all__ = [
-    "COMMITS",
-    "METADATA",
-    "OFFSETS",
-    "SOURCES",
-    "STATE",
-    "Checkpoint",
-    "as_json_line",
-    "describe",
-    "files_of",
-    "find",
-    "parse_offsets",
-    "query_of",
-]

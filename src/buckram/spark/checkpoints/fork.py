@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.cluster import Client
-from buckram.core.streams.metadata.query_forks import forked_query
+from buckram.core.streams.metadata.transactions import forked_query
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchObject, NoSuchStream, ObjectExists, StreamExists
 from buckram.spark.checkpoints.contents import COMMITS, METADATA, OFFSETS, SOURCES, STATE, as_json_line, files_of
@@ -36,7 +36,7 @@ class CheckpointFork:
     """Full path of the copy, NAMESPACE/PATH."""
     source: str
     query: str
-    """New id of the copy's query, which names its origin (`core/streams/metadata/query_forks.py`)."""
+    """New id of the copy's query, which names its origin (`core/streams/metadata/transactions.py`)."""
     batch: int
     """The last batch that was done; a query that is started with the copy begins with the next one."""
     files: int = 0
@@ -210,6 +210,3 @@ async def _fork_one(client: Client, source: StreamName, fork: StreamName, at: in
         if not same:
             raise
     return _Renamed(str(fork), now.uid, (await ns.info(fork.stream)).uid)
-
-
-__all__ = ["CheckpointFork", "fork_checkpoint", "rewritten"]

@@ -259,6 +259,3 @@ def refuse(namespace: str, found: CheckpointCheck) -> None:
             f"checkpoint {namespace}/{found.path} at batch {found.batch}: {found.problems[0]} "
             f"({len(found.problems)} such); `buckram checkpoint verify` says them all"
         )
-
-
-__all__ = ["CheckpointCheck", "check_checkpoint", "refuse", "version_of"]

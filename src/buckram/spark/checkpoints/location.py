@@ -110,6 +110,3 @@ def _asked(scheme: str, rest: str, tls_ca: str) -> str:
             if left:
                 time.sleep(delays.take())
     return ""
-
-
-__all__ = ["Place", "checkpoint_place"]

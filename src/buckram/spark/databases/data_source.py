@@ -103,6 +103,3 @@ class DatabaseDataSource(DataSource):
                 ) from None
             return ChangesStream(options, schema)
         return LimitedChanges(options, schema)
-
-
-__all__ = ["DatabaseDataSource"]

@@ -158,6 +158,3 @@ class DatabaseSinkOptions:
         key = tuple(part.strip() for part in found.get("key", "").split(",") if part.strip())
         name, server = database_of(found), found.get("server", "").rstrip("/")
         return cls(found["metadata"], name, found["dbtable"], key, server, Once.of(name, given, found))
-
-
-__all__ = ["DATABASE_OPTIONS", "DatabaseOptions", "DatabaseSinkOptions", "database_of"]

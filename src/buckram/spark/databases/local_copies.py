@@ -130,6 +130,3 @@ def check_engine() -> None:
         import_module("zstandard")
     except ImportError as error:
         raise MissingEngine(str(error)) from None
-
-
-__all__ = ["check_engine", "described", "opened_copy", "state_offset"]

@@ -296,6 +296,3 @@ async def _changes(client: Client, options: DatabaseOptions, part: ChangesPartit
     if fold.applied < part.stop:
         raise NotReadable(options.database, part.stop, fold.applied)
     _folds[key] = fold, state
-
-
-__all__ = ["CHANGE_COLUMNS", "ChangesPartition", "ChangesReader", "ChangesStream", "bounds", "read_partition", "row_of"]

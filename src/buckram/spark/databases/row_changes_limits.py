@@ -48,6 +48,3 @@ class LimitedChanges(ChangesStream, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         with without_traceback():
             self._target = connection(self.options.metadata).run(lambda client: bounds(client, self.options))[2]
-
-
-__all__ = ["LimitedChanges"]

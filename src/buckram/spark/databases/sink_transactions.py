@@ -344,15 +344,3 @@ def _cell(cell: Any) -> Any:
     if kind == "blob":
         return base64.b64decode(cell["base64"])
     return None if kind == "null" else cell["value"]
-
-
-__all__ = [
-    "MOST_BYTES",
-    "DatabaseStep",
-    "LocalLeader",
-    "LeaderLink",
-    "RemoteServer",
-    "Statement",
-    "inserts",
-    "row_tally",
-]

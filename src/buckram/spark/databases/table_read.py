@@ -230,6 +230,3 @@ def _first_bad(column: Sequence[Any], convert: Convert) -> Any:
         except ValueError:
             return value
     return max((value for value in column if isinstance(value, int)), key=abs, default=None)
-
-
-__all__ = ["DatabasePartition", "DatabaseReader", "columns", "quoted", "record_batch", "selected", "sql_errors"]

@@ -119,6 +119,3 @@ def _too_large(settings: DatabaseSinkOptions, size: int) -> InvalidArgument:
         f"database {settings.database}: one batch has {size} bytes or more, the limit is {MOST_BYTES}, because it is "
         "one transaction; make batches smaller, by maxOffsetsPerTrigger of the source, say, or write jobs in parts"
     )
-
-
-__all__ = ["batch_writer", "stream_writer"]

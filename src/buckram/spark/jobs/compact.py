@@ -213,6 +213,3 @@ def _copy(task: _Task) -> list[Row]:
     except BuckramError as error:
         row["gone"], row["error"] = isinstance(error, NoSuchLedger | NoSuchEntry | NoSuchStream), str(error)
     return [row]
-
-
-__all__ = ["SCHEMA", "CompactReport", "StreamCompaction", "compact"]

@@ -149,16 +149,3 @@ def parallelism(session: SparkSession) -> int:
         return max(1, int(session.sparkContext.defaultParallelism))
     except Exception:  # Spark Connect has no SparkContext, and raises different errors for that.
         return max(1, int(str(session.conf.get("spark.default.parallelism", "2"))))
-
-
-__all__ = [
-    "Driver",
-    "Progress",
-    "Row",
-    "connected",
-    "driver",
-    "executor_runtime",
-    "in_task",
-    "parallelism",
-    "spread",
-]

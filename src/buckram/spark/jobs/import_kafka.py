@@ -322,6 +322,3 @@ async def _bytes(client: Client, name: StreamName, first: int, stop: int) -> int
         if row.summary is not None and row.base < stop:
             size += row.summary.bytes
     return size
-
-
-__all__ = ["KafkaReport", "KafkaStream", "import_kafka"]

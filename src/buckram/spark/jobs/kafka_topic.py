@@ -191,6 +191,3 @@ def _check_connector(jvm: Any, version: str) -> None:
                 f"Spark has no connector for Kafka here ({name} is missing): give spark-submit --packages "
                 f"{coordinates(version)}, or name its jars with --jars"
             )
-
-
-__all__ = ["ORIGIN", "KafkaTopic", "coordinates", "read_config"]

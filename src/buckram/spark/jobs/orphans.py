@@ -160,6 +160,3 @@ def _row(run: str, one: Orphan, deleted: bool) -> Row:
         "age_s": one.age_s,
         "deleted": deleted,
     }
-
-
-__all__ = ["SCHEMA", "OrphansReport", "orphans"]

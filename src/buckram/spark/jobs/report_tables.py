@@ -95,6 +95,3 @@ def run_name(job: str, given: str | None) -> str:
     if not re.fullmatch(r"[\w.:+-]{1,100}", given):
         raise InvalidArgument(f"run {given!r}: a name is 1 to 100 letters, digits, or any of . : + - _")
     return given
-
-
-__all__ = ["RUN", "Report", "open_report", "run_name"]

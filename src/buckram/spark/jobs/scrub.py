@@ -360,6 +360,3 @@ async def _compare_block(client: Client, group: Mapping[str, Any]) -> list[BadRe
     return [
         BadReplica(ledger, bookie, "differs", len(other), tuple(other[:10]), detail, "") for bookie in holders if other
     ]
-
-
-__all__ = ["SCHEMA", "ScrubSettings", "scrub"]

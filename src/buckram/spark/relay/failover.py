@@ -185,6 +185,3 @@ def _refusal(answer: Answer) -> str | None:
         if told["javaClassName"] in _AGAIN:
             return f"{told['exception']}: {told['message']}"
     return None
-
-
-__all__ = ["Answer", "AskerGone", "GatewayFailover", "NoAnswer"]

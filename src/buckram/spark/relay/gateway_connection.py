@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from buckram.addresses import host_port
 from buckram.serve.http.limits import KIB
-from buckram.serve.webhdfs.repeats import ATTEMPT, REPEATED
+from buckram.serve.webhdfs.protocol_names import ATTEMPT, REPEATED
 from buckram.spark.relay.http_messages import (
     HEAD_BYTES,
     PIECE,
@@ -135,6 +135,3 @@ async def link_to(
     async with asyncio.timeout(patience.connect):
         reader, writer = await asyncio.open_connection(host, port, limit=max(HEAD_BYTES, PIECE), ssl=context)
     return GatewayConnection(address, reader, writer, patience.silence)
-
-
-__all__ = ["AT_ONCE", "GatewayConnection", "Patience", "Request", "link_to"]

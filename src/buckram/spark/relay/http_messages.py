@@ -170,17 +170,3 @@ class Body:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-__all__ = [
-    "CONTINUE",
-    "HEAD_BYTES",
-    "PIECE",
-    "Body",
-    "MessageTruncated",
-    "Head",
-    "NotHttp",
-    "BodyMemory",
-    "body_pieces",
-    "read_head",
-]

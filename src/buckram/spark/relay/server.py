@@ -2,9 +2,9 @@
 
 Hadoop's client goes on with another gateway by itself, but not while it writes a file; and a failure here makes it
 leave the relay. So the relay has all of a file before it sends it, sends it again when a gateway dies, and goes on in
-the middle of a file that is read. A repeated request is marked as such (`serve/webhdfs/repeats.py`), so the work of its
-first attempt counts once. It serves this machine only, checks nothing and holds no token: a gateway sees what the
-client sent. Not here: the gateways behind it (`relay_gateways.py`), the settings of Hadoop's client (`files.py`).
+the middle of a file that is read. A repeated request is marked as such (`serve/webhdfs/protocol_names.py`), so the work
+of its first attempt counts once. It serves this machine only, checks nothing and holds no token: a gateway sees what
+the client sent. Not here: the gateways behind it (`relay_gateways.py`), the settings of Hadoop's client (`files.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 from buckram.addresses import join
 from buckram.config import TlsConfig
 from buckram.runtime.net.security.certificate_files import TlsFiles
-from buckram.runtime.process.forks import generation
+from buckram.runtime.process.process_setup import generation
 from buckram.serve.webhdfs.protocol_names import ILLEGAL, INPUT_OUTPUT, remote_exception
 from buckram.spark.relay.failover import Answer, AskerGone, GatewayFailover, NoAnswer
 from buckram.spark.relay.gateway_connection import Patience, Request
@@ -211,6 +211,3 @@ def relay_to(gateways: Sequence[str], ca: str = "") -> str:
             relay = Relay(gateways, tls=RelayTls.of(ca) if ca else None)
             _relays[key] = LoopThread().run(relay.start)
         return _relays[key]
-
-
-__all__ = ["Relay", "RelayTls", "relay_to"]

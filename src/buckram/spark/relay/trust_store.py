@@ -143,6 +143,3 @@ def _write(place: Path, data: bytes, mode: int, *, replace: bool = True) -> None
             raise
     except OSError as error:
         raise ConfigError(f"{place}: {error.strerror}; name a file that can be written as --trust-store") from None
-
-
-__all__ = ["PASSWORD", "certificate_in", "identity_context", "java_options", "relay_identity", "write_trust_store"]

@@ -33,6 +33,3 @@ async def run_in_order(jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
         if isinstance(answer, BaseException):
             raise answer
     return cast("list[T]", found)
-
-
-__all__ = ["run_in_order"]

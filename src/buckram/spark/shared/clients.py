@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
-from buckram.runtime.process.allocator import keep_freed_memory
+from buckram.runtime.process.process_setup import keep_freed_memory
 from buckram.spark.shared.cluster_uri import encryption_of, way_in
 from buckram.types import BookieInfo, BookieSet, History, LedgerId, Versioned
 

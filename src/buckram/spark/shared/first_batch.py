@@ -62,6 +62,3 @@ class KeptStartReader(DataSourceStreamReader):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with without_traceback():
             return self.between(batch_start(start, end), end)
-
-
-__all__ = ["BEGAN", "INITIAL", "KeptStartReader", "Offset", "as_initial", "batch_start", "with_start"]

@@ -48,6 +48,3 @@ def lost(name: str, mark: PositionMark, earliest: int, verdict: PositionVerdict)
         ),
     }[verdict]
     return RecordsLost(name, mark.offset, earliest, why)
-
-
-__all__ = ["HISTORY", "TIMES", "lost", "mark_in", "noted", "without_notes"]

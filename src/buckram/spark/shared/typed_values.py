@@ -302,14 +302,3 @@ def arrow_type(kind: Any) -> Any:
     if name not in plain:
         raise InvalidArgument(f'column "value" has a {kind.simpleString()}, which no schema has; ask for another type')
     return plain[name]
-
-
-__all__ = [
-    "ValueReader",
-    "ValueWriter",
-    "arrow_type",
-    "check_columns",
-    "encoded_rows",
-    "schemas_of",
-    "value_type",
-]

@@ -14,6 +14,8 @@ happens with an attempt, given the record, is decided here, for all of them:
 
 Not here: who may publish what, which is pure (`core/streams/metadata/transactions.py`), and the comparison
 (`replay.py`).
+
+Converting rows to record batches, for PySpark 4.0, which has no Arrow writer for streaming queries.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import datasource
@@ -39,7 +42,39 @@ from buckram.spark.sink.replay_check import Tally, check_same, local_path, plann
 from buckram.spark.sink.small_parts import tally_of
 from buckram.spark.sink.tracing import publishing, writing
 from buckram.spark.sink.transactions import Attempt, Identity, Part, batch_of, in_order, of_others
-from buckram.spark.sink_rows import record_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Row
+    from pyspark.sql.types import StructType
+
+
+ROWS = 4096
+
+
+def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in groups of ROWS, with the columns that BulkLedger.arrow_entries accepts."""
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    while group := list(islice(rows, ROWS)):
+        names: list[str] = []
+        arrays: list[Any] = []
+        for place, field in enumerate(schema.fields):
+            column: list[Any] = [row[place] for row in group]
+            if field.name == "timestamp":
+                # Spark's own conversion applies, since rows have times without a zone, in the zone of the process.
+                arrays.append(pa.array(map(field.dataType.toInternal, column), pa.timestamp("us", "UTC")))
+            elif field.name == "headers":
+                pairs = [None if row is None else [pair and tuple(pair) for pair in row] for row in column]
+                named = [None if row is None else [{"key": k, "value": v} for k, v in row] for row in pairs]
+                arrays.append(pa.array(named, pa.list_(header)))
+            else:
+                binary = field.dataType.simpleString() == "binary"
+                arrays.append(pa.array(column, pa.binary() if binary else pa.string()))
+            names.append(field.name)
+        yield pa.RecordBatch.from_arrays(arrays, names=names)
+
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +85,8 @@ else:
 
 ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
 """True if streaming writers get Arrow record batches. PySpark 4.0 passes rows, which is several times slower."""
+
+
 _ROUNDS = 20
 """Maximum number of decisions on one step, each repeated because others wrote records meanwhile."""
 
@@ -298,7 +335,3 @@ def _tally(part: Part) -> Tally | None:
     if part.seen is None and not part.ledgers:
         return tally_of(part.small)
     return part.seen
-
-
-__all__ = ["ARROW_STREAMS", "SinkStep", "Once", "OnceBatchWriter", "OnceStreamWriter", "Sink", "batch_writer",
-           "stream_writer", "write_once"]  # fmt: skip

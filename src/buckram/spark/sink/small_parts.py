@@ -133,6 +133,3 @@ def unwritable_error(client: Client, stream: str, error: BuckramError) -> Stream
     if readonly:
         why = f"bookies {', '.join(readonly)} are read-only, mostly for want of space; the others are too few"
     return StreamError(stream, f"cannot be written from host {gethostname()}: {why} ({error})")
-
-
-__all__ = ["SmallPart", "tally_of", "unwritable_error", "with_small_parts"]

@@ -143,6 +143,3 @@ def _started() -> Telemetry | None:
     telemetry = Telemetry(config, "buckram-spark")
     telemetry.start(metrics=False)
     return telemetry
-
-
-__all__ = ["followed", "publishing", "reading", "writing"]

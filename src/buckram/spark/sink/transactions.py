@@ -288,18 +288,3 @@ async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:
     with suppress(BuckramError, TimeoutError):
         async with asyncio.timeout(LOSERS_S):
             await bulk.abort([ledger.ledger for ledger in ledgers])
-
-
-__all__ = [
-    "Attempt",
-    "Identity",
-    "Part",
-    "StreamStep",
-    "batch_of",
-    "beside",
-    "check_count",
-    "in_order",
-    "of_others",
-    "open_step",
-    "open_target",
-]

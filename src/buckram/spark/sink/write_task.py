@@ -209,6 +209,3 @@ class _Task:
             self._link.run(clean)
         for future in self._sent:
             future.cancel()
-
-
-__all__ = ["write_task"]

@@ -54,6 +54,3 @@ class Finder:
             first = self.base + header.first
             known = self._known[entry] = first, first + header.records
         return known
-
-
-__all__ = ["Finder"]

@@ -19,8 +19,6 @@ from buckram.spark.shared.clients import connection, without_traceback
 from buckram.spark.shared.first_batch import Offset
 from buckram.spark.source.micro_batches import LiveReader
 
-__all__ = ["LimitedReader"]
-
 
 class LimitedReader(LiveReader, SupportsTriggerAvailableNow):
     """Implements maxOffsetsPerTrigger, maxBytesPerTrigger, availableNow in several batches, and the lag in progress."""

@@ -38,14 +38,13 @@ from buckram.errors import (
     ReadFailed,
     RecordsLost,
 )
-from buckram.spark.local_scan import LocalScan
 from buckram.spark.shared.clients import connection, direct_client, prepare_process, without_traceback
 from buckram.spark.shared.cluster_uri import ClusterUri
 from buckram.spark.shared.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
 from buckram.spark.shared.stream_partition import Slice, StreamPartition
 from buckram.spark.sink.tracing import followed, reading
 from buckram.spark.source.planning import StreamOptions
-from buckram.spark.source.replica_scan import Scan, ScanFailed
+from buckram.spark.source.replica_scan import LocalScan, Scan, ScanFailed
 from buckram.streams.read.history_reader import SegmentFiles
 from buckram.streams.read.reader import Truncated
 from buckram.types import Entry, EntryId, LedgerMetadata, Offset, Versioned

@@ -229,6 +229,3 @@ def _gauges() -> LagGauges:
         _shown.append(LagGauges())
         REGISTRY.register(_shown[0])
     return _shown[0]
-
-
-__all__ = ["LAG", "Lag", "LagGauges", "LagListener", "lag", "measured", "measured_within", "reported"]

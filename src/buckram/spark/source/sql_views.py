@@ -82,6 +82,3 @@ async def _is_plain(planner: Planner, name: str) -> bool:
 def _text(value: str) -> str:
     """Return a text as a literal of Spark's SQL."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-__all__ = ["TABLE", "views"]

@@ -311,6 +311,3 @@ def _piece_of(place: FileLocation, source: BinaryIO) -> bytes:
         return source.read(_PIECE)
     except Exception as error:  # Each file system has errors of its own.
         raise ReadFailed(-1, f"{place.what} at {place.location} is away: {error!r}") from None
-
-
-__all__ = ["AGAIN_S", "PASS_S", "Backups", "read_kept"]

@@ -30,10 +30,10 @@ from buckram.state.db.commits.write_queue import WriteQueue
 from buckram.state.db.settings import DatabaseLimits
 from buckram.state.db.table_engine.engine import Engine
 from buckram.state.db.table_engine.execution import Pending, Unit
-from buckram.state.db.table_engine.images import write_in_thread
 from buckram.state.db.table_engine.readers import Readers
 from buckram.state.db.table_engine.row_images import RowImages
 from buckram.state.db.table_engine.statements import first_word, is_vacuum, probably_reads, statement
+from buckram.state.db.table_engine.wal_files import write_in_thread
 from buckram.state.machine.machine import Consistency
 from buckram.state.machine.replica import Replica, Role
 from buckram.streams.namespace import StreamNamespace
@@ -434,6 +434,3 @@ class TransactionContext(NotBlocking):
             await self._open.commit()
         finally:
             await self._open.rollback()
-
-
-__all__ = ["Database", "Outcome", "TransactionContext"]

@@ -41,6 +41,3 @@ class Shelf(shelf.HandleCache[Database]):
         """Return the database, in use until `give` of the value is called. Raises errors of opening, HandleClosed."""
         found = await super().take(name)
         return Use(found.item, found.give)
-
-
-__all__ = ["Shelf", "Use"]

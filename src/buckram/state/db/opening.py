@@ -75,6 +75,3 @@ async def open_database(
         await database.aclose()
         raise
     return database
-
-
-__all__ = ["open_database"]

@@ -150,6 +150,3 @@ async def _oldest(
         with suppress(StateLost):
             return await load_newest(place, head, fault, row.offset)
     return await load_newest(place, head, fault, stop)
-
-
-__all__ = ["Rebuilt", "rebuilt"]

@@ -62,6 +62,3 @@ def check_engine() -> None:
         import_module("zstandard")
     except ImportError as error:
         raise MissingEngine(str(error)) from None
-
-
-__all__ = ["DatabaseLimits", "check_engine"]

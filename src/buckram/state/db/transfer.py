@@ -26,8 +26,7 @@ from buckram.state.db.commits.state_machine import DatabaseState
 from buckram.state.db.opening import open_database
 from buckram.state.db.rebuilding import rebuilt
 from buckram.state.db.table_engine.execution import Pending
-from buckram.state.db.table_engine.images import write_in_thread
-from buckram.state.db.table_engine.wal_files import Image
+from buckram.state.db.table_engine.wal_files import Image, write_in_thread
 from buckram.state.machine.snapshots import LogHandle, load_newest
 from buckram.streams.namespace import StreamNamespace
 
@@ -285,6 +284,3 @@ def integrity_faults(path: Path) -> list[str]:
 def _integrity(connection: apsw.Connection) -> list[str]:
     said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
     return [] if said == ["ok"] else [f"SQLite: {text}" for text in said]
-
-
-__all__ = ["Verified", "backup", "fork", "integrity_faults", "load", "restore", "verify"]

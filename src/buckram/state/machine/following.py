@@ -71,6 +71,3 @@ async def tail(place: LogHandle, fold: Fold, on_applied: OnApplied) -> None:
     finally:
         await reader.close()
     raise StateLost(str(place.name), "its log was ended; no command can follow")
-
-
-__all__ = ["Begun", "load", "tail"]

@@ -125,6 +125,3 @@ class FreshnessQuestion:
             await asyncio.sleep(_PAUSE_S)
         finally:
             self._asking = None
-
-
-__all__ = ["FreshnessQuestion"]

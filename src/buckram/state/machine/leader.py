@@ -3,6 +3,11 @@
 Records of one turn of the event loop go to the stream in one call. It lives from the moment at which everything before
 was applied until the stream's writer is lost. Not here: becoming the leader (`state/machine/replica.py`), what a record
 does (`core/machine/fold.py`), snapshots (`state/machine/snapshots.py`).
+
+Tracks failing attempts to become a machine's leader, and decides when callers must learn of the error.
+
+Not here: the attempts themselves and passing the error on (`state/machine/replica.py`), the pauses between them
+(`core/backoff.py`).
 """
 
 from __future__ import annotations
@@ -14,28 +19,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from buckram.client.shared.services import Services
 from buckram.client.write.completions import fail_future
 from buckram.core.machine import records
-from buckram.core.machine.fold import Applied, Fold
-from buckram.core.machine.log_time import LogTime
+from buckram.core.machine.fold import Applied, Fold, LogTime
 from buckram.core.machine.read_proofs import Freshness, Proofs
 from buckram.core.machine.records import CommandRecord
-from buckram.core.machine.sessions import Forgotten, Outcome
-from buckram.core.machine.tokens import Token
-from buckram.errors import BuckramError, CommandTooLarge, CommandUnknown, NotLeader, ReplicaStopped, check
+from buckram.core.machine.sessions import Forgotten, Outcome, Token
+from buckram.errors import (
+    BuckramError,
+    CommandTooLarge,
+    CommandUnknown,
+    NotEnoughBookies,
+    NotLeader,
+    ReplicaStopped,
+    check,
+)
 from buckram.state.machine.settings import MachineSettings
 from buckram.streams.write.engine import StreamEngine
 from buckram.types import Offset
 
+
 _log = logging.getLogger("buckram.machine")
+
+
 FLIGHTS = 2
 """Number of entries in flight at which further commands linger to share the next one: while one entry is on its way,
 the callers that the other one has answered send new commands."""
+
+
 _AT_ONCE = 128
 """Maximum records applied in one turn of the event loop: then answered callers run, and send new commands while more
 are applied. Fewer would cut the commands of a group into small entries, each of which costs every bookie a sync."""
+
+
 OnApplied = Callable[[], None]
 """Callback after every group of records that was applied."""
+
+
 Result = Outcome | Forgotten
 
 
@@ -342,4 +363,39 @@ def _fail(pending: _Pending, error: BuckramError) -> None:
             fail_future(future, error)
 
 
-__all__ = ["FLIGHTS", "Leader", "OnApplied", "Result"]
+_TROUBLE_S = 30.0
+"""Time of uninterrupted failures after which callers that wait for the leadership get the error, seconds."""
+
+
+class Attempts:
+    """The attempts of one replica. Times are those of the running loop, in seconds."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._loop = asyncio.get_running_loop()
+        self._failing_since: float | None = None
+        """Time of the first of the failures so far, None after a success."""
+
+    def begin_anew(self) -> None:
+        """Forget the failures so far: one attempt succeeded, or a caller asks again."""
+        self._failing_since = None
+
+    async def hopeless(self, error: BuckramError, began: float) -> bool:
+        """Return whether callers that wait for the leadership get the error of the attempt that began at `began`.
+
+        They do after half a minute of errors, when no bookie runs, or when the log needs more bookies than the cluster
+        has.
+        """
+        now = self._loop.time()
+        if self._failing_since is None or now - began >= _TROUBLE_S:  # it waited that long for another leader
+            self._failing_since = now
+        if now - self._failing_since >= _TROUBLE_S or self._services.bookies.nobody() is not None:
+            return True
+        if not isinstance(error, NotEnoughBookies):
+            return False
+        try:
+            store = self._services.store
+            known, current = await store.known_bookies(), await store.bookies()
+        except BuckramError:
+            return False
+        return error.needed > len({*known, *current.writable, *current.readonly})

@@ -18,8 +18,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from buckram.client.shared.handles import NotBlocking
 from buckram.core.machine.fold import LogEntry
-from buckram.core.machine.sessions import Outcome
-from buckram.core.machine.tokens import Sequences, Token, parse_token
+from buckram.core.machine.sessions import Outcome, Sequences, Token, parse_token
 from buckram.core.machine.value_encoding import decode_value, encode_value
 from buckram.errors import (
     CommandForgotten,
@@ -346,6 +345,3 @@ def _result(outcome: Outcome) -> Any:
     if outcome.refused:
         raise CommandRefused(outcome.result.decode(errors="replace"))
     return decode_value(outcome.result)
-
-
-__all__ = ["ClassState", "Consistency", "Machine", "StateMachine", "process_name"]

@@ -80,6 +80,3 @@ async def open_on_log(
     head = (await ns.store.read(name)).head
     in_force: Policy = merged(space.policy, head.policy)
     return await open_replica(client, ns.store, name, in_force, state, settings, candidacy)
-
-
-__all__ = ["open_machine", "open_on_log"]

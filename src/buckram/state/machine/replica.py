@@ -21,8 +21,7 @@ from buckram.client.ledger_client import LedgerClient
 from buckram.core.backoff import MACHINE, Delays
 from buckram.core.machine.fold import Fold, Replicated
 from buckram.core.machine.read_proofs import Freshness
-from buckram.core.machine.sessions import Forgotten, Outcome
-from buckram.core.machine.tokens import Token
+from buckram.core.machine.sessions import Forgotten, Outcome, Token
 from buckram.core.streams.metadata.changes import check_usable
 from buckram.core.streams.metadata.mirrors import MIRROR, check_writable
 from buckram.core.streams.metadata.purposes import Purpose, purpose_of
@@ -45,10 +44,9 @@ from buckram.errors import (
     StreamEnded,
 )
 from buckram.runtime.process.tasks import TaskScope
-from buckram.state.machine.attempts import Attempts
 from buckram.state.machine.following import load, tail
 from buckram.state.machine.freshness import FreshnessQuestion
-from buckram.state.machine.leader import FLIGHTS, Leader, Result
+from buckram.state.machine.leader import FLIGHTS, Attempts, Leader, Result
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.machine.snapshots import LogHandle
 from buckram.state.machine.snapshotter import Failed, Snapshotter
@@ -563,6 +561,3 @@ def _raised(result: T | BuckramError) -> T:
     if isinstance(result, BuckramError):
         raise result
     return result
-
-
-__all__ = ["Candidacy", "Replica", "Role", "open_replica"]

@@ -158,6 +158,3 @@ async def _read(place: LogHandle, row: SnapshotRow, fault: Callable[[Sequence[by
         raise
     except (BadSnapshot, BuckramError, TypeError) as error:
         raise SnapshotDamaged(str(place.name), row.offset, row.ledger, str(error)) from error
-
-
-__all__ = ["Loaded", "LogHandle", "free_space", "load_newest", "write_snapshot"]

@@ -127,6 +127,3 @@ class Snapshotter:
             _log.warning("machine %s: a snapshot failed and the log is kept: %s", place.name, error)
             self.count_on(_PUT_OFF)
             return Failed(error)
-
-
-__all__ = ["Failed", "Snapshotter"]

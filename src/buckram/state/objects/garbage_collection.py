@@ -191,6 +191,3 @@ class Sweeper:
 
 def _groups(items: Sequence[K], size: int) -> list[Sequence[K]]:
     return [items[begin : begin + size] for begin in range(0, len(items), size)]
-
-
-__all__ = ["GRACE_S", "SWEEP_S", "Sweeper"]

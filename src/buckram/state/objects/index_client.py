@@ -81,6 +81,3 @@ class IndexClient:
         """Raise MirrorStream if the objects are written in another cluster. Raises MetadataError."""
         if not self.leads:
             await self.machine.check_writable()
-
-
-__all__ = ["IndexClient"]

@@ -74,6 +74,3 @@ class MirrorObjects(ObservedObjects):
         except BaseException:
             self._maker.give_up(sealed)
             raise
-
-
-__all__ = ["MirrorObjects", "ObservedObjects"]

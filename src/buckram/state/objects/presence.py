@@ -84,6 +84,3 @@ async def present_writers(streams: StreamStore, uid: str) -> dict[str, None]:
         found |= dict.fromkeys(names)
         after = names[-1]
     return found
-
-
-__all__ = ["Presence", "present_writers"]

@@ -111,6 +111,3 @@ def _close(future: asyncio.Future[Reader]) -> None:
     """Close the least recently used reader. A read in progress then fails with an error and opens it again."""
     if not future.cancelled() and future.exception() is None:
         asyncio.ensure_future(future.result().close())  # noqa: RUF006 - it ends by itself
-
-
-__all__ = ["ObjectReaders"]

@@ -50,6 +50,3 @@ def absent(name: str, reason: str = "") -> str:
     namespace = name.partition("/")[0]
     why = "is a directory and no object" if reason.endswith("is a directory") else "does not exist"
     return f"{why}; `buckram object list {namespace}` shows what is there"
-
-
-__all__ = ["NO_DIRECTORY", "absent", "refused"]

@@ -70,6 +70,3 @@ class Rewriter:
             await self._index.execute(["moved", name, row.version, extents])
         except (CommandRefused, ObjectDamaged) as error:
             _log.warning("objects of %s: %s was not moved: %s", self._index.machine.name, name, error)
-
-
-__all__ = ["Rewriter"]

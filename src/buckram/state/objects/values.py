@@ -7,9 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from buckram.core.objects.rows import NEVER, ObjectRow, check_metadata, row_of
+from buckram.core.objects.rows import NEVER, ObjectRow, Upload, check_metadata, row_of
 from buckram.core.objects.tree import Directory
-from buckram.core.objects.uploads import Upload
 from buckram.errors import InvalidArgument
 from buckram.runtime.process.blocking_reads import read_beside
 from buckram.state.objects.writing import SMALL_BYTES
@@ -141,19 +140,3 @@ async def pieces_of(data: Data) -> AsyncIterator[bytes]:
                 yield piece
     else:
         raise InvalidArgument(f"an object is bytes, a file or an async iterable of bytes, not {type(data).__name__}")
-
-
-__all__ = [
-    "Data",
-    "DirectoryInfo",
-    "ObjectInfo",
-    "PartInfo",
-    "UploadInfo",
-    "condition",
-    "extra",
-    "info_of",
-    "node_of",
-    "pieces_of",
-    "told",
-    "upload_info",
-]

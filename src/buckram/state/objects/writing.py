@@ -278,6 +278,3 @@ def _seen(append: asyncio.Future[int]) -> None:
 def _fail(future: asyncio.Future[Extent], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-__all__ = ["CHUNK_BYTES", "SMALL_BYTES", "LedgerMaker", "Packs", "Stored", "write_large"]

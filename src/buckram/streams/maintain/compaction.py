@@ -9,12 +9,23 @@ The new ledger gets its intent, then its metadata with the owner mark, then its 
 puts it in the place of the run and gives each old ledger an intent. So a crash leaves only a ledger with an intent, and
 readers of an old ledger go on until the janitor deletes it (JanitorSettings.retired_s). Writers are not disturbed, as
 only sealed segments are replaced. Not here: which segments may be replaced (`core/streams/compaction.py`).
+
+Small segments are joined on the way: short-lived writers leave one each, and each is a ledger.
+
+    seq 5 | buckram stream write numbers        again and again
+
+A ledger has one writer, and a take-over closes it, so a writer cannot go on in the ledger of the one before. Instead a
+writer that opens first joins the small segments that are there, if there are a few, as a compaction does
+(`maintain/compaction.py`): the copy takes their place in one step, and a reader of the old ledgers finds its offset in
+the new one. Ledgers that were joined before are deleted meanwhile, so that their number stays small without a janitor,
+too. The work is optional: after a failure everything is left as it was.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +40,7 @@ from buckram.core.streams.compaction import (
     longest_span,
     plan_runs,
     replacement,
+    small_runs,
 )
 from buckram.core.streams.metadata.changes import check_usable
 from buckram.core.streams.metadata.head import Head, Segment, encode_page
@@ -39,6 +51,7 @@ from buckram.errors import (
     BuckramError,
     CorruptEntry,
     InvalidArgument,
+    InvariantViolation,
     MalformedBatch,
     NoSuchEntry,
     NoSuchKey,
@@ -49,10 +62,12 @@ from buckram.errors import (
 from buckram.runtime.net.pace import Pace
 from buckram.streams.shared.ledgers import (
     COMPACT,
+    JOINED,
     RETIRED,
     Intent,
     discard,
     discard_after_error,
+    list_intents,
     listing_op,
     make_ledger,
     read_intent,
@@ -63,6 +78,21 @@ from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.ownership import opened
 from buckram.streams.shared.recovery import summarise
 from buckram.types import Entry, KeyOp, LedgerId, SetValue
+
+__all__ = [
+    "Compactable",
+    "CompactionReport",
+    "Copied",
+    "RunChanged",
+    "compact_stream",
+    "copy_run",
+    "entries_of",
+    "join",
+    "join_before_writing",
+    "plan_compaction",
+    "replace_run",
+]
+
 
 MIN_TARGET_BYTES = 4096
 
@@ -294,14 +324,60 @@ async def compact_stream(
     return report
 
 
-__all__ = [
-    "Compactable",
-    "CompactionReport",
-    "Copied",
-    "RunChanged",
-    "compact_stream",
-    "plan_compaction",
-    "copy_run",
-    "entries_of",
-    "replace_run",
-]
+KEPT_US = 2_000_000
+"""Time that a joined ledger is kept, microseconds, so that readers that have just opened it can finish."""
+
+
+_READ_WITHIN_S = 1.0
+
+
+_DELETED_AT_ONCE = 64
+
+
+async def join_before_writing(
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, policy: Policy
+) -> None:
+    """Join small segments if enough of them ([client] join_segments) can be read now. Only bugs raise."""
+    runs = small_runs(head, policy, at_least=client.services.config.join_segments)
+    if not runs:
+        return
+    try:
+        await join(client, streams, name, head, policy, runs, purpose=JOINED)
+        await _delete_joined(client, streams, head.uid)
+    except InvariantViolation:
+        raise
+    except (BuckramError, TimeoutError):
+        return
+
+
+async def join(
+    client: LedgerClient,
+    streams: StreamStore,
+    name: StreamName,
+    head: Head,
+    policy: Policy,
+    runs: list[Run],
+    *,
+    purpose: str = RETIRED,
+) -> int:
+    """Put one segment in the place of each run; returns how many segments were replaced.
+
+    Nothing is made before all of a run has been read. Errors of a compaction, and TimeoutError: reading takes long.
+    """
+    work = Compactable(name, head.uid, head.epoch, policy, tuple(runs))
+    done = 0
+    for run in runs:
+        async with asyncio.timeout(_READ_WITHIN_S):
+            entries = [chunk async for chunk in entries_of(client, name, head.uid, run)]
+        copied = await copy_run(client, streams, work, run, entries=entries)
+        if await replace_run(client, streams, work, copied, purpose=purpose):
+            done += len(run.rows)
+    return done
+
+
+async def _delete_joined(client: LedgerClient, streams: StreamStore, uid: str) -> None:
+    clocks = client.services.clocks
+    for intent in await list_intents(streams, uid, limit=_DELETED_AT_ONCE):
+        if intent.purpose == JOINED and clocks.ended(intent.time + KEPT_US):
+            with suppress(BuckramError):
+                await discard(client, streams, uid, intent)

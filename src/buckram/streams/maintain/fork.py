@@ -481,6 +481,3 @@ def _needs_ledger(plan: ForkPlan, row: Segment) -> bool:
 def _key(plan: ForkPlan, row: Segment) -> _Key:
     """Return the key of a copy. It stays the same if the ledger is compacted or offloaded, as its records do."""
     return _Key(row.number, row.base, records_of(plan, row), -1 if _needs_ledger(plan, row) else row.ledger)
-
-
-__all__ = ["StreamFork", "fork_stream"]

@@ -2,7 +2,8 @@
 
 A block of lines is parsed as a whole by Arrow. Only where that fails a block is read line by line, which finds the bad
 line, or values that Arrow gives no columns for. It needs pyarrow, so import it only where there is a source. Calls
-block. Not here: finding files and lines (`streams/maintain/import_sources.py`), how a row becomes a record (`write/arrow_write.py`).
+block. Not here: finding files and lines (`streams/maintain/import_sources.py`), how a row becomes a record
+(`write/arrow_write.py`).
 """
 
 from __future__ import annotations
@@ -368,6 +369,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-__all__ = ["Step", "ranges_of", "steps_of"]

@@ -145,6 +145,3 @@ def _read(opened: BinaryIO, path: str, at: int, size: int) -> bytes:
 
 def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-__all__ = ["ENDINGS", "Block", "ImportSource", "blocks", "line_number"]

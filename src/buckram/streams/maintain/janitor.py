@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.cluster.believed_time import Jump, agreed_jumps, held_back
 from buckram.core.streams.compaction import small_runs
-from buckram.core.streams.external.offload_places import OffloadPlaces
+from buckram.core.streams.external.history import OffloadPlaces
 from buckram.core.streams.metadata.changes import HeadStep, swept
 from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.metadata.mirrors import MIRROR
@@ -42,9 +42,9 @@ from buckram.errors import (
     WriterExists,
 )
 from buckram.metadata.records.recorded_time import read_times
+from buckram.streams.maintain.compaction import join
 from buckram.streams.maintain.delete import delete_incomplete, delete_stream, drop_leftovers
 from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
-from buckram.streams.maintain.joining import join
 from buckram.streams.maintain.offload_policy import asks_for_offload, offload_by_policy
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
 from buckram.streams.maintain.retention import all_older, apply_retention, is_lease_held
@@ -503,6 +503,3 @@ def _may_discard(
 
 def _swept(head: Head, *, ledgers: tuple[LedgerId, ...]) -> HeadStep | None:
     return swept(head, ledgers)
-
-
-__all__ = ["BY_AGE", "Janitor", "JanitorSettings", "KeepsBackups"]

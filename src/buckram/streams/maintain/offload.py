@@ -7,8 +7,8 @@ An id for the files gets its intent, then each part is written, read back and co
 likewise; then one compare-and-set puts the files in the ledger's place and gives the ledger an intent. So a crash
 leaves a ledger in the list, or files in the list, and what is in no list has an intent, by which the janitor finds it.
 Readers of the ledger go on until the janitor deletes it (JanitorSettings.retired_s). Not here: how a copy is written
-and verified (`streams/maintain/history/segment_copy.py`), the table (`streams/maintain/history/table.py`), when a policy wants it
-(`streams/maintain/offload_policy.py`).
+and verified (`streams/maintain/history/segment_copy.py`), the table (`streams/maintain/history/table.py`), when a
+policy wants it (`streams/maintain/offload_policy.py`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from buckram.core.streams.policy import Policy, merged
 from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import Compactable, Copied, ProgressCallback, replace_run
-from buckram.streams.maintain.history.copies_ahead import Attempt, CopiesAhead
 from buckram.streams.maintain.history.export import replace_exported
-from buckram.streams.maintain.history.segment_copy import SegmentCopy, check_software
+from buckram.streams.maintain.history.segment_copy import Attempt, CopiesAhead, SegmentCopy, check_software
 from buckram.streams.shared.ledgers import make_history_id
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
@@ -208,14 +207,3 @@ async def offload_stream(
     """
     work = await plan_offload(streams, name, to=to, wanted=wanted)
     return await offload_planned(client, streams, work, pace=pace, progress=progress)
-
-
-__all__ = [
-    "Offloadable",
-    "OffloadReport",
-    "Wanted",
-    "copy_segment",
-    "offload_planned",
-    "offload_stream",
-    "plan_offload",
-]

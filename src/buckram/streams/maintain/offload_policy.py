@@ -127,6 +127,3 @@ def _check_files(name: StreamName, row: Segment, files: SegmentFiles) -> tuple[i
                 raise CorruptEntry(str(name), row.ledger, entry, why)
             records += len(batch)
     return records, whole(manifest.parts)
-
-
-__all__ = ["StreamCheck", "asks_for_offload", "check_stream", "offload_by_policy"]

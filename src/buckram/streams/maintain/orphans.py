@@ -210,15 +210,3 @@ async def _listed(streams: StreamStore, name: StreamName, uid: str) -> dict[Ledg
     if head.table is not None:
         found[head.table.ledger] = None
     return found
-
-
-__all__ = [
-    "Marked",
-    "Orphan",
-    "all_names",
-    "delete_orphan",
-    "find_orphans",
-    "judge_orphans",
-    "read_owners",
-    "find_with_intents",
-]

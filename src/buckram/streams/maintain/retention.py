@@ -134,13 +134,3 @@ async def _may_hold_older(streams: StreamStore, head: Head, cutoff: int) -> bool
     except NoSuchKey:  # The page of the segment was trimmed since the head was read; the search decides.
         return True
     return segment is not None and segment.created < cutoff
-
-
-__all__ = [
-    "all_older",
-    "apply_retention",
-    "asks_for_truncation",
-    "is_lease_held",
-    "offset_passed_by_all",
-    "wanted_earliest",
-]

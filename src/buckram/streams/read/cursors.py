@@ -233,14 +233,3 @@ def _decode(key: str, value: bytes) -> tuple[int, int]:
         return offset, changed
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not a cursor ({error!r}); restore it, or delete it and place it anew") from None
-
-
-__all__ = [
-    "Cursor",
-    "CursorInfo",
-    "CursorPosition",
-    "cursor_positions",
-    "list_cursors",
-    "lowest_cursor",
-    "place_cursor",
-]

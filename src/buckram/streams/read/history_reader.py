@@ -269,6 +269,3 @@ def _chunk(loaded: LoadedPart, first: EntryId, last: EntryId) -> list[tuple[Entr
 
 def _last_entry(part: Part) -> EntryId:
     return part.last_entry
-
-
-__all__ = ["HistoryReader", "SegmentFiles", "SegmentReader", "open_segment"]

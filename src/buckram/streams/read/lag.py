@@ -66,6 +66,3 @@ async def behind(
         if segments == _MOST_SEGMENTS:
             break
     return Behind(records, size * records // max(1, counted), since)
-
-
-__all__ = ["Behind", "behind", "bytes_between"]

@@ -79,6 +79,3 @@ async def verdict_on(
     return compare(
         mark, PresentStream(head.earliest, end, head.open_segment is not None, head.end, head.last_append, now, before)
     )
-
-
-__all__ = ["history_now", "time_before", "verdict_on"]

@@ -336,6 +336,3 @@ def _check(span: Range) -> None:
     for time in (span.start_time, span.stop_time):
         if time is not None:
             microseconds(time)
-
-
-__all__ = ["CursorHandle", "Range", "StreamReader", "Time", "microseconds"]

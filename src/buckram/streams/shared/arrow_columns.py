@@ -102,6 +102,3 @@ def _bitmap(part: pa.Array) -> bytes | None:
     held = bytes(memoryview(part.buffers()[0])[start // 8 : (start + count + 7) // 8])
     bits: int = int.from_bytes(held, "little") >> (start % 8) & ((1 << count) - 1)
     return bits.to_bytes((count + 7) // 8, "little")
-
-
-__all__ = ["Bytes", "Headers", "as_binary"]

@@ -3,8 +3,8 @@
 A part has a row for each record, with the columns that readers know (`HISTORY_SCHEMA`), for every engine. The headers
 of the entries, and those without records, are in its key-value metadata, so that the entries can be made again.
 Compressed entries come back uncompressed. It needs pyarrow, so import it only where there is history. Not here: the
-columns of records (`shared/history_rows.py`), reading segments (`streams/read/history_reader.py`), the order of steps of an offload
-(`maintain/offload.py`).
+columns of records (`shared/history_rows.py`), reading segments (`streams/read/history_reader.py`), the order of steps
+of an offload (`maintain/offload.py`).
 """
 
 from __future__ import annotations
@@ -279,6 +279,3 @@ def _same(payload: bytes, again: bytes) -> bool:
     if isinstance(first, Batch) and isinstance(second, Batch):
         return first.records() == second.records()
     return payload[HEADER_SIZE:] == again[HEADER_SIZE:]
-
-
-__all__ = ["LoadedPart", "build_part", "describe_part", "difference", "part_rows"]

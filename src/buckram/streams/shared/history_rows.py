@@ -97,6 +97,3 @@ def _sequences(batch: Batch) -> Any:
     if not batch.header.columns & PRODUCERS:
         return pa.nulls(len(batch), pa.int64())
     return pa.array([None if pair is None else pair[1] for pair in batch.producers()], pa.int64())
-
-
-__all__ = ["HISTORY_SCHEMA", "batch_rows", "table_of"]

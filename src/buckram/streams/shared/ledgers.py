@@ -369,32 +369,3 @@ def _encode(intent: Intent, state: str = _MADE) -> bytes:
     if intent.place:
         fields["place"] = intent.place
     return json.dumps(fields, ensure_ascii=False).encode()
-
-
-__all__ = [
-    "COMPACT",
-    "EXPORT",
-    "FORK",
-    "OBJECT",
-    "OFFLOAD",
-    "RETIRED",
-    "SEGMENT",
-    "SNAPSHOT",
-    "Intent",
-    "bulk_purpose",
-    "discard",
-    "discard_after_error",
-    "drop_files",
-    "drop_ledger",
-    "drop_segments",
-    "is_stale",
-    "let_go",
-    "list_intents",
-    "listing_op",
-    "make_history_id",
-    "make_ledger",
-    "present_op",
-    "read_intent",
-    "retiring_op",
-    "withdrawing_op",
-]

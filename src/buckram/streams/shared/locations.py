@@ -112,7 +112,8 @@ class FileLocation:
                 os.rmdir(self._local)  # The last file of a stream takes its directory with it.
         return len(found)
 
-    # -- files of the table around a stream's history (`streams/maintain/history/iceberg.py`) --------------------------------
+    # -- files of the table around a stream's history (`streams/maintain/history/iceberg.py`)
+    # --------------------------------
 
     def names(self) -> list[str]:
         """Return the names of everything in the directory; none if it does not exist. ReadFailed."""
@@ -320,6 +321,3 @@ def _write_durably(directory: str, file: str, data: Buffer | str, *, new: bool =
 
 def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-__all__ = ["TABLE", "WITHIN_S", "FileLocation", "answer_of", "away", "forget_error", "in_thread"]

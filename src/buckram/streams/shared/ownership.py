@@ -100,6 +100,3 @@ async def _opened(client: LedgerClient, stream: StreamId, ledger: LedgerId) -> R
 async def _recovered(client: LedgerClient, stream: StreamId, ledger: LedgerId) -> Reader:
     await check_own(client, stream, ledger, await client.metadata(ledger))
     return await client.recover(ledger)
-
-
-__all__ = ["check_own", "check_own_files", "foreign", "is_own", "opened", "recovered", "report_foreign"]

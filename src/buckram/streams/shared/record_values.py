@@ -114,6 +114,3 @@ class RecordCodec:
 
     def _field(self, name: str) -> Any:
         return next(one for one in self._parsed[-1]["fields"] if one["name"] == name)
-
-
-__all__ = ["RecordCodec"]

@@ -137,15 +137,3 @@ def entry_header(name: StreamName, entry: Entry) -> EntryHeader:
         return parse_header(entry.payload)
     except MalformedBatch as error:
         raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
-
-
-__all__ = [
-    "EMPTY",
-    "entry_header",
-    "load_producers",
-    "producers_of",
-    "recover_segment",
-    "replayed",
-    "summarise",
-    "was_deleted",
-]

@@ -102,6 +102,3 @@ async def _delete_op(keys: KeyStore, key: str) -> Delete | None:
 
 def _mark(streams: StreamStore, uid: str, ledger: LedgerId) -> str:
     return f"{streams.layout.shared(uid)}/{ledger:019d}"
-
-
-__all__ = ["forget", "held", "holders", "release", "shared_by", "sharing_ops"]

@@ -25,7 +25,7 @@ from buckram.core.streams.records.record_format import PRODUCERS, Columns
 from buckram.errors import BuckramError, BufferFull, OffsetMismatch, check
 from buckram.streams.write import record_arguments as records
 from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS, AppendQueue, PendingAppend
-from buckram.streams.write.claim import AppendClock
+from buckram.streams.write.lease import AppendClock
 from buckram.streams.write.segment import SegmentWriter
 from buckram.types import Offset
 

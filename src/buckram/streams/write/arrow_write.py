@@ -192,6 +192,3 @@ _FITS: dict[str, Callable[[pa.DataType], bool]] = {
     "timestamp": pa.types.is_timestamp,
     "headers": _is_headers,
 }
-
-
-__all__ = ["ENTRY_BYTES", "Rows"]

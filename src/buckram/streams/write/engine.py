@@ -1,7 +1,8 @@
 """StreamEngine: the implementation of a stream's writer, behind the handle StreamWriter (`write/writer.py`).
 
 It ties together the appender (offsets, batches, acknowledgements), the roller with its segments (ledgers) and the
-lease. Not here: checks of arguments (`streams/write/record_arguments.py`), becoming the writer and taking over (`write/opening.py`).
+lease. Not here: checks of arguments (`streams/write/record_arguments.py`), becoming the writer and taking over
+(`write/opening.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any
 
-from buckram.client.shared.closing import close_on_exit, wait_closed
+from buckram.client.shared.handles import close_on_exit, wait_closed
 from buckram.core.cluster.believed_time import Moment
 from buckram.core.streams.batch_copies import BatchCopy
 from buckram.core.streams.metadata.changes import released
@@ -34,12 +35,10 @@ from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.write import record_arguments as records
 from buckram.streams.write.append_queue import PendingAppend
 from buckram.streams.write.appender import Appender
-from buckram.streams.write.claim import AppendClock, WriterClaim
 from buckram.streams.write.insertion_answer import answer_insertions
-from buckram.streams.write.lease import Lease
-from buckram.streams.write.repair import recover_broken
+from buckram.streams.write.lease import AppendClock, Lease, WriterClaim
 from buckram.streams.write.roll import Roller
-from buckram.streams.write.sealing import as_writer_error, finish, sweep_garbage
+from buckram.streams.write.sealing import as_writer_error, finish, recover_broken, sweep_garbage
 from buckram.streams.write.segment import SegmentWriter
 from buckram.types import Buffer, LedgerId, Offset
 

@@ -1,9 +1,9 @@
 """Insertion of bulk steps by a writer: it ends its segment, lists their ledgers behind it, and goes on behind these.
 
-A step asks by a key of the stream (`streams/write/insertion_request.py`). The ledgers, the end of the writer's segment and the step's
-transaction are one compare-and-set, in which the key goes, too; so it happens once, and not after the step has given
-up. Appends wait for these milliseconds and get offsets behind the inserted records. Not here: the moment, without any
-roll and without appends under way (`Roller.interrupt`).
+A step asks by a key of the stream (`streams/write/insertion_request.py`). The ledgers, the end of the writer's segment
+and the step's transaction are one compare-and-set, in which the key goes, too; so it happens once, and not after the
+step has given up. Appends wait for these milliseconds and get offsets behind the inserted records. Not here: the
+moment, without any roll and without appends under way (`Roller.interrupt`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from buckram.errors import (
     WriterLost,
 )
 from buckram.streams.shared.ledgers import listing_op, read_intent
-from buckram.streams.write.claim import WriterClaim
+from buckram.streams.write.lease import WriterClaim
 from buckram.streams.write.roll import Roller
 from buckram.streams.write.sealing import WITHIN_S, finish
 from buckram.streams.write.segment import SegmentWriter
@@ -129,6 +129,3 @@ async def _listed(
         extra=lambda head: ops if step is not None and insertable(name, head, step, now) else (),
         within_s=WITHIN_S,
     )
-
-
-__all__ = ["answer_insertions"]

@@ -105,6 +105,3 @@ async def _withdrawn(streams: StreamStore, key: str, value: bytes) -> None:
             await retries.wait(error)
         except MetadataUnavailable as error:
             await retries.wait(error)
-
-
-__all__ = ["ANSWER_S", "ask_writer"]

@@ -2,6 +2,8 @@
 
 It only saves writers from fencing each other by accident: what guarantees a single writer are the epoch in the head
 and the fence of the ledger. The key belongs to the writer's metadata session, and its value names the holder.
+
+Claim: a writer's right to change a stream, valid until a writer with a higher epoch claims it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from buckram.client.ledger_client import LedgerClient
+from buckram.core.cluster.believed_time import Moment
 from buckram.core.streams.metadata.changes import check_usable
 from buckram.core.streams.names import StreamName
 from buckram.errors import (
@@ -28,13 +32,46 @@ from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.types import CheckVersion, Create, Delete
 
+AppendClock = Callable[[], int]
+"""Returns the wall time in microseconds UTC that records are stamped with (T1 in docs/reference/protocol.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterClaim:
+    """The stream that a writer opened and the epoch under which it may change the head.
+
+    `uid` tells the stream from others of the same name, `nonce` this writer from others of the same epoch.
+    """
+
+    client: LedgerClient
+    streams: StreamStore
+    name: StreamName
+    uid: str
+    epoch: int
+    nonce: str
+
+    def now(self) -> int:
+        """Return the time that records are stamped with; an AppendClock."""
+        return self.client.services.clocks.now()
+
+    def moment(self) -> Moment:
+        """Return what may be the time now."""
+        return self.client.services.clocks.moment()
+
+
 _RETRY_S = 0.2
+
+
 _CLOSE_S = 5.0
+
+
 _LOOK_S = 1.0
 
 
 LeaseLost = Callable[[str], None]
 """Called once, on the event loop, when another writer holds the lease; the text says which one."""
+
+
 HandleGuard = Callable[[], None]
 """Raises HandleClosed or ForkedClient when the client may not be used any more."""
 

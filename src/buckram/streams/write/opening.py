@@ -23,9 +23,8 @@ from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, Recovery
 from buckram.streams.shared.ledgers import discard, is_stale, list_intents
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import load_producers, recover_segment
-from buckram.streams.write.claim import AppendClock, WriterClaim
 from buckram.streams.write.engine import EngineClosed, StreamEngine
-from buckram.streams.write.lease import Holder, Lease
+from buckram.streams.write.lease import AppendClock, Holder, Lease, WriterClaim
 from buckram.streams.write.sealing import sweep_garbage
 
 _RECOVERY_WITHIN_S = 30.0

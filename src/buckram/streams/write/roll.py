@@ -5,7 +5,8 @@ released before the old segment is complete, its ledger is closed, and one compa
 and listed the new one (M9). While no ledger can be prepared, the roll is put off and records go on into the old
 segment. If a ledger breaks, its segment ends early, and the records that it lacks are sent again in another one.
 
-Not here: closing, sealing and listing (`write/sealing.py`), finding out what a broken ledger holds (`write/repair.py`).
+Not here: closing, sealing and listing (`write/sealing.py`), finding out what a broken ledger holds
+(`streams/write/sealing.py`).
 """
 
 from __future__ import annotations
@@ -32,9 +33,15 @@ from buckram.runtime.process.retry import Retries
 from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.ledgers import discard, make_ledger
 from buckram.streams.shared.metadata import head_retries
-from buckram.streams.write.claim import WriterClaim
-from buckram.streams.write.repair import recover_broken, retry_transient
-from buckram.streams.write.sealing import WITHIN_S, as_writer_error, finish, list_segment
+from buckram.streams.write.lease import WriterClaim
+from buckram.streams.write.sealing import (
+    WITHIN_S,
+    as_writer_error,
+    finish,
+    list_segment,
+    recover_broken,
+    retry_transient,
+)
 from buckram.streams.write.segment import SegmentEvents, SegmentWriter
 from buckram.types import LedgerId, Offset
 

@@ -9,8 +9,8 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from buckram.client.write.completing import HURRY_S
 from buckram.client.write.completions import AckCallback
+from buckram.client.write.durability import HURRY_S
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.ack_window import SegmentProgress
 from buckram.core.streams.batch_copies import BatchCopy

@@ -28,7 +28,7 @@ from buckram.core.ledgers.metadata import BIRTH, birth_of
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire.messages import Add, BatchRead, Force, ListEntries, Read, ReadLac, Request, WriteLac
 from buckram.errors import Code, MetadataUnavailable
-from buckram.metadata.tree.used_ids import used_key
+from buckram.metadata.tree.ledger_tree import used_key
 from buckram.types import NO_BIRTH, LedgerState
 
 A, B = b"A" * 16, b"B" * 16

@@ -28,16 +28,21 @@ from buckram.core.security.acl import PERMISSIONS, Acl
 from buckram.core.security.principal import Principal
 from buckram.core.streams.metadata.head import Head, encode_head
 from buckram.core.wire.adds import AddRun
-from buckram.core.wire.context import (
+from buckram.core.wire.messages import (
     OP_BATCH_READ,
     OP_FORCE,
     OP_LIST_ENTRIES,
     OP_READ,
     OP_READ_LAC,
     OP_WRITE_LAC,
+    BatchRead,
+    Force,
+    ListEntries,
+    Read,
+    ReadLac,
     ReplyContext,
+    WriteLac,
 )
-from buckram.core.wire.messages import BatchRead, Force, ListEntries, Read, ReadLac, WriteLac
 from buckram.core.wire.server_protocol import Incoming, Item, ServerProtocol
 from buckram.errors import AccessRefused, BuckramError, Code
 from buckram.runtime.production import production_runtime

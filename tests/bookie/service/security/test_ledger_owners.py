@@ -18,11 +18,12 @@ from buckram.config import NetConfig
 from buckram.core.ledgers.metadata import created
 from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
 from buckram.core.wire.adds import AddRun
-from buckram.core.wire.context import (
+from buckram.core.wire.messages import (
+    LAST_ENTRY,
     OP_READ,
+    Read,
     ReplyContext,
 )
-from buckram.core.wire.messages import LAST_ENTRY, Read
 from buckram.core.wire.server_protocol import Incoming, Item, ServerProtocol
 from buckram.errors import MetadataUnavailable
 from buckram.runtime.production import production_runtime

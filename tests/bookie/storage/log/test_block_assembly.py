@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tests.support.store_kit import add, durable, open_store, small_config
 
-from buckram.bookie.storage.log.block_assembly import PREZERO_BELOW, PREZERO_BYTES
+from buckram.bookie.storage.log.block import PREZERO_BELOW, PREZERO_BYTES
 from buckram.runtime.disk.memory import MemoryDisk
 from buckram.seams import Write
 

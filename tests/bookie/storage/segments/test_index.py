@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.soak import soak
 
+from buckram.bookie.storage.segments.file_cache import PageCache
 from buckram.bookie.storage.segments.index import FooterBuilder, LedgerIndex, SegmentIndex, find_run
-from buckram.bookie.storage.segments.page_cache import PageCache
 from buckram.bookie.storage.segments.segments import Footer, Segment
 from buckram.core.storage.ledger_state import StoredLedgerState
 from buckram.core.storage.segment_format import EVEN, PAGE, RUN_RECORD, open_trailer

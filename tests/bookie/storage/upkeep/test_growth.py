@@ -30,7 +30,7 @@ PAYLOAD = bytes(3000)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("buckram.bookie.storage.store_state.FIRST_BYTES", FIRST)
-    monkeypatch.setattr("buckram.bookie.storage.upkeep.growth.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.storage.upkeep.log_files.RETRY_S", 0.001)
     monkeypatch.setattr("buckram.bookie.storage.upkeep.maintenance.POLL_S", 0.001)
 
 

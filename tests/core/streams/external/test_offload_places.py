@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.core.streams.external.offload_places import SETTING, parse_offload_places
+from buckram.core.streams.external.history import SETTING, parse_offload_places
 from buckram.errors import ConfigError, InvalidArgument
 
 PLACES = parse_offload_places("shop=/srv/shop shop=s3://bucket/shop *=/srv/all bank=/srv/bank")

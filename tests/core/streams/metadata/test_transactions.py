@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from buckram.core.streams.metadata.head import Head, Transaction, decode_head, encode_head
 from buckram.core.streams.metadata.insertions import Insertion, decode_insertion, encode_insertion
-from buckram.core.streams.metadata.query_forks import first_batch, forked_query, is_fork_of
 from buckram.core.streams.metadata.transactions import (
     APPLICATION_KEPT_US,
     MAX_APPLICATIONS,
@@ -21,7 +20,10 @@ from buckram.core.streams.metadata.transactions import (
     begins,
     check_known,
     decided,
+    first_batch,
+    forked_query,
     history_mark,
+    is_fork_of,
     recorded,
     settled,
 )

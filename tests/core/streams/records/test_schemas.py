@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from buckram.core.streams.records.avro_types import MAX_BYTES, canonical, fingerprint, parse
-from buckram.core.streams.records.schemas import MARK, MAX_VERSIONS, RecordSchemas, check_no_schema, with_schema
+from buckram.core.streams.records.schemas import (
+    MARK,
+    MAX_BYTES,
+    MAX_VERSIONS,
+    RecordSchemas,
+    canonical,
+    check_no_schema,
+    fingerprint,
+    parse,
+    with_schema,
+)
 from buckram.errors import InvalidArgument
 
 NULL_INT = {"name": "n", "type": ["null", "int"], "default": None}

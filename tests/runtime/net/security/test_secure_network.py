@@ -11,8 +11,16 @@ from tests.support.secure_kit import Files
 
 from buckram.core.security import digest_md5
 from buckram.core.wire import v3 as wire_v3
-from buckram.core.wire.context import OP_AUTH, OP_START_TLS, ReplyContext
-from buckram.core.wire.messages import Auth, AuthReply, ErrorReply, Reply, StartTlsReply
+from buckram.core.wire.messages import (
+    OP_AUTH,
+    OP_START_TLS,
+    Auth,
+    AuthReply,
+    ErrorReply,
+    Reply,
+    ReplyContext,
+    StartTlsReply,
+)
 from buckram.core.wire.server_protocol import AUTH_DISABLED, encode_error, encode_reply
 from buckram.errors import Code
 from buckram.runtime.net.security.certificate_files import TlsFiles

@@ -17,7 +17,7 @@ from tests.support.polling import eventually, until
 from tests.support.secure_kit import Files
 
 from buckram.cluster import Client
-from buckram.core.streams.external.offload_places import parse_offload_places
+from buckram.core.streams.external.history import parse_offload_places
 from buckram.core.streams.names import StreamName
 from buckram.metadata.records.security import SecurityStore
 from buckram.runtime.net.security.certificate_files import TlsFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.state.db.commits.round_robin import RoundRobin
+from buckram.state.db.commits.write_queue import RoundRobin
 
 
 def test_callers_have_turns_in_rotation_and_keep_their_own_order() -> None:

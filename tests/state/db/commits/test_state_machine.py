@@ -10,8 +10,7 @@ import pytest
 
 from buckram.core.db import outcomes
 from buckram.core.db.digest import EMPTY_DIGEST, EMPTY_PAGE, differences, page_hash, patched, replaced
-from buckram.core.db.group import Group, PageChange, Receipt, encode_group
-from buckram.core.db.parts import cut
+from buckram.core.db.group import Group, PageChange, Receipt, cut, encode_group
 from buckram.core.machine.fold import LogEntry
 from buckram.core.streams.records.codecs import Codec
 from buckram.errors import CommandRefused, DatabaseFailed, UnknownCommand

@@ -1,6 +1,13 @@
 """One client connection of the bookie: receives chunks, joins answers and keeps both within limits.
 
 Not here: what a request means (`bookie/service/dispatch.py`); framing and encoding (`core/wire/server_protocol.py`).
+
+Notices that this process stood still for so long that its bookie's id may have been given to another directory.
+
+A process that was stopped (SIGSTOP, a debugger, a frozen container) goes on with requests that were waiting, before any
+timer fires. So connections compare the time with a limit whenever bytes come or go, which a beat moves on while the
+process runs.
+Not here: what is done about it (`bookie/process.py`).
 """
 
 from __future__ import annotations
@@ -14,23 +21,69 @@ from typing import Protocol, cast
 from buckram.bookie.service.connections.ledger_births import Births
 from buckram.bookie.service.connections.long_poll import Waiter
 from buckram.bookie.service.connections.memory_budget import Budget
-from buckram.bookie.service.connections.pulse import STEADY, Pulse
 from buckram.bookie.storage.errors import StoreError
 from buckram.core.security.principal import EVERYBODY, Principal
 from buckram.core.wire.adds import AddRun
-from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.introduction import Introduction
-from buckram.core.wire.messages import Reply
+from buckram.core.wire.messages import Reply, ReplyContext
 from buckram.core.wire.server_protocol import Item, ServerProtocol, encode_add_replies, encode_reply
 from buckram.errors import Code
 from buckram.runtime.net.security.tls import TlsLink
 from buckram.types import Buffer
 
+BEAT_S = 1.0
+
+
+LONGEST_S = 6.0
+"""A session outlives its last heartbeat by 7 seconds at least, and an id is given to another after its session."""
+
+
+class Pulse:
+    """`limit`: the loop's time after which this process stood still; infinite before it serves, and while in doubt.
+
+    `on_gap` is called when it did, before anything else happens.
+    """
+
+    def __init__(self, on_gap: Callable[[], None]) -> None:
+        self.limit = float("inf")
+        self._on_gap = on_gap
+
+    def missed(self) -> None:
+        """Report that the limit has passed."""
+        self.limit = float("inf")
+        self._on_gap()
+
+    def beat(self) -> None:
+        """Begin, or go on."""
+        self.limit = asyncio.get_running_loop().time() + LONGEST_S
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        self.beat()
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self.limit == float("inf"):
+                continue  # in doubt: it begins again once that is over
+            if asyncio.get_running_loop().time() > self.limit:
+                self.missed()
+            else:
+                self.beat()
+
+
+STEADY = Pulse(lambda: None)
+"""Pulse of connections without a bookie, whose id nobody can take over."""
+
 log = logging.getLogger("buckram.bookie")
+
+
 HIGH_WATER = 256 * 1024
 """Unsent bytes from which the transport reports; below the connection limit, so that draining is always noticed."""
+
+
 _JOINED = 16 * 1024
 """Pieces that are smaller on average are joined before they are written."""
+
+
 REQUEST_COST = 256
 """Bytes charged for the memory of a small request."""
 

@@ -12,9 +12,8 @@ from typing import Protocol, TypeAlias
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.entries.packed import FrameParts
-from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.located import Located
-from buckram.core.wire.messages import BatchRead
+from buckram.core.wire.messages import BatchRead, ReplyContext
 from buckram.core.wire.v2 import framed_reply, located_reply
 from buckram.seams import Stats
 from buckram.types import Buffer, EntryId, LedgerId

@@ -19,8 +19,7 @@ from buckram.bookie.service.entries.read_replies import absence, refuse
 from buckram.bookie.service.security.audit_events import WRONG_KEY, OnRefused
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
-from buckram.core.wire.context import ReplyContext
-from buckram.core.wire.messages import BatchRead, Read
+from buckram.core.wire.messages import BatchRead, Read, ReplyContext
 from buckram.errors import Code
 from buckram.types import NO_BIRTH, EntryId, LedgerId
 

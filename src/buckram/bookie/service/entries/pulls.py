@@ -22,9 +22,8 @@ from buckram.bookie.storage.store import Store
 from buckram.core.entries.entry import Digest
 from buckram.core.entries.packed import FRAME_HEAD
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun, take_runs
-from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.located import Extent, Located, bodies_of
-from buckram.core.wire.messages import MemoryUse, Pull, PullReply
+from buckram.core.wire.messages import MemoryUse, Pull, PullReply, ReplyContext
 from buckram.errors import Code, MetadataError
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import FileData, FileRange, LocalDirectory, Stats

@@ -15,8 +15,7 @@ from buckram.bookie.service.connections.session import Session
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.read_results import Outcome
 from buckram.bookie.storage.store import LedgerRecord, Store
-from buckram.core.wire.context import ReplyContext
-from buckram.core.wire.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply
+from buckram.core.wire.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply, ReplyContext
 from buckram.errors import Code
 from buckram.types import NO_ENTRY, EntryId, LedgerId
 

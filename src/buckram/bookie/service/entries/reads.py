@@ -21,9 +21,8 @@ from buckram.bookie.service.entries.read_replies import Found, Job, ReadReplies,
 from buckram.bookie.storage.read_results import Outcome
 from buckram.bookie.storage.store import Store
 from buckram.core.entries.packed import FrameParts
-from buckram.core.wire.context import ReplyContext
 from buckram.core.wire.located import Located
-from buckram.core.wire.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply
+from buckram.core.wire.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply, ReplyContext
 from buckram.errors import Code
 from buckram.seams import Stats
 from buckram.types import NO_ENTRY, EntryId, LedgerId

@@ -79,6 +79,3 @@ class TracedAdds(AddPath):
 
 def _durable(span: Span, error: OSError | None) -> None:
     span.end("" if error is None else f"the log failed: {error}")
-
-
-__all__ = ["TracedAdds"]

@@ -8,7 +8,8 @@ table, "What a key may name". Rights on single keys are `bookie/service/metadata
 What is looked up here and what the store then changes count as one step:
 * heads, pages and exports that are set or deleted carry the version of what was looked at, and one that is made must
   not be there yet;
-* the owner mark in a ledger's record never changes (`core/security/records.py`), and no id is given twice, so a record
+* the owner mark in a ledger's record never changes (`core/security/write_limits.py`), and no id is given twice, so a
+record
   that was deleted meanwhile leaves a name that means nothing;
 * a key by which a stream holds a ledger may go meanwhile: the ledger stays with whoever else holds it, and who deletes
   it asks for that again (`streams/shared/ledgers.py:let_go`);
@@ -21,14 +22,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from buckram.bookie.service.metadata.healing_reports import check_healing_report
-from buckram.bookie.service.metadata.key_checks import KeyJudge
-from buckram.core.security.heads import begins_deletion, head_change_refusal, head_creation_refusal
+from buckram.bookie.service.metadata.key_checks import KeyJudge, check_healing_report
 from buckram.core.security.key_access import KeyRules, KeyUse
 from buckram.core.security.ledger_claims import Claims, naming_key, newly_named, touched
 from buckram.core.security.namespace_rules import ClusterKeys, head_in, record_in, uid_in
-from buckram.core.security.records import record_change_refusal as record_refusal
-from buckram.core.security.write_limits import Bound, bound_of, name_refusal
+from buckram.core.security.write_limits import (
+    Bound,
+    begins_deletion,
+    bound_of,
+    head_change_refusal,
+    head_creation_refusal,
+    name_refusal,
+)
+from buckram.core.security.write_limits import record_change_refusal as record_refusal
 from buckram.core.streams.names import owner_of
 from buckram.errors import (
     AccessRefused,
@@ -418,6 +424,3 @@ def _is_made_for(record: KeyValue | None, name: str | None, uid: str) -> bool:
     """Return whether a ledger was made for a stream, by its owner mark: the full name and the uid have to match, since
     either could be another stream's by now."""
     return record is not None and name is not None and _owner(record) == (name, uid)
-
-
-__all__ = ["USES", "ChangeGate"]

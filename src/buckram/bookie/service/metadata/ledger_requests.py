@@ -15,7 +15,7 @@ from buckram.bookie.service.metadata.key_checks import KeyJudge
 from buckram.bookie.service.security.audit_events import AuditedChanges
 from buckram.core.security.key_access import KeyUse
 from buckram.core.security.namespace_rules import namespace_of_ledger, record_in
-from buckram.core.security.records import record_creation_refusal
+from buckram.core.security.write_limits import record_creation_refusal
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, KeyExists, LedgerIdRefused, LedgerIdUsed, MetadataError, NoSuchKey
 from buckram.metadata.service.packets import KeyReply, KeyRequest, RequestKind, names_that_fit
@@ -152,6 +152,3 @@ class LedgerRequests:
         except (NoSuchKey, InvalidArgument):
             raise self._judge.refused(key, KeyUse.CREATE, f"there is no namespace {name[:200]}: create it") from None
         self._namespaces[name] = None
-
-
-__all__ = ["OF_IDS", "OF_NOBODY", "LedgerQuota", "LedgerRequests"]

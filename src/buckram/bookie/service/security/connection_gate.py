@@ -2,40 +2,133 @@
 within a time and a number of bytes.
 
 A bookie without security has no door. Not here: TLS (`runtime/net/security/tls.py`), logins
-(`bookie/service/security/login.py`), how many may wait for theirs
+(`bookie/service/security/connection_gate.py`), how many may wait for theirs
 (`bookie/service/security/unauthenticated_connections.py`), what is known of those that have passed
+(`bookie/service/security/bookie_security.py`).
+
+Logins of one connection: each takes the words of one plug-in and tells the door who it is.
+
+Not here: the handshake's packets (`core/wire/server_protocol.py`), what is known of tokens
 (`bookie/service/security/bookie_security.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pwd
+import secrets
 import socket
 import ssl
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, Protocol, cast
 
 from buckram.bookie.service.connections.session import Session
 from buckram.bookie.service.security.bookie_security import BookieSecurity
 from buckram.bookie.service.security.entry_access import EntryAccess
-from buckram.bookie.service.security.login import SaslLogin, TokenLogin, certificate_principal
 from buckram.bookie.service.security.unauthenticated_connections import FIRST_S, LOGIN_S, UnauthenticatedConnections
 from buckram.config import AuthConfig, TlsConfig
-from buckram.core.security.oidc import issuer_of
+from buckram.core.security import digest_md5
+from buckram.core.security.digest_md5 import SaslRefused
+from buckram.core.security.oidc import UnknownKey, issuer_of
 from buckram.core.security.principal import Principal
-from buckram.core.security.tokens import Token, need_extra
-from buckram.core.wire.server_protocol import AuthProvider, ServerProtocol
+from buckram.core.security.tokens import Token, TokenRefused, need_extra
+from buckram.core.wire.server_protocol import AuthProvider, AuthStep, ServerProtocol
 from buckram.errors import ConfigError
 from buckram.runtime.net.security.certificate_files import TlsFiles, check_key_file
+from buckram.runtime.net.security.logins import TOKEN_PLUGIN
 from buckram.runtime.net.security.tls import Inner, TlsLink
+
+log = logging.getLogger("buckram.bookie")
+
+
+OnKnown = Callable[[Principal, Token | None], None]
+
+
+_REFUSED = AuthStep(None, failed=True)
+
+
+class Tokens(Protocol):
+    """Verifies tokens as of now (`bookie/service/security/bookie_security.py`)."""
+
+    def verify(self, text: bytes) -> Token: ...
+
+
+class TokenLogin:
+    """The whole token at once."""
+
+    plugin = TOKEN_PLUGIN
+
+    def __init__(self, tokens: Tokens, on_known: OnKnown) -> None:
+        self._tokens, self._on_known = tokens, on_known
+        self._waited = False
+
+    def step(self, payload: bytes) -> AuthStep:
+        try:
+            token = self._tokens.verify(payload)
+        except UnknownKey as error:
+            if not self._waited:  # the issuer may have published it a moment ago
+                self._waited = True
+                return AuthStep(None, waits=True)
+            log.warning("a login is refused: %s", error)
+            return _REFUSED
+        except TokenRefused as error:
+            log.warning("a login is refused: %s", error)
+            return _REFUSED
+        self._on_known(token.principal, token)
+        return AuthStep(b"", done=True)
+
+
+class SaslLogin:
+    """DIGEST-MD5 as Apache's clients: an empty word, the challenge, their answer, ours."""
+
+    plugin = digest_md5.PLUGIN
+
+    def __init__(self, passwords: Mapping[str, str], on_known: OnKnown) -> None:
+        self._passwords, self._on_known = passwords, on_known
+        self._nonce = ""
+
+    def step(self, payload: bytes) -> AuthStep:
+        if not self._nonce:
+            if payload:
+                return _REFUSED
+            self._nonce = secrets.token_urlsafe(24)
+            return AuthStep(digest_md5.challenge(self._nonce))
+        try:
+            user, last = digest_md5.accept(payload, self._nonce, self._passwords)
+        except SaslRefused as error:
+            log.warning("a login is refused: %s", error)
+            return _REFUSED
+        self._on_known(Principal(f"sasl:{user}"), None)
+        return AuthStep(last, done=True)
+
+
+def certificate_principal(found: Mapping[str, Any] | None) -> Principal | None:
+    """Return the principal of a verified certificate: its common name, with the roles in OU fields as Apache's
+    BookieAuthZFactory reads them (`0:role,role;...`). None without a certificate or a name."""
+    fields = [one for part in (found or {}).get("subject", ()) for one in part]
+    names = [value for name, value in fields if name == "commonName"]
+    if not names:
+        return None
+    roles: list[str] = []
+    for name, value in fields:
+        if name == "organizationalUnitName":
+            for part in value.split(";"):
+                code, _, rest = part.partition(":")
+                roles += [one.strip() for one in rest.split(",") if one.strip()] if code.strip() == "0" else []
+    return Principal(f"cert:{names[0]}", tuple(roles), "admin" in roles)
+
 
 BEGIN_S = 0.5
 """Time a login that was begun in clear waits for START_TLS, which Apache's client sends beside it, seconds."""
+
+
 LOGINS = ("token", "certificate", "sasl")
+
+
 _CREDENTIALS = struct.Struct("3i")
 
 

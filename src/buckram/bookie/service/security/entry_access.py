@@ -25,8 +25,7 @@ from buckram.core.backoff import UNREAD_OWNER, Delays
 from buckram.core.ledgers.metadata import is_certain
 from buckram.core.security.required_permissions import FENCING, NEEDS, OF_OPERATIONS
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
-from buckram.core.wire.context import OP_ADD
-from buckram.core.wire.messages import Auth, BatchRead, GetBookieInfo, Pull, Read, StartTls
+from buckram.core.wire.messages import OP_ADD, Auth, BatchRead, GetBookieInfo, Pull, Read, StartTls
 from buckram.core.wire.server_protocol import Incoming, Item, Named, encode_error
 from buckram.errors import BuckramError, Code, MalformedRecord, NoSuchLedger
 from buckram.runtime.process.tasks import TaskScope

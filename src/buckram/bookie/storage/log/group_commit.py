@@ -3,7 +3,7 @@
 At most one block is in flight, so only the last block of the log can be torn. The newest bytes stay in a ring in
 memory, where blocks are also assembled: each byte is copied once, and tailing readers never touch the disk.
 Not here: the choice of the next file (`bookie/storage/upkeep/maintenance.py`); how a block is put together
-(`bookie/storage/log/block_assembly.py`); the meaning of frames (`bookie/storage/store.py`).
+(`bookie/storage/log/block.py`); the meaning of frames (`bookie/storage/store.py`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections import deque
 
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.log.block import (
+    BlockAssembly,
     CommitEvents,
     CommitStats,
     DurableCallback,
     Group,
     GrowthNeed,
     Syncs,
+    TailRing,
     copy_of,
 )
-from buckram.bookie.storage.log.block_assembly import BlockAssembly
 from buckram.bookie.storage.log.tail_page import TailPage
-from buckram.bookie.storage.log.tail_ring import TailRing
 from buckram.bookie.storage.segments.segments import Segment
 from buckram.core.storage.segment_format import BLOCK_HEADER, padded
 from buckram.runtime.disk.io_errors import passing

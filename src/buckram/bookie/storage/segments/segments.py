@@ -14,9 +14,8 @@ from itertools import islice
 from typing import Protocol
 
 from buckram.bookie.storage.segments.bad_entries import BadEntries
-from buckram.bookie.storage.segments.file_cache import OpenFiles
+from buckram.bookie.storage.segments.file_cache import OpenFiles, PageCache
 from buckram.bookie.storage.segments.index import Place, SegmentIndex, last_at_or_below, narrowed
-from buckram.bookie.storage.segments.page_cache import PageCache
 from buckram.core.storage.ledger_state import StoredLedgerState, packed_states, state_marks, unpack_state
 from buckram.core.storage.segment_format import (
     DIR_RECORD,

@@ -15,9 +15,8 @@ from functools import partial
 from buckram.bookie.storage.ledger_table import TableWriter
 from buckram.bookie.storage.segments.segments import Footer, FooterRepair, Segment
 from buckram.bookie.storage.slices import Slices
-from buckram.bookie.storage.store_state import StoreState
+from buckram.bookie.storage.store_state import StoreState, SuperblockWriter
 from buckram.bookie.storage.superblock import TABLE_PREFIX
-from buckram.bookie.storage.superblock_writer import SuperblockWriter
 from buckram.core.storage.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer
 from buckram.runtime.disk.io_errors import harmless, no_space, passing
 from buckram.seams import File, Write

@@ -2,6 +2,8 @@
 
 One task runs while there is work. It never blocks the loop for long: long loops pause, and file work runs in `offload`.
 Its results take effect with one atomic write of the superblock.
+
+The callbacks of those who follow the state of a store: its room, its backpressure, its failure.
 """
 
 from __future__ import annotations
@@ -11,28 +13,68 @@ import errno
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from buckram.bookie.storage.errors import StoreError, unless_harmless
 from buckram.bookie.storage.log.group_commit import INDEX_LIMIT
 from buckram.bookie.storage.opening import rescan
 from buckram.bookie.storage.segments.segments import Segment
-from buckram.bookie.storage.store_state import StoreState
-from buckram.bookie.storage.superblock_writer import SuperblockChange, SuperblockWriter, no_change
+from buckram.bookie.storage.store_state import StoreState, SuperblockChange, SuperblockWriter, no_change
 from buckram.bookie.storage.upkeep.checkpoints import Checkpoints
-from buckram.bookie.storage.upkeep.growth import Growth
-from buckram.bookie.storage.upkeep.listeners import StoreListeners
-from buckram.bookie.storage.upkeep.log_files import LogFiles
+from buckram.bookie.storage.upkeep.log_files import Growth, LogFiles
 from buckram.bookie.storage.upkeep.sealing import Sealing
 from buckram.runtime.disk.io_errors import NO_DESCRIPTOR, passing
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Stats
 
+
+class StateListener(Protocol):
+    """Called, on the loop's thread, after a property of the store changed; it reads the property itself."""
+
+    def __call__(self) -> None: ...
+
+
+class FailureListener(Protocol):
+    """Called once, on the loop's thread, with the error that ended the log."""
+
+    def __call__(self, error: BaseException, /) -> None: ...
+
+
+class StoreListeners:
+    """Lists of callbacks, called in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.on_space: list[StateListener] = []
+        self.on_backpressure_end: list[StateListener] = []
+        self.on_failure: list[FailureListener] = []
+
+    def space_changed(self) -> None:
+        """Report that the store became writable or read-only."""
+        for listener in self.on_space:
+            listener()
+
+    def backpressure_ended(self) -> None:
+        """Report that writers need not wait any more."""
+        for listener in self.on_backpressure_end:
+            listener()
+
+    def log_failed(self, error: OSError) -> None:
+        """Report that the log takes nothing more."""
+        for listener in self.on_failure:
+            listener(error)
+
+
 log = logging.getLogger("buckram.store")
+
+
 POLL_S = 2.0
 """Seconds between measurements of free space, and between attempts of work that found no space."""
+
+
 UNSEALED_LIMIT = 3
 """While this many segments wait for their footers, the log goes on in its old file."""
+
+
 UNSEALED_COST = INDEX_LIMIT
 """The same while the indexes of segments that wait for their footers take more bytes of memory than this."""
 

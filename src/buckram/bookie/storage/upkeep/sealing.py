@@ -13,9 +13,8 @@ from functools import partial
 
 from buckram.bookie.storage.segments.index import FooterBuilder, build_footer
 from buckram.bookie.storage.segments.segments import Segment
-from buckram.bookie.storage.store_state import StoreState
-from buckram.bookie.storage.superblock_writer import SuperblockWriter
-from buckram.bookie.storage.upkeep.growth import Growth
+from buckram.bookie.storage.store_state import StoreState, SuperblockWriter
+from buckram.bookie.storage.upkeep.log_files import Growth
 from buckram.core.storage.segment_format import open_trailer
 from buckram.seams import File, Write
 

@@ -269,6 +269,3 @@ def _check_pages(footer: Footer, file: File, first: int) -> None:
     data = file.read(footer.trailer.footer_at + first * PAGE_BYTES, count * PAGE_BYTES)
     for number in range(count):
         open_page(data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES], footer.trailer.segment, first + number)
-
-
-__all__ = ["BadExtent", "Piece", "Verifying"]

@@ -125,18 +125,3 @@ def rebased(payload: Buffer, records: int) -> bytes:
     fields = list(HEADER.unpack_from(payload))
     fields[_FIRST_AT] = header.first - records
     return HEADER.pack(*fields) + bytes(memoryview(payload)[HEADER_SIZE:])
-
-
-__all__ = [
-    "MAX_COPIES",
-    "Due",
-    "Export",
-    "advanced",
-    "cut_row",
-    "decode_export",
-    "due_of",
-    "encode_export",
-    "export_key",
-    "rebased",
-    "without",
-]

@@ -4,30 +4,46 @@ An offloaded segment is a few Parquet files, its *parts*, and a manifest that ha
 segment list has the manifest's digest, so whoever reads the list can prove every byte. Entries keep their ids: a part
 has their headers as they were, beside the columns of the records. Not here: the bytes of a part (streams/shared/
 history_parts), the order of steps (streams/maintain/offload).
+
+Places where servers may follow a policy to history, as the operator lists them.
+
+So an operator lists locations by namespaces. A stream's files are in NAMESPACE/STREAM/UID below one of them and nowhere
+else, whatever its policy, its segment list or its intents say. Pure.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from buckram.core.streams.metadata.changes import is_dead
 from buckram.core.streams.metadata.head import HISTORY, LEDGER, Head, Offloaded, Segment, Summary
-from buckram.core.streams.names import StreamId, StreamName
+from buckram.core.streams.names import StreamId, StreamName, check_name
 from buckram.core.streams.records.record_format import HEADER_SIZE, EntryHeader, parse_header
-from buckram.errors import InvalidArgument, MalformedBatch, MalformedRecord
+from buckram.errors import ConfigError, InvalidArgument, MalformedBatch, MalformedRecord
 from buckram.types import Buffer, EntryId, LedgerId
 
+
 FORMAT = 1
+
+
 PART_BYTES = 32 * 1024 * 1024
 """Bytes of entries at which a part is closed: a reader holds one part in memory."""
+
+
 PART_ENTRIES = 65_536
+
+
 UNFINISHED = ".unfinished"
 """Suffix of a local file's name while it is written; such a name begins with a dot."""
+
+
 _US = 1_000_000
+
+
 _COMPRESSION_AT = 4
 """Offset of the compression in an entry's header."""
 
@@ -278,25 +294,67 @@ def whole(parts: Sequence[Part]) -> int:
     return sum(part.bytes for part in parts)
 
 
-__all__ = [
-    "PART_BYTES",
-    "PART_ENTRIES",
-    "UNFINISHED",
-    "Manifest",
-    "Part",
-    "check_location",
-    "copy_of",
-    "decode_manifest",
-    "digest_of",
-    "directory_of",
-    "due_segments",
-    "encode_manifest",
-    "manifest_file",
-    "may_offload",
-    "offloaded_row",
-    "part_file",
-    "place_of",
-    "plain_header",
-    "split_headers",
-    "whole",
-]
+SETTING = "[janitor] offload_places"
+
+
+EVERY = "*"
+"""Stands for every namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlaces:
+    """Locations by namespace; those under EVERY hold for all namespaces."""
+
+    listed: Mapping[str, tuple[str, ...]]
+
+    def of(self, namespace: str) -> tuple[str, ...]:
+        """Return the locations that streams of a namespace may use."""
+        return (*self.listed.get(namespace, ()), *self.listed.get(EVERY, ()))
+
+    def check_policy(self, namespace: str, location: str) -> None:
+        """Raise InvalidArgument for an offload_to that the operator has not listed for the namespace."""
+        if location not in self.of(namespace):
+            known = ", ".join(self.of(namespace)) or "none"
+            raise InvalidArgument(
+                f"its policy has offload_to = {location!r}, which is no place for namespace {namespace} (they are: "
+                f"{known}): an operator adds {namespace}={location} to {SETTING}, or the policy names another place"
+            )
+
+    def why_not(self, directory: str, namespace: str, uid: str) -> str:
+        """Return why this directory may not hold files of the stream with this uid; "" if it may. An empty namespace
+        means that the stream is gone and its namespace unknown: every listed location is accepted then.
+        """
+        roots = [f"{root}/{namespace}" for root in self.of(namespace)] if namespace else self._all()
+        for root in roots:
+            below = directory.removeprefix(f"{root}/").split("/") if directory.startswith(f"{root}/") else []
+            if below and below[-1] == uid and not {"", ".", ".."} & set(below) and "::" not in directory[len(root) :]:
+                return ""
+        return f"{directory} is no directory for the history of this stream: {SETTING} lists where it may be"
+
+    def why_not_read(self, directory: str) -> str:
+        """Return why files in a directory may not be read; "" if they may. The reader has already compared the
+        directory's last names with those of the stream.
+        """
+        root, *names = directory.rsplit("/", 3)
+        if len(names) == 3 and root in self.of(names[0]):
+            return ""
+        return f"{directory} is at no place for history: {SETTING} of this server lists where it may be"
+
+    def _all(self) -> list[str]:
+        return [root for roots in self.listed.values() for root in roots]
+
+
+def parse_offload_places(text: str) -> OffloadPlaces:
+    """Parse NAMESPACE=LOCATION pairs between spaces; `*` stands for every namespace. Raises ConfigError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for word in text.split():
+        namespace, equals, location = word.partition("=")
+        try:
+            if not equals:
+                raise InvalidArgument(f"{word!r}: needs NAMESPACE=LOCATION, or *=LOCATION for every namespace")
+            if namespace != EVERY:
+                check_name("namespace", namespace)
+            found[namespace] = (*found.get(namespace, ()), check_location(location, namespace))
+        except InvalidArgument as error:
+            raise ConfigError(f"{SETTING}: {error}") from None
+    return OffloadPlaces(found)

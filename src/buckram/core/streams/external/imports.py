@@ -183,21 +183,3 @@ def _shown(columns: Columns) -> str:
     if columns.time_unit != "us":
         options.append(f"--time-unit {columns.time_unit}")
     return " ".join(options) or "no columns named"
-
-
-__all__ = [
-    "FORMATS",
-    "RANGE_BYTES",
-    "TIME_UNITS",
-    "Columns",
-    "Import",
-    "ImportPosition",
-    "SourceFile",
-    "application_of",
-    "continued",
-    "decode_import",
-    "encode_import",
-    "key_of",
-    "marks_of",
-    "position_of",
-]

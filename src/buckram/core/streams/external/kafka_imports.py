@@ -182,19 +182,3 @@ def decode_kafka_import(key: str, data: bytes, version: int) -> KafkaImport:
         ) from None
     start, end = ({row[0]: row[at] for row in rows} for at in (1, 2))
     return KafkaImport(Identity(cluster, topic, topic_id), raw["number"], start, end, version)
-
-
-__all__ = [
-    "RANGE_RECORDS",
-    "Bounds",
-    "Identity",
-    "KafkaImport",
-    "KafkaSource",
-    "application",
-    "check_same",
-    "decode_kafka_import",
-    "encode_kafka_import",
-    "kafka_source",
-    "left",
-    "planned",
-]

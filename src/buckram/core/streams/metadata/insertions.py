@@ -85,6 +85,3 @@ def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _MOST:
         raise ValueError(f"{value!r} is no number from 0 on")
     return value
-
-
-__all__ = ["MAX_LEDGERS", "InsertedLedger", "Insertion", "decode_insertion", "encode_insertion"]

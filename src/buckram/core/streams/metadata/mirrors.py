@@ -112,17 +112,3 @@ def mirrored_transactions(
 def unfinished(transactions: Mapping[str, Transaction], end: int) -> dict[str, Transaction]:
     """Return the transactions of which a mirror that ends at `end` lacks records."""
     return {name: done for name, done in transactions.items() if done.next_offset > end}
-
-
-__all__ = [
-    "KEPT_SETTINGS",
-    "MIRROR",
-    "PROMOTED",
-    "SUPERSEDED",
-    "check_counterpart",
-    "check_writable",
-    "mirror_of",
-    "mirrored_settings",
-    "mirrored_transactions",
-    "unfinished",
-]

@@ -204,18 +204,3 @@ def change_refusal(name: str, before: Head, after: Head | None) -> str:
     if not begins or (after is not None and after.deleted_for == purpose.value):
         return ""
     return refusal(name, purpose, Act.DELETE)
-
-
-__all__ = [
-    "AUDIT_TRAIL",
-    "DATABASE_PROPERTIES",
-    "USAGE_HISTORY",
-    "Act",
-    "Purpose",
-    "change_refusal",
-    "check_act",
-    "check_marks",
-    "purpose_named",
-    "purpose_of",
-    "refusal",
-]

@@ -64,6 +64,3 @@ def check_rows(name: str, head: Head) -> None:
     offsets = [row.offset for row in head.snapshots]
     check(offsets == sorted(set(offsets)), "R7", f"{name}: snapshots at {offsets}")
     check(head.earliest <= offsets[0], "R8", f"{name}: earliest {head.earliest} is beyond the snapshot at {offsets[0]}")
-
-
-__all__ = ["check_rows", "is_published", "leapt", "published", "spared"]

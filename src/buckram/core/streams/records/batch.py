@@ -32,8 +32,6 @@ from buckram.core.streams.records.record_format import (
 from buckram.errors import MalformedBatch
 from buckram.types import Buffer, EntryId, LedgerId, Offset
 
-__all__ = ["Batch", "BinaryColumn", "HeaderColumn", "Record", "decode"]
-
 
 class Record(NamedTuple):
     """One record. Times in microseconds UTC. `value` None is the delete marker, different from an empty one."""

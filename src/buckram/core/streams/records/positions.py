@@ -123,16 +123,3 @@ def compare(mark: PositionMark, now: PresentStream) -> PositionVerdict:
     if mark.offset == now.sealed_end and now.last_append:
         return PositionVerdict.SAME if now.last_append == mark.append_time else PositionVerdict.DIFFERS
     return PositionVerdict.SAME if unchanged else PositionVerdict.UNKNOWN
-
-
-__all__ = [
-    "PositionMark",
-    "PresentStream",
-    "SeenRecord",
-    "PositionVerdict",
-    "compare",
-    "mark_of",
-    "record_digest",
-    "same_history",
-    "seen",
-]

@@ -189,6 +189,3 @@ def _left(url: str, until: float) -> float:
     if left <= 0:
         raise TimeoutError(f"{url}: no whole answer within {FETCH_S:g} s")
     return left
-
-
-__all__ = ["IssuerKeys"]

@@ -1,7 +1,7 @@
 """A Network whose connections are secured before anybody uses them: START_TLS or TLS from the first byte, then a login.
 
 It stands before any other Network, so what uses connections knows nothing of it. The bookie's side is
-bookie/service/security/login and core/wire/server_protocol.
+bookie/service/security/connection_gate and core/wire/server_protocol.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Protocol, cast
 
 from buckram.config import TlsConfig, load
 from buckram.core.wire import v3 as wire_v3
-from buckram.core.wire.context import OP_AUTH, OP_START_TLS, BadPacket
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
-from buckram.core.wire.messages import Auth, AuthReply, Reply, StartTls, StartTlsReply
+from buckram.core.wire.messages import OP_AUTH, OP_START_TLS, Auth, AuthReply, BadPacket, Reply, StartTls, StartTlsReply
 from buckram.core.wire.server_protocol import AUTH_DISABLED
 from buckram.errors import Code
 from buckram.runtime.net.security.certificate_files import TlsFiles

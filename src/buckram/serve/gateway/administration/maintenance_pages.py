@@ -155,6 +155,3 @@ def _left(found: Departure) -> dict[str, Any]:
         why = "; ".join(f"ledger {ledger}: {found.reasons.get(ledger)}" for ledger in found.remaining[:10])
         raise InvalidArgument(f"{len(found.remaining)} ledgers still name bookie {found.bookie}: {why}")
     return {"bookie": found.bookie, "ledgers": found.ledgers, "entries_copied": found.entries, "remaining": 0}
-
-
-__all__ = ["MaintenancePages"]

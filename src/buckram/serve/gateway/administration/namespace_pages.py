@@ -146,6 +146,3 @@ def _known_quotas(quotas: Mapping[str, int | None]) -> Mapping[str, int | None]:
         if name not in NAMES:
             raise bad_request(f"quota {name[:60]!r} is unknown; there are: {', '.join(NAMES)}")
     return quotas
-
-
-__all__ = ["NAMESPACE", "NAMESPACES", "NamespacePages"]

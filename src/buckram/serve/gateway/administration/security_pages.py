@@ -153,6 +153,3 @@ def _rows(rules: Sequence[Grant]) -> list[dict[str, Any]]:
     return [
         {"principal": one.who, "namespace": one.namespaces, "permissions": sorted(one.permissions)} for one in rules
     ]
-
-
-__all__ = ["SecurityPages"]

@@ -7,9 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from buckram.serve.gateway.sessions import Session, Sessions, check_csrf
 from buckram.serve.gateway.shared import schema
-from buckram.serve.gateway.shared.authentication import ONLOOKER, Access
+from buckram.serve.gateway.shared.authentication import ONLOOKER, Access, Session, Sessions, check_csrf
 from buckram.serve.gateway.shared.operations import Ask, Operation
 from buckram.serve.http.problems import HttpProblem, json_answer
 
@@ -101,6 +100,3 @@ class SessionPages:
 
     def _cookie(self, secret: str, session: Session) -> dict[str, str]:
         return {"Set-Cookie": self._sessions.cookie(secret, session, secure=self._secure), "Cache-Control": "no-store"}
-
-
-__all__ = ["SESSION", "SessionPages"]

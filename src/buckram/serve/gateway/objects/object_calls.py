@@ -1,21 +1,28 @@
 """Shared parts of the operations on objects: paths and schemas, open objects, streamed bodies, refusals.
 
 Not here: the operations (`object_pages.py`, `upload_pages.py`, `removal_pages.py`), headers (`object_headers.py`).
+
+OpenObjects: the objects of namespaces that a gateway has open. A namespace opens at its first use, closes when
+idle.
+
+A read leaves a namespace without objects as it is: only the first put makes its index. Not here: the objects
+(`state/objects/objects.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
+from buckram.cluster import Client
+from buckram.core.objects.rows import LOG
 from buckram.core.security.object_names import object_name
 from buckram.core.security.required_permissions import Effect, lacking
-from buckram.errors import NoSuchObject, ObjectChanged, ObjectExists
-from buckram.runtime.process.handle_cache import BorrowedHandle
+from buckram.errors import NoSuchObject, NoSuchStream, ObjectChanged, ObjectExists
+from buckram.runtime.process.handle_cache import BorrowedHandle, HandleCache
 from buckram.serve.gateway.objects.object_headers import METADATA, Precondition
-from buckram.serve.gateway.open_objects import OpenObjects
 from buckram.serve.gateway.shared import schema
 from buckram.serve.gateway.shared.error_answers import code_of
 from buckram.serve.gateway.shared.limits import GatewayLimits
@@ -25,10 +32,65 @@ from buckram.serve.http.streamed_answers import while_allowed
 from buckram.state.objects.objects import Objects
 from buckram.state.objects.refusals import absent
 
+
+class OpenObjects:
+    """The open namespaces of one gateway, for objects and for files (`serve/webhdfs/`). `close` seals what was put."""
+
+    def __init__(self, client: Client, limits: GatewayLimits, sign: str) -> None:
+        """Make it for a cluster; `sign`: name of this process for others while it leads an index."""
+        self._client, self._sign = client, sign
+        self.shelf: HandleCache[Objects] = HandleCache(
+            "objects",
+            self._open,
+            Objects.close,
+            lambda objects: objects.ended,
+            idle_s=limits.writer_idle_s,
+            most_open=limits.object_namespaces,
+        )
+
+    @property
+    def namespaces(self) -> list[str]:
+        """Those that are open now."""
+        return self.shelf.names
+
+    async def take(self, namespace: str) -> BorrowedHandle[Objects]:
+        """The objects of a namespace, in use until `give` is called. Raises NoSuchNamespace, HandleClosed."""
+        return await self.shelf.take(namespace)
+
+    async def found(self, namespace: str) -> BorrowedHandle[Objects] | None:
+        """Return the objects of a namespace like `take`; None if none was ever put. Raises NoSuchNamespace,
+        HandleClosed.
+        """
+        if namespace not in self.shelf.names:
+            space = self._client.namespace(namespace)
+            await self._client.namespaces.get(namespace)
+            with suppress(NoSuchStream):
+                await space.store.read(space.log_name(LOG))
+                return await self.take(namespace)
+            return None
+        return await self.take(namespace)
+
+    async def close(self) -> None:
+        """Close all of them. Idempotent."""
+        await self.shelf.close()
+
+    async def _open(self, namespace: str) -> Objects:
+        await self._client.namespaces.get(namespace)
+        return await self._client.objects(namespace, process=self._sign)
+
+
 T = TypeVar("T")
+
+
 OBJECTS = "/v2/namespaces/{namespace}/objects"
+
+
 OBJECT = OBJECTS + "/{object}"
+
+
 BYTES = "application/octet-stream"
+
+
 ROW = schema.record(
     object=schema.TEXT,
     bytes=schema.COUNT,
@@ -39,15 +101,25 @@ ROW = schema.record(
     metadata=schema.TEXTS,
 )
 """Schema of an object in answers."""
+
+
 _YEAR_S = 366 * 86_400
+
+
 _SECONDS = {**schema.WHOLE, "minimum": 1, "maximum": 100 * _YEAR_S}
+
+
 EXPIRES = Parameter("expires_s", "The object goes by itself after so many seconds.", _SECONDS)
+
+
 PUT_HEADERS = {
     "If-Match": "The ETag that the object has to have; 412 otherwise.",
     "If-None-Match": "`*`: no object of this name may be there; 412 otherwise.",
     METADATA: 'What is to be kept with it: a JSON object of texts, such as {"author": "ann"}.',
 }
 """Headers that apply when an object is put, with their descriptions."""
+
+
 Put = Callable[[Objects, AsyncIterator[bytes]], Awaitable[T]]
 """Puts the bytes of a body somewhere."""
 
@@ -173,19 +245,3 @@ def refused(
         "it (`buckram acl grant` gives it): choose another name",
         value=full,
     )
-
-
-__all__ = [
-    "BYTES",
-    "EXPIRES",
-    "OBJECT",
-    "OBJECTS",
-    "PUT_HEADERS",
-    "ROW",
-    "ObjectCalls",
-    "no_object",
-    "permitted",
-    "problem_with",
-    "refused",
-    "require_all",
-]

@@ -9,8 +9,7 @@ from email.utils import formatdate
 from typing import NamedTuple
 
 from buckram.serve.gateway.shared.error_answers import bad_request
-from buckram.serve.http.headers import SAFE
-from buckram.serve.http.problems import HttpProblem
+from buckram.serve.http.problems import SAFE, HttpProblem
 from buckram.state.objects.objects import ObjectInfo
 
 METADATA = "Buckram-Metadata"
@@ -127,15 +126,3 @@ def headers_of(info: ObjectInfo) -> dict[str, str]:
     if info.expires is not None:
         found["Buckram-Expires-Us"] = str(info.expires)
     return found
-
-
-__all__ = [
-    "METADATA",
-    "Precondition",
-    "check_unchanged",
-    "condition_of",
-    "headers_of",
-    "metadata_of",
-    "range_of",
-    "tag_of",
-]

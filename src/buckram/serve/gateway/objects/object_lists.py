@@ -97,6 +97,3 @@ def _marker(after: str) -> Entry | None:
     if after.endswith("/"):
         return DirectoryInfo(after.rstrip("/"), 0, False, 0)
     return ObjectInfo(after, 0, 0, "", 0, None, {})
-
-
-__all__ = ["Page"]

@@ -340,6 +340,3 @@ def _placed(ask: Ask) -> tuple[str, str, Precondition]:
     body = ask.body
     source, name = check_object_name(body["source"]), check_object_name(body["name"])
     return source, name, Precondition(if_absent=body.get("if_absent", False))
-
-
-__all__ = ["ObjectPages"]

@@ -126,6 +126,3 @@ class Removal:
 
 def _may(ask: Ask, prefix: str) -> bool:
     return any(names.has_all(prefix) for names in ask.allowed.objects(ask.path["namespace"], "delete"))
-
-
-__all__ = ["Removal", "RemovalPages"]

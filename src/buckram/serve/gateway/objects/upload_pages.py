@@ -236,6 +236,3 @@ def _given(ask: Ask, name: str) -> int:
 
 def _part_json(part: PartInfo) -> dict[str, Any]:
     return {"part": part.number, "bytes": part.size, "digest": part.digest}
-
-
-__all__ = ["UPLOAD", "UPLOADS", "UploadPages"]

@@ -77,6 +77,3 @@ def code_of(error: BuckramError) -> str:
 def bad_request(message: str) -> HttpProblem:
     """Return the problem of an invalid request; the text names the value, and what is needed."""
     return HttpProblem(400, "INVALID_ARGUMENT", message)
-
-
-__all__ = ["IN_DOUBT", "OUTCOME", "absent", "bad_request", "code_of", "problem_of", "with_unknown_outcome"]

@@ -123,6 +123,3 @@ class Repeats:
     def _forget(self, at: tuple[str, str]) -> None:
         del self._kept[at]
         self._owned.remove(at[0], at)
-
-
-__all__ = ["HEADER", "REPEATED", "Fingerprint", "Repeats"]

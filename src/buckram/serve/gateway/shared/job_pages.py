@@ -80,6 +80,3 @@ class JobPages:
 def _problem(wrong: RequestError) -> HttpProblem:
     code = "NO_SUCH_JOB" if wrong.status == 404 else "TOO_MANY_JOBS"
     return HttpProblem(wrong.status, code, str(wrong))
-
-
-__all__ = ["JOB", "JOBS", "JobPages"]

@@ -73,6 +73,3 @@ class GatewayLimits:
 
     def __post_init__(self) -> None:
         check_bounds(self, {"tail_gather_s": (0.0, 10.0)})
-
-
-__all__ = ["HTTP_LIMITS", "GatewayLimits"]

@@ -277,20 +277,3 @@ class OperationGroup(Protocol):
     def operations(self) -> Sequence[Operation]:
         """Its operations."""
         ...
-
-
-__all__ = [
-    "AFTER",
-    "GATEWAY",
-    "LIMIT",
-    "PREFIX",
-    "SQL",
-    "Allowed",
-    "Ask",
-    "Handler",
-    "Need",
-    "Operation",
-    "Parameter",
-    "OperationGroup",
-    "granted_name",
-]

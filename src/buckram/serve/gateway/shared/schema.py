@@ -120,23 +120,3 @@ def _is(value: Any, kind: str) -> bool:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
-
-
-__all__ = [
-    "ANY_OBJECT",
-    "COUNT",
-    "NUMBER",
-    "SETTINGS",
-    "TEXT",
-    "TEXTS",
-    "WHOLE",
-    "YES_OR_NO",
-    "Schema",
-    "array",
-    "fault",
-    "joined",
-    "mapping",
-    "one_of",
-    "or_null",
-    "record",
-]

@@ -15,7 +15,7 @@ from buckram.errors import ConfigError
 from buckram.extras import needs
 from buckram.serve.gateway.shared.error_answers import bad_request
 from buckram.serve.http.problems import HttpProblem
-from buckram.serve.json_views.record_lines import Rows
+from buckram.serve.json_views.records import Rows
 from buckram.streams.shared.arrow_batches import schema, to_arrow
 
 _KNOWN = ("value", "key", "headers", "timestamp")
@@ -172,6 +172,3 @@ def _arrow() -> Any:
     except ImportError:
         raise ConfigError(needs("a body of Arrow in the gateway", "arrow")) from None
     return pyarrow
-
-
-__all__ = ["rendered_arrow", "rows_of_arrow"]

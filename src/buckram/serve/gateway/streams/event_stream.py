@@ -87,6 +87,3 @@ class EventStream(Response):
 def event(name: str, data: Mapping[str, object]) -> bytes:
     """One event with a name of its own, and JSON as its data."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
-
-
-__all__ = ["MEDIA", "EventStream", "event"]

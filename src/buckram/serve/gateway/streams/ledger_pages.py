@@ -20,11 +20,10 @@ from buckram.core.ledgers.metadata_codec import parse, serialise
 from buckram.core.security.namespace_rules import LEDGER_NAMESPACE, granted_name_of_ledger
 from buckram.core.streams.names import check_name, owner_of
 from buckram.errors import InvalidArgument, MalformedRecord, MetadataError, NoSuchLedger
-from buckram.serve.gateway.page_answer import PageAnswer
 from buckram.serve.gateway.shared import schema
 from buckram.serve.gateway.shared.error_answers import bad_request, problem_of
 from buckram.serve.gateway.shared.limits import GatewayLimits
-from buckram.serve.gateway.shared.memory_budget import MemoryBudget
+from buckram.serve.gateway.shared.memory_budget import MemoryBudget, PageAnswer
 from buckram.serve.gateway.shared.operations import FORCE, LIMIT, Ask, Operation, Parameter
 from buckram.serve.gateway.streams.record_bodies import BYTES, LINES, NDJSON, VALUES, framed, values_of
 from buckram.serve.gateway.streams.writers import Writers
@@ -342,6 +341,3 @@ def _password(ask: Ask) -> bytes:
 
 def _json_line(entry: int, payload: bytes) -> bytes:
     return json.dumps({"entry": entry, "payload_base64": base64.b64encode(payload).decode()}).encode() + b"\n"
-
-
-__all__ = ["LEDGER", "LEDGERS", "SHOWN", "LedgerPages"]

@@ -1,6 +1,6 @@
 """Records in bodies and answers: one value, lines, values with their lengths, JSON lines, and Arrow record batches.
 
-Not here: the JSON of one record (`serve/json_views/record_lines.py`, `serve/json_views/records.py`), Arrow
+Not here: the JSON of one record (`serve/json_views/records.py`, `serve/json_views/records.py`), Arrow
 (`arrow_bodies.py`).
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 from buckram.core.streams.records.batch import Batch
 from buckram.serve.gateway.shared.error_answers import bad_request
-from buckram.serve.json_views.record_lines import JsonLines, PlainLines, Rows
-from buckram.serve.json_views.records import record_line
+from buckram.serve.json_views.records import JsonLines, PlainLines, Rows, record_line
 
 BYTES, LINES = "application/octet-stream", "text/plain"
 VALUES = "application/vnd.buckram.values"
@@ -123,19 +122,3 @@ def framed(value: bytes | None) -> bytes:
 
 def _line(value: bytes | None) -> bytes:
     return (value or b"") + b"\n"
-
-
-__all__ = [
-    "ARROW",
-    "BYTES",
-    "GIVEN",
-    "LINES",
-    "NDJSON",
-    "TAKEN",
-    "VALUES",
-    "chosen_form",
-    "framed",
-    "rendered",
-    "rows_of",
-    "values_of",
-]

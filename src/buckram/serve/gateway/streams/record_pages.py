@@ -12,16 +12,14 @@ from buckram.cluster import Client
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.records.batch import Batch
 from buckram.errors import NoSuchStream, OffsetOutOfRange, StreamExists
-from buckram.serve.gateway.event_ids import start_after
-from buckram.serve.gateway.page_answer import PageAnswer
 from buckram.serve.gateway.shared import schema
 from buckram.serve.gateway.shared.error_answers import bad_request
 from buckram.serve.gateway.shared.limits import GatewayLimits
-from buckram.serve.gateway.shared.memory_budget import MemoryBudget
+from buckram.serve.gateway.shared.memory_budget import MemoryBudget, PageAnswer
 from buckram.serve.gateway.shared.operations import Ask, Operation, Parameter
 from buckram.serve.gateway.streams.event_stream import MEDIA, EventStream
 from buckram.serve.gateway.streams.record_bodies import BYTES, GIVEN, TAKEN, chosen_form, rendered, rows_of
-from buckram.serve.gateway.streams.tails import Tails
+from buckram.serve.gateway.streams.tails import Tails, start_after
 from buckram.serve.gateway.streams.writers import Writers
 from buckram.serve.http.body import while_connected
 from buckram.serve.json_views.records import record_json
@@ -254,6 +252,3 @@ def _start(text: str | None) -> int | str | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         raise bad_request(f"start = {text[:60]!r}: needs an offset, `earliest` or `latest`")
     return int(text)
-
-
-__all__ = ["NEXT", "PATH", "RECORD", "TAIL", "RecordPages"]

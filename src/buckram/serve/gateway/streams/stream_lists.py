@@ -49,6 +49,3 @@ def segment_seen(ask: Ask, row: Segment) -> dict[str, Any]:
     if of and not ask.sees(of):
         del shown["location"], shown["digest"]
     return shown
-
-
-__all__ = ["segment_seen", "stream_seen", "streams_seen"]

@@ -286,6 +286,3 @@ class StreamPages:
 
     def _namespace(self, ask: Ask) -> Namespace:
         return self._client.namespace(ask.path["namespace"])
-
-
-__all__ = ["CURSOR_ROW", "INFO", "STREAM", "STREAMS", "StreamPages"]

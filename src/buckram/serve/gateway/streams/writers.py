@@ -185,6 +185,3 @@ class Writers:
         url = await self._peers.url_of(metadata.custom_metadata.get(MARK, b"").decode(errors="replace"))
         if url is not None and not metadata.closed:
             raise Elsewhere(f"ledger {ledger}", url)
-
-
-__all__ = ["MARK", "Elsewhere", "Writers"]

@@ -30,6 +30,3 @@ def decode_baton(key: bytes, baton: str) -> tuple[int, int] | None:
         return None
     stream_id, sequence = _PLACE.unpack(place)
     return stream_id, sequence
-
-
-__all__ = ["decode_baton", "encode_baton"]

@@ -120,6 +120,3 @@ def _number(raw: dict[str, Any], key: str, least: int, most: int, where: str = "
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-__all__ = ["SUBPROTOCOLS", "Asked", "Hello", "Message", "parse_message", "with_texts"]

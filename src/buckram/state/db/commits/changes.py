@@ -151,6 +151,3 @@ def oldest(head: Head) -> int:
     if head.earliest == 0 or not head.snapshots:
         return head.earliest
     return max(head.earliest, head.snapshots[0].offset)
-
-
-__all__ = ["ChangeState", "change_fold", "ends", "folded", "oldest", "read_changes"]

@@ -9,11 +9,10 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
+from buckram.core.db.group import cut
 from buckram.core.db.outcomes import OwnToken
-from buckram.core.db.parts import cut
 from buckram.core.machine.records import COMMAND_OVERHEAD
-from buckram.core.machine.sessions import Forgotten, Outcome
-from buckram.core.machine.tokens import Sequences, Token
+from buckram.core.machine.sessions import Forgotten, Outcome, Sequences, Token
 from buckram.errors import (
     BuckramError,
     CommandForgotten,
@@ -182,6 +181,3 @@ class Committing:
 
     def _unknown(self, pending: Pending, reason: str) -> CommitUnknown:
         return CommitUnknown(self._state.database, self.own_token(pending), reason)
-
-
-__all__ = ["Committing"]

@@ -47,6 +47,3 @@ def is_database(info: StreamInfo) -> bool:
 def has_changes(head: Head) -> bool:
     """Return whether a database keeps row changes (change data capture)."""
     return all(head.properties.get(key) == value for key, value in CDC.items())
-
-
-__all__ = ["CDC", "PROPERTIES", "check_database", "create_log", "has_changes"]

@@ -114,6 +114,3 @@ async def _log_digests(
         if len(found) > _PAGE:
             found = {groups: digest for groups, digest in found.items() if groups in wanted}
     return {groups: digest for groups, digest in found.items() if groups in wanted}
-
-
-__all__ = ["ReplicaReport", "ReplicaReporter", "compare_replicas", "shown_replicas"]

@@ -16,9 +16,8 @@ from typing import Any
 
 from buckram.core.db.changes import separated
 from buckram.core.db.digest import EMPTY_DIGEST, digest_of
-from buckram.core.db.group import PART, Group, decode_group, kind_of
+from buckram.core.db.group import PART, Group, Joiner, decode_group, kind_of
 from buckram.core.db.outcomes import Outcomes
-from buckram.core.db.parts import Joiner
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.machine.fold import LogEntry
 from buckram.core.streams.records.codecs import Codec
@@ -221,6 +220,3 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
         del held[:at]
     if held:
         raise ValueError("a snapshot of a database is cut")
-
-
-__all__ = ["DatabaseState", "Snapshot"]

@@ -309,6 +309,3 @@ async def begin_transaction(
         await transaction.rollback()
         raise
     return transaction
-
-
-__all__ = ["Mode", "OpenTransaction", "Transactions", "begin_transaction", "only_reads"]

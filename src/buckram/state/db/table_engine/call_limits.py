@@ -57,6 +57,3 @@ class CallLimits:
 
     def _full(self, why: str, limit: str) -> DatabaseBusy:
         return DatabaseBusy(self._database, f"{why}; try again ({limit_named(limit)})")
-
-
-__all__ = ["CallLimits", "size_of"]

@@ -124,6 +124,3 @@ class CaptureVfs(apsw.VFS):
 
     def close(self) -> None:
         self.unregister()
-
-
-__all__ = ["CaptureEvents", "CaptureVfs", "Captured"]

@@ -63,6 +63,3 @@ def _remove_dead(directory: Path) -> bool:
     finally:
         os.close(lock)
     return True
-
-
-__all__ = ["Directory"]

@@ -385,6 +385,3 @@ def _deliver(future: asyncio.Future[Image], given: Image | Exception) -> None:
         given.close()
     else:
         future.set_result(given)
-
-
-__all__ = ["Engine", "EngineEvents"]

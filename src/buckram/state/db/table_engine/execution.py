@@ -523,6 +523,3 @@ def _deferred(connection: apsw.Connection) -> bool:
 
 def _failed(results: dict[int, list[SqlResult] | Exception]) -> int:
     return sum(isinstance(result, Exception) for result in results.values())
-
-
-__all__ = ["Execution", "Given", "Pending", "Unit"]

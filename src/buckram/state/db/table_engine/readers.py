@@ -339,6 +339,3 @@ def _pinned(reading: Reading) -> Callable[[Statement], SqlResult] | None:
         return reading.pin()
     except (BuckramError, apsw.Error):
         return None
-
-
-__all__ = ["Reading", "Readers"]

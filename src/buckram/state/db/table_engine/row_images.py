@@ -326,6 +326,3 @@ def _look_up(executor: Executor, name: str) -> _Shape:
     places = tuple(place for place, column in enumerate(columns) if column[6] not in (_VIRTUAL, _STORED))
     key = tuple(str(column[1]) for column in sorted(columns, key=lambda one: int(one[5])) if column[5])
     return _Shape(TableShape(name, tuple(str(columns[place][1]) for place in places), key, not without_rowid), places)
-
-
-__all__ = ["Mark", "RowImages"]

@@ -415,15 +415,3 @@ _known_text = lru_cache(500)(_looked_at)
 
 def _short(sql: str) -> str:
     return repr(sql if len(sql) <= 60 else f"{sql[:57]}...")
-
-
-__all__ = [
-    "OWN_NAMES",
-    "Executor",
-    "first_word",
-    "is_vacuum",
-    "may_return_changes",
-    "outcome_function",
-    "probably_reads",
-    "statement",
-]

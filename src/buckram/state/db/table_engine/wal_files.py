@@ -4,10 +4,13 @@ A follower writes the frames of a transaction and their index itself, under SQLi
 SQLite keep their snapshots and go on. The files are a cache of the replicated log: they are never recovered, and go
 when the replica is closed. Not here: the formats (`core/db/wal_format.py`), what SQLite writes
 (`state/db/table_engine/capture_vfs.py`).
+
+Writing images (the pages of one state) as SQLite database files.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import mmap
 import os
@@ -35,9 +38,17 @@ from buckram.core.db.wal_format import (
     read_index_header,
     regions_for,
 )
+from buckram.runtime.disk.syncing import sync_file
+
+__all__ = ["BadIndex", "FilesGone", "Image", "WalFiles", "write_image", "write_in_thread"]
+
 
 _CHECKPOINT_FRAMES = 4000
+
+
 _CACHED_PAGES = 2048
+
+
 _GATHERED = 512
 
 
@@ -317,4 +328,23 @@ def _write(file: int, buffers: list[bytes], at: int) -> None:
             rest = rest[done:]
 
 
-__all__ = ["BadIndex", "FilesGone", "Image", "WalFiles"]
+async def write_in_thread(image: Image, path: Path) -> int:
+    """Write a file as `write_image` does, in a thread, and close the image. Cancelling abandons only the wait."""
+    work = asyncio.get_running_loop().run_in_executor(None, write_image, image, path)
+    work.add_done_callback(lambda done: image.close())
+    return await asyncio.shield(work)
+
+
+def write_image(image: Image, path: Path) -> int:
+    """Write a database file; it has its name when all of it is on the disk. Returns its bytes. Raises OSError."""
+    part = path.with_name(f"{path.name}.part-{os.getpid()}")
+    try:
+        with part.open("xb") as out:
+            for page in image.pages():
+                out.write(page)
+            out.flush()
+            sync_file(out.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return image.size * PAGE_BYTES

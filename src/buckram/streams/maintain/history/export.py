@@ -7,8 +7,8 @@ The files are those of an offload, and what is offloaded to the same directory c
 intent, its files are written and verified, then one multi publishes it in the record of the export and takes the
 intent away. So a crash leaves a copy that is published, or one with an intent, which the next export deletes. Of two
 exports to one directory at the same time the later one goes on: it takes the intent of the other's copy. Not here:
-which segments are due (`core/streams/external/exports.py`), copying (`streams/maintain/history/segment_copy.py`), the table
-(`streams/maintain/history/table.py`).
+which segments are due (`core/streams/external/exports.py`), copying (`streams/maintain/history/segment_copy.py`), the
+table (`streams/maintain/history/table.py`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ from buckram.errors import (
 )
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import ProgressCallback
-from buckram.streams.maintain.history.copies_ahead import Attempt, CopiesAhead
 from buckram.streams.maintain.history.export_records import change_export, read_export, withdraw
-from buckram.streams.maintain.history.segment_copy import SegmentCopy, check_software
+from buckram.streams.maintain.history.segment_copy import Attempt, CopiesAhead, SegmentCopy, check_software
 from buckram.streams.maintain.history.table import base_of, is_in, update_table
 from buckram.streams.shared.ledgers import (
     EXPORT,
@@ -325,6 +324,3 @@ async def replace_exported(
     if gone:
         await _discard_leftovers(client, streams, name, uid, directory)
     return table
-
-
-__all__ = ["ExportReport", "Exportable", "export_stream", "plan_export", "replace_exported"]

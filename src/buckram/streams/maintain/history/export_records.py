@@ -80,6 +80,3 @@ async def withdraw(
 
 def _key(streams: StreamStore, uid: str, location: str) -> str:
     return f"{streams.layout.exports(uid)}/{export_key(location)}"
-
-
-__all__ = ["change_export", "read_export", "withdraw"]

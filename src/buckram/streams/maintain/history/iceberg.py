@@ -287,6 +287,3 @@ class _Buffer(io.BytesIO):
         if not self.closed:
             self._write(self.getvalue())
         super().close()
-
-
-__all__ = ["HistoryTable", "TableMoved"]

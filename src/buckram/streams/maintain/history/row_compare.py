@@ -76,6 +76,3 @@ def _first(left: Any, right: Any, count: int) -> int:
         else:
             count = half
     return low
-
-
-__all__ = ["RowDifference", "first_difference", "shown"]

@@ -143,6 +143,3 @@ def _commit(directory: str, table: HistoryTable, wanted: dict[LedgerId, str]) ->
     except TableMoved:
         return False
     return True
-
-
-__all__ = ["base_of", "is_in", "table_copies", "update_table", "update_tables_before"]

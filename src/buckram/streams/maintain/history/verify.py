@@ -266,6 +266,3 @@ def _part(name: StreamName, directory: str, manifest: Manifest, number: int) -> 
         raise CorruptEntry(str(name), manifest.copy, part.first_entry, f"{error}, at {directory}") from None
     found: list[Any] = [batch for batch in table.to_batches() if batch.num_rows]
     return found
-
-
-__all__ = ["RecordDifference", "ComparedSide", "VerifyReport", "files_side", "stream_side", "verify"]
