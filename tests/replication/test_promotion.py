@@ -214,7 +214,7 @@ async def test_a_reconciling_that_was_stopped_is_completed_by_the_next_one(
         only = await records(both.a)
         with monkeypatch.context() as patch:
             stop = _stopped if at == "hand_over" else _stopped_when_begun
-            module = "keeping" if at == "hand_over" else "reconciling"
+            module = "divergent_data" if at == "hand_over" else "reconciling"
             patch.setattr(f"buckram.replication.{module}.{at}", stop)
             with pytest.raises(Stop):
                 await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
