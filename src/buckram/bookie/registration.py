@@ -66,13 +66,13 @@ class Handover:
     async def end_previous(self) -> None:
         """End the session of the process before. After an error the registration waits until that session expires."""
         identity = self._disk.identity()
-        if not identity or SESSION_FILE not in self._disk.names():
-            return
-        file = self._disk.open(SESSION_FILE)
         try:
-            left, _, rest = file.read(0, _SIZE).decode("ascii", "replace").partition("\n")
-        finally:
-            file.close()
+            left, _, rest = self._read().partition("\n")
+        except OSError as error:
+            log.warning("the session of the process before is waited for, %s cannot be read: %s", SESSION_FILE, error)
+            return
+        if not identity or not left:
+            return
         ticket, newline, _ = rest.partition("\n")
         if left != identity or not newline or not ticket or ticket == self._metadata.session_ticket():
             return
@@ -80,6 +80,15 @@ class Handover:
             await self._metadata.end_session(ticket)
         except (InvalidArgument, MetadataError) as error:
             log.info("the session of the process before is waited for: %s", error)
+
+    def _read(self) -> str:
+        if SESSION_FILE not in self._disk.names():
+            return ""
+        file = self._disk.open(SESSION_FILE)
+        try:
+            return file.read(0, _SIZE).decode("ascii", "replace")
+        finally:
+            file.close()
 
     def remember(self) -> None:
         """Write down the present session for the next process; call it before the session registers anything.

@@ -101,8 +101,10 @@ class BuckramFileSystem(AbstractFileSystem):  # type: ignore[misc]
         namespace, _, name = path.partition("/")
         found: list[dict[str, Any]]
         if not namespace:
+            spaces: list[str] = []
             with self._lock:
-                spaces = self._connected().namespaces.list()
+                while page := self._connected().namespaces.list(after=spaces[-1] if spaces else ""):
+                    spaces += page
             found = [{"name": space, "size": 0, "type": "directory"} for space in spaces]
         else:
             found = self._children(namespace, name, path)

@@ -33,7 +33,6 @@ from buckram.streams.maintain.orphans import Orphan, delete_orphan, find_orphans
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import BookieId, LedgerId
 
-
 Fix = Callable[[], Awaitable[str]]
 """A coroutine that mends something and returns what it did. Raises BuckramError."""
 

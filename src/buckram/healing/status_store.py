@@ -170,7 +170,7 @@ class HealingStatusStore:
     async def progress(self) -> list[CopyProgress]:
         """Return the progress of all our replicators that live; a report that cannot be read is left out."""
         found: list[CopyProgress] = []
-        for name in await self._keys.children(f"{self._base}/workers", limit=_PAGE):
+        async for name in all_names(self._keys, f"{self._base}/workers"):
             raw = await self._read(f"{self._base}/workers/{name}", None)
             if raw:
                 with suppress(TypeError, KeyError):

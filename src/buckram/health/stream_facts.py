@@ -35,7 +35,7 @@ from buckram.metadata.tree.store import TreeStore
 from buckram.state.db.backups import read_kept
 from buckram.streams.read.cursors import cursor_positions
 from buckram.streams.shared.metadata import StreamStore
-from buckram.streams.shared.namespaces import Namespaces
+from buckram.streams.shared.namespaces import Namespaces, all_namespaces
 
 _log = logging.getLogger("buckram.health")
 STREAMS_S = 10.0
@@ -110,7 +110,7 @@ class StreamsLook:
     async def _look_at_streams(self) -> None:
         seen = 0
         namespaces = Namespaces(self._streams)
-        for namespace in await namespaces.list():
+        async for namespace in all_namespaces(namespaces):
             try:
                 policy = (await namespaces.get(namespace)).policy
             except NoSuchNamespace:

@@ -18,7 +18,8 @@ from buckram.cluster import Client, connect
 from buckram.core.streams.metadata.mirrors import MIRROR, SUPERSEDED
 from buckram.core.streams.names import OBJECTS_LOG
 from buckram.core.streams.replication_links import Link
-from buckram.errors import BuckramError, NoSuchKey, NoSuchStream
+from buckram.errors import BuckramError, NoSuchStream
+from buckram.metadata.tree.key_operations import all_names
 from buckram.metadata.uri import ETCD_AUTH, ZOOKEEPER_AUTH
 from buckram.replication.lag import Lag, lag_of, read_progress
 from buckram.replication.object_differences import MissingObjects, missing_objects
@@ -26,6 +27,7 @@ from buckram.replication.run import Replication
 from buckram.replication.sides import Side, read_link, side_of, stream_names
 from buckram.runtime.net.security.logins import TOKEN_VARIABLE
 from buckram.runtime.process.stats import PrometheusStats
+from buckram.streams.shared.metadata import retry_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,12 @@ async def _reach(uri: str, within_s: float) -> tuple[Client, Side]:
 
 async def replicated_namespaces(side: Side) -> list[str]:
     """Return the namespaces of which a cluster has a record, in order. Raises MetadataUnavailable."""
-    try:
-        return await side.streams.keys.children(f"{side.streams.layout.root}/replication")
-    except NoSuchKey:
-        return []
+    folder = f"{side.streams.layout.root}/replication"
+
+    async def read() -> list[str]:
+        return [name async for name in all_names(side.streams.keys, folder)]
+
+    return await retry_metadata(read)
 
 
 async def status_of(side: Side, namespace: str, uri: str = "") -> NamespaceStatus | None:

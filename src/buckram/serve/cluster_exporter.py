@@ -17,13 +17,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from buckram.cluster import Client
 from buckram.core.health.state_table import TABLE
 from buckram.core.tenants.quotas import Quotas
 from buckram.core.tenants.usage import NOTHING, Counts
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, NoSuchNamespace
 from buckram.healing.overview import Overview, overview
 from buckram.health.gathering import Gatherer, Health
 from buckram.metadata.records.tenants import Published, TenantStore
@@ -33,6 +34,7 @@ from buckram.state.db.commits.database_log import is_database
 from buckram.state.db.commits.replica_reports import ReplicaReport, shown_replicas
 from buckram.streams.info import StreamInfo
 from buckram.streams.read.cursors import CursorInfo
+from buckram.streams.shared.namespaces import all_namespaces
 
 AT_ONCE = 16
 
@@ -90,13 +92,14 @@ async def _names(client: Client, most: int) -> tuple[list[tuple[str, str]], int]
     """Return pairs of namespace and stream, at most `most`, and how many streams there are beyond."""
     names: list[tuple[str, str]] = []
     left_out = 0
-    for namespace in await client.namespaces.list():
+    async for namespace in all_namespaces(client.namespaces):
         after = ""
-        while page := await client.namespace(namespace).list(after=after, limit=PAGE):
-            taken = page[: most - len(names)]
-            names += [(namespace, stream) for stream in taken]
-            left_out += len(page) - len(taken)
-            after = page[-1]
+        with suppress(NoSuchNamespace):  # it was deleted meanwhile
+            while page := await client.namespace(namespace).list(after=after, limit=PAGE):
+                taken = page[: most - len(names)]
+                names += [(namespace, stream) for stream in taken]
+                left_out += len(page) - len(taken)
+                after = page[-1]
     return names, left_out
 
 

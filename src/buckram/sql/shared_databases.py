@@ -114,12 +114,11 @@ class SharedDatabases:
             return Shared(database, cluster.announced, use.pop_all())
 
     async def close(self) -> None:
-        """Close everything, connections included."""
-        for connection in list(self.connections):
-            await connection.close()
+        """Close everything, connections included. An error of one keeps none of the others open."""
         clusters, self._clusters, self._left = [*self._clusters.values(), *self._left], {}, []
-        for cluster in clusters:
-            await cluster.close()
+        async with AsyncExitStack() as rest:
+            for owner in (*reversed(clusters), *reversed(list(self.connections))):
+                rest.push_async_callback(owner.close)
 
 
 _sharings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedDatabases] = weakref.WeakKeyDictionary()

@@ -83,6 +83,33 @@ async def test_a_full_disk_holds_up_no_deletion_and_forgets_nothing(tmp_path: Pa
     assert await ids(memory(tmp_path)) == [3]
 
 
+async def test_a_deletion_noted_after_a_full_disk_keeps_the_bound_of_ids(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    await kept.note_ids(50)
+    bound = kept.next_id
+    kept._reserve = Full()
+    await kept.remember([3])
+    assert kept.next_id == bound
+    kept._reserve = Plenty()
+    await kept.remember([4])
+    assert await ids(memory(tmp_path)) == [3, 4]
+    assert memory(tmp_path).next_id == bound
+
+
+async def test_a_bound_that_a_full_disk_did_not_take_is_written_with_the_next_note(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    await kept.note_ids(50)
+    bound = kept.next_id
+    kept._reserve = Full()
+    await kept.note_ids(bound)
+    assert kept.next_id == bound, "what no file has is not said to a store"
+    kept._reserve = Plenty()
+    await kept.note_ids(50)
+    assert memory(tmp_path).next_id == 50 + AHEAD
+    await kept.note_ids(bound)
+    assert memory(tmp_path).next_id == bound + AHEAD
+
+
 async def test_a_damaged_file_is_told_and_the_others_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = encode_file(9, {0: Deleted().and_these([4])})
     (tmp_path / "DELETED.000001").write_bytes(whole)

@@ -44,7 +44,6 @@ from buckram.metadata.tree.layout import WITNESSES
 from buckram.seams import Clock, Disk, MetadataStore, Write
 from buckram.types import BookieId, CheckVersion, Create, History, KeyOp, KeyValue, SetValue
 
-
 COOKIE_FILE = "VERSION"
 
 

@@ -36,6 +36,8 @@ class DeletionMemory:
         self._number = 1
         self._newest: dict[int, Deleted] = {}
         self._next_id: LedgerId = 0
+        self._unwritten = False
+        """True if the file lacks something of `_newest`, or a bound of ids, because the disk was full."""
 
     @property
     def next_id(self) -> LedgerId:
@@ -54,12 +56,12 @@ class DeletionMemory:
         buckets = dict(self._newest)
         for bucket, some in groupby(sorted(ledgers), bucket_of):
             buckets[bucket] = buckets.get(bucket, NONE_DELETED).and_these(some)
-        if buckets != self._newest:
+        if self._unwritten or buckets != self._newest:
             await self._write(self._next_id, buckets)
 
     async def note_ids(self, next_id: LedgerId) -> None:
         """Note how far ids were given. Costs nothing as long as the note is far enough ahead. OSError."""
-        if next_id + AHEAD // 2 > self._next_id:
+        if self._unwritten or next_id + AHEAD // 2 > self._next_id:
             await self._write(next_id + AHEAD, self._newest)
 
     async def known(self) -> Mapping[int, Deleted]:
@@ -86,9 +88,9 @@ class DeletionMemory:
             if not passing(error):
                 raise
             log.warning("bookie: %s waits, deletions go on, which give space back: %s", name, error)
-            self._next_id, self._newest = 0, buckets  # the next one writes both
+            self._newest, self._unwritten = buckets, True
             return
-        self._next_id, self._newest = next_id, buckets
+        self._next_id, self._newest, self._unwritten = next_id, buckets, False
         if len(record) >= FILE_BYTES:
             self._number, self._newest = self._number + 1, {}
             await self._disk.offload(self._drop_oldest)

@@ -17,6 +17,7 @@ from buckram.cli.shared.stdout import clear_screen
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
 from buckram.core.wire.messages import FREE_DISK_SPACE, REPORT, BookieInfoReply, GetBookieInfo
 from buckram.errors import AccessRefused, BuckramError, Code, MetadataUnavailable
+from buckram.streams.shared.namespaces import all_namespaces
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
@@ -88,10 +89,12 @@ async def _look(client: Client) -> Look:
     found = await asyncio.gather(*(bookie_report(client, one, registered.state_of(one)) for one in known))
     look.bookies.update(zip(known, found, strict=True))
     names: list[tuple[str, str]] = []
-    for namespace in await client.namespaces.list():
+    async for namespace in all_namespaces(client.namespaces):
+        if len(names) >= _MOST_STREAMS:
+            break
         with suppress(AccessRefused):  # It is not for whoever looks.
-            names += [(namespace, stream) for stream in await client.namespace(namespace).list(limit=_MOST_STREAMS)]
-    del names[_MOST_STREAMS:]
+            some = await client.namespace(namespace).list(limit=_MOST_STREAMS - len(names))
+            names += [(namespace, stream) for stream in some]
     for start in range(0, len(names), _AT_ONCE):
         part = names[start : start + _AT_ONCE]
         for (namespace, name), stream in zip(

@@ -26,7 +26,6 @@ from buckram.runtime.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
 
-
 _FRESH_S = 60.0
 
 

@@ -20,7 +20,6 @@ from buckram.core.db.digest import Ranges
 from buckram.core.streams.records.codecs import NONE, ZSTD, Codec
 from buckram.errors import MalformedBatch, UnknownCommand
 
-
 FORMAT = 1
 
 

@@ -19,7 +19,6 @@ from typing import TypeAlias
 from buckram.errors import MalformedRecord
 from buckram.types import BookieId, EntryId, LedgerId
 
-
 Row: TypeAlias = tuple[EntryId, EntryId]
 """First and last of a row of consecutive ids."""
 

@@ -17,7 +17,6 @@ from buckram.core.health.cluster_states import lasting, named
 from buckram.core.health.facts import BookieFacts, Facts, Noted
 from buckram.types import BookieId
 
-
 NEARLY_ALL = 0.9
 
 

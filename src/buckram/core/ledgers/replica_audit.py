@@ -18,7 +18,6 @@ from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, Position
 
-
 Row = tuple[EntryId, EntryId]
 """First and last of consecutive ids."""
 

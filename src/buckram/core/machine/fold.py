@@ -28,7 +28,6 @@ from buckram.core.machine.snapshot_format import SnapshotHeader
 from buckram.errors import CommandRefused, ReplicaDiverged, ReplicaStopped, UnknownCommand, check
 from buckram.types import Offset
 
-
 _REMEMBERED_MARKS = 16
 
 

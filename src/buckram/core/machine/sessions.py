@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from buckram.errors import InvalidArgument
 
-
 MAX_SESSIONS = 10_000
 
 

@@ -12,7 +12,6 @@ from buckram.core.streams.names import OBJECTS_LOG
 from buckram.errors import InvalidArgument
 from buckram.types import EntryId, LedgerId
 
-
 LOG = OBJECTS_LOG
 """Stream and machine of each namespace that has objects: their index."""
 

@@ -14,7 +14,6 @@ from collections.abc import Container, Iterator
 
 from buckram.core.objects.rows import ObjectRow
 
-
 _BUCKET = 512
 
 

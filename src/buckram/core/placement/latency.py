@@ -17,7 +17,6 @@ from statistics import median
 
 from buckram.types import BookieId, EntryId
 
-
 HALF_LIFE_S = 2.0
 """Seconds without a sample after which the next one has a weight of one half in the moving average."""
 

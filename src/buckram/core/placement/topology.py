@@ -19,7 +19,6 @@ from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import BookieId, BookieInfo
 
-
 LEVELS = ("region", "zone", "rack", "host")
 """Levels of a location, from the widest to the narrowest."""
 

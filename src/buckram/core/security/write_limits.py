@@ -33,7 +33,6 @@ from buckram.core.streams.policy import check_overrides
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import LedgerMetadata
 
-
 KB = 1024
 
 

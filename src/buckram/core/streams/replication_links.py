@@ -21,7 +21,6 @@ from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED
 from buckram.errors import MalformedRecord, ReplicationRefused
 
-
 FORMAT = 1
 
 

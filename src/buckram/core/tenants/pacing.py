@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-
 BURST_S = 0.5
 """Size of a bucket: seconds of its rate that may be saved up."""
 

@@ -46,7 +46,6 @@ from buckram.runtime.net.pace import Pace
 from buckram.seams import MetadataStore
 from buckram.types import MAX_LEDGER_ID, BookieId, BookieSet, LedgerId, LedgerMetadata, LedgerState, Versioned
 
-
 Note = tuple[LedgerId, BookieId]
 
 

@@ -37,7 +37,6 @@ from buckram.metadata.records.underreplication import Underreplication
 from buckram.runtime.net.pace import Pace
 from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata
 
-
 log = logging.getLogger("buckram.healing")
 
 

@@ -32,7 +32,6 @@ from buckram.launch.zookeeper_server.directory import LOCK, POLL_SECONDS, Server
 from buckram.launch.zookeeper_server.settings import Settings, java_command, zoo_cfg
 from buckram.runtime.disk.new_directory import removed_on_failure
 
-
 _REQUEST = struct.pack(">iqiqi16s?", 0, 0, 1, 0, 16, bytes(16), False)
 """Version, last zxid, a timeout that the server raises to its least, no session yet, its password, read-only."""
 

@@ -102,7 +102,7 @@ async def examine_past(store: TreeStore, registered: list[BookieId]) -> tuple[in
 
 async def _examine_brakes(store: TreeStore) -> list[Noted]:
     folder, found = f"{store.own}/{BRAKES}", list[Noted]()
-    for name in await store.keys.children(folder):
+    async for name in all_names(store.keys, folder):
         node = f"{folder}/{name}"
         try:
             said = json.loads((await store.keys.get(node)).value)

@@ -24,33 +24,27 @@ from collections.abc import Sequence
 from buckram.core.cluster.conviction import Accused, Evidence, parse_accused
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
-from buckram.metadata.tree.key_operations import all_children, overwrite
+from buckram.metadata.tree.key_operations import all_children, all_names, overwrite
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import BookieId
-
 
 CONVICTED, ACCUSED = "convicted", "accused"
 
 
-_PAGE, _TRIES = 1000, 5
+_TRIES = 5
 
 
 async def convicted_bookies(store: MetadataStore, watch: Notify | None = None) -> list[BookieId]:
     """Return the ids of convicted bookies. The watch fires when one is added or pardoned."""
-    found: list[BookieId] = []
-    folder = f"{store.own}/{CONVICTED}"
-    while names := await store.keys.children(folder, after=found[-1] if found else "", limit=_PAGE, watch=watch):
-        found += names
-        if len(names) < _PAGE:
-            break
-    return [name for name in found if valid_bookie_id(name)]
+    names = [name async for name in all_names(store.keys, f"{store.own}/{CONVICTED}", watch=watch)]
+    return [name for name in names if valid_bookie_id(name)]
 
 
 async def read_accused(store: MetadataStore) -> list[Accused]:
     """Return all accused bookies, the convicted first. Raises MalformedRecord."""
     found: list[Accused] = []
     for folder in (CONVICTED, ACCUSED):
-        for name in await store.keys.children(f"{store.own}/{folder}", limit=_PAGE):
+        async for name in all_names(store.keys, f"{store.own}/{folder}"):
             key = f"{store.own}/{folder}/{name}"
             try:
                 found.append(parse_accused(key, (await store.keys.get(key)).value))
@@ -133,9 +127,6 @@ log = logging.getLogger("buckram.metadata")
 SLOW, SPEED = "slow", "sync-speed"
 
 
-_SPEEDS_PAGE = 1000
-
-
 def slow_key(store: MetadataStore, bookie: BookieId) -> str:
     return f"{store.own}/{SLOW}/{bookie}"
 
@@ -165,11 +156,4 @@ async def sync_speeds(store: MetadataStore, leave_out: BookieId) -> dict[BookieI
 
 
 async def _names(store: MetadataStore, folder: str, watch: Notify | None) -> list[str]:
-    found: list[str] = []
-    while names := await store.keys.children(
-        f"{store.own}/{folder}", after=found[-1] if found else "", limit=_SPEEDS_PAGE, watch=watch
-    ):
-        found += names
-        if len(names) < _SPEEDS_PAGE:
-            break
-    return found
+    return [name async for name in all_names(store.keys, f"{store.own}/{folder}", watch=watch)]

@@ -24,7 +24,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-
 _lines: dict[str, threading.Lock] = {}
 
 
@@ -55,6 +54,18 @@ _inside = 0
 
 
 _usual = 0.005
+
+
+def _forget_turns_in_child() -> None:
+    """Reset what threads of the parent held: none of them is in the child, and none of them ends its turn there."""
+    global _inside, _switch_guard
+    _switch_guard = threading.Lock()
+    if _inside:
+        _inside = 0
+        sys.setswitchinterval(_usual)
+
+
+os.register_at_fork(after_in_child=_forget_turns_in_child)
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, VersionCon
 from buckram.seams import KeyStore, Notify
 from buckram.types import KeyValue
 
-
 _TRIES = 20
 
 

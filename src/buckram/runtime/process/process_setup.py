@@ -22,7 +22,6 @@ from functools import cache
 
 from buckram.errors import ConfigError
 
-
 VARIABLE = "BUCKRAM_MALLOC"
 
 

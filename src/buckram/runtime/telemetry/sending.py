@@ -28,7 +28,6 @@ from buckram.errors import ConfigError
 from buckram.runtime.telemetry.otlp import Ended, request_of
 from buckram.seams import Counter
 
-
 _TRY_AGAIN = (429, 502, 503, 504)
 """Answers of a collector that may take the same bytes later."""
 

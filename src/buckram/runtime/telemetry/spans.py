@@ -30,7 +30,6 @@ from buckram.runtime.telemetry.otlp import CLIENT, INTERNAL, SERVER, Ended, appe
 from buckram.seams import AppendSpan, Span
 from buckram.types import TRACE_SIZE, BookieId, EntryId, LedgerId
 
-
 ID_BYTES = 8
 
 

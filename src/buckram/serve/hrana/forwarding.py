@@ -35,7 +35,6 @@ from buckram.serve.http.server_registry import ServerRegistry
 from buckram.serve.http.tokens import Vouch
 from buckram.state.db.database import Database
 
-
 _FRESH_S = 2.0
 """Time for which the list of shown servers is cached, seconds."""
 

@@ -27,7 +27,6 @@ from buckram.serve.http.limits import LOGIN_BYTES, HttpLimits, option_of
 from buckram.serve.http.pending_connections import Heads
 from buckram.serve.http.problems import HttpProblem, full, too_large
 
-
 ABORT = "buckram.abort"
 """In the scope of each request: a function that ends its connection at once, and drops what waits to be sent."""
 

@@ -19,7 +19,6 @@ from starlette.responses import Response
 
 from buckram.serve.http.limits import option_of
 
-
 SAFE = {
     "Content-Disposition": "attachment",
     "Content-Security-Policy": "default-src 'none'; sandbox",

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-
 ACCESS = "org.apache.hadoop.security.AccessControlException"
 
 

@@ -13,7 +13,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,7 @@ def opened_copy(uri: str, database: str, uid: str, offset: int) -> Iterator[apsw
     folder = _folder()
     digest = hashlib.sha256(f"{uri} {uid} {offset}".encode()).hexdigest()[:24]
     path = folder / f"{digest}.db"
-    with (folder / f"{digest}.lock").open("w") as lock:
+    with _lock_of(path).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             _drop_oldest(folder)
@@ -107,12 +107,23 @@ def _folder() -> Path:
     return folder
 
 
+def _lock_of(path: Path) -> Path:
+    """Return the file that whoever makes, opens or removes a copy locks. One of 256; none is ever removed, because two
+    processes would hold the lock of two files then.
+    """
+    return path.with_name(f"{path.name[:2]}.lock")
+
+
 def _drop_oldest(folder: Path) -> None:
-    """Make room for one more copy."""
-    found = sorted(((path.stat().st_mtime, path) for path in folder.glob("*.db")), reverse=True)
-    for _, path in found[KEPT - 1 :]:
-        path.unlink(missing_ok=True)
-        path.with_suffix(".lock").unlink(missing_ok=True)
+    """Make room for one more copy. One that is being made or opened stays."""
+    found: list[tuple[float, Path]] = []
+    for path in folder.glob("*.db"):
+        with suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found, reverse=True)[KEPT - 1 :]:
+        with _lock_of(path).open("w") as lock, suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
 
 
 def described(found: apsw.Connection, sql: str) -> list[tuple[str, str]]:

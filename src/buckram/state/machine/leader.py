@@ -39,7 +39,6 @@ from buckram.state.machine.settings import MachineSettings
 from buckram.streams.write.engine import StreamEngine
 from buckram.types import Offset
 
-
 _log = logging.getLogger("buckram.machine")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -201,11 +201,17 @@ async def fit_namespaces(streams: StreamStore, before: int, count: int) -> None:
     ours = str(fitting(before, usual)) if 0 < before < usual.ensemble_size else ""
     wanted = str(fitting(count, usual)) if count < usual.ensemble_size else None
     await namespaces._fit(DEFAULT_NAMESPACE, wanted, ours)
+    async for name in all_namespaces(namespaces):
+        if name != DEFAULT_NAMESPACE:
+            await namespaces._fit(name, wanted, "")
+
+
+async def all_namespaces(namespaces: Namespaces) -> AsyncIterator[str]:
+    """Yield the names of all namespaces in order, read in pages. Raises MetadataError."""
     after = ""
     while page := await namespaces.list(after=after):
         for name in page:
-            if name != DEFAULT_NAMESPACE:
-                await namespaces._fit(name, wanted, "")
+            yield name
         after = page[-1]
 
 

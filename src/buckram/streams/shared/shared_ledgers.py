@@ -19,6 +19,7 @@ from contextlib import suppress
 
 from buckram.core.streams.names import StreamId
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
+from buckram.metadata.tree.key_operations import all_names
 from buckram.seams import KeyStore
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId
@@ -29,7 +30,11 @@ _PAGE = 1000
 async def holders(streams: StreamStore, ledger: LedgerId) -> list[str]:
     """Return the uids of the streams that hold a shared ledger; none of one that is not shared, or does not exist."""
     key = await streams.metadata.ledger_key(ledger)
-    return await retry_metadata(lambda: streams.keys.children(key, limit=_PAGE))
+
+    async def read() -> list[str]:
+        return [name async for name in all_names(streams.keys, key)]
+
+    return await retry_metadata(read)
 
 
 async def sharing_ops(streams: StreamStore, ledger: LedgerId, source: StreamId, fork: StreamId) -> Sequence[KeyOp]:

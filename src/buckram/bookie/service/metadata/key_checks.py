@@ -25,10 +25,10 @@ from buckram.errors import AccessRefused, NoSuchKey
 from buckram.metadata.records.bookie_health import DEGRADED
 from buckram.metadata.records.incomplete_copies import BEHIND
 from buckram.metadata.tree.key_grammar import MAX_PAGE
+from buckram.metadata.tree.key_operations import all_names
 from buckram.metadata.tree.layout import SECURITY
 from buckram.metadata.tree.store import TreeStore
 from buckram.types import Create, SetValue
-
 
 _BETWEEN_SCANS_S = 1.0
 """Least time between two scans of all heads for the stream of an unknown key, seconds."""
@@ -100,7 +100,7 @@ class KeyJudge:
             return
         self._scanned = now
         heads = f"{streams}/heads"
-        for namespace in await keys.children(heads, limit=MAX_PAGE):
+        async for namespace in all_names(keys, heads, page=MAX_PAGE):
             if rules.refusal(f"{heads}/{namespace}", KeyUse.LIST) != "":
                 continue
             after = ""

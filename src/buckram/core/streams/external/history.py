@@ -26,7 +26,6 @@ from buckram.core.streams.records.record_format import HEADER_SIZE, EntryHeader,
 from buckram.errors import ConfigError, InvalidArgument, MalformedBatch, MalformedRecord
 from buckram.types import Buffer, EntryId, LedgerId
 
-
 FORMAT = 1
 
 

@@ -27,7 +27,6 @@ from buckram.core.streams.metadata.head import Transaction
 from buckram.errors import BatchesLost, CheckpointReset, InvalidArgument, StaleTransaction, UnknownQuery
 from buckram.types import History, Offset
 
-
 _BATCH_BITS, _RANDOM_BITS = 36, 38
 
 

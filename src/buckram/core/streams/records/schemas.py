@@ -22,7 +22,6 @@ from typing import Any
 
 from buckram.errors import InvalidArgument
 
-
 MAX_BYTES = 16 * 1024
 """Maximum bytes of the JSON of one version of a schema."""
 

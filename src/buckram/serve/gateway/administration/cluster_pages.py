@@ -37,7 +37,6 @@ from buckram.serve.json_views.status import healing_json, status_json, status_se
 from buckram.serve.json_views.usage import usage_rows
 from buckram.types import BookieId
 
-
 EVERY_S, KEPT = 10.0, 360
 
 

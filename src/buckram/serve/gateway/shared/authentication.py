@@ -37,7 +37,6 @@ from buckram.serve.http.problems import HttpProblem
 from buckram.serve.http.refusal_audit import known_as
 from buckram.serve.http.tokens import ClusterTokens, Vouch, bearer_of, check_no_token
 
-
 COOKIE = "buckram_session"
 
 

@@ -34,7 +34,6 @@ from buckram.streams.read.position_check import history_now, verdict_on
 from buckram.streams.read.reader import StreamReader
 from buckram.types import History, Offset
 
-
 FIRST_EPOCH = 1
 """Epoch of a cluster that was never restored."""
 

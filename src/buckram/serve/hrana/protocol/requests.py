@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeAlias
 from buckram.core.db.sql_text import ClassifiedStatement, Kind
 from buckram.serve.hrana.protocol.values import Malformed, SqlValue, decode_value
 
-
 MAX_REQUESTS, MAX_STEPS, MAX_DEPTH = 1024, 65_536, 64
 """Requests of one pipeline; steps of one batch; conditions within conditions."""
 

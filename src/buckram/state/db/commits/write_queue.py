@@ -28,7 +28,6 @@ from buckram.state.db.table_engine.engine import Engine
 from buckram.state.db.table_engine.execution import Unit
 from buckram.state.machine.leader import Leader
 
-
 T = TypeVar("T")
 
 

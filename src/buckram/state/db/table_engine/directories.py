@@ -23,11 +23,16 @@ class Directory:
     def __init__(self, parent: Path | None) -> None:
         """Create and lock the directory below `parent`. Raises OSError."""
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._lock = -1
         begun = self.path / f"{_LOCK}-begun"
-        self._lock = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # Others look at it only under its final name, which it gets when the lock is held.
-        begun.rename(self.path / _LOCK)
+        try:
+            self._lock = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Others look at it only under its final name, which it gets when the lock is held.
+            begun.rename(self.path / _LOCK)
+        except OSError:
+            self.close()
+            raise
 
     def sweep(self) -> int:
         """Remove the directories of dead processes beside this one, once for each process; returns their number."""

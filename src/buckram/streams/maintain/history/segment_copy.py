@@ -60,7 +60,6 @@ from buckram.streams.shared.locations import WITHIN_S, FileLocation, answer_of, 
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import EntryId, LedgerId, Offset
 
-
 T = TypeVar("T")
 
 
