@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from buckram.pickles import install
+
 TYPE_CHECKING = False
 """Stand-in for typing.TYPE_CHECKING: importing typing takes longer than all other imports here."""
 
@@ -404,6 +406,9 @@ __all__ = [
     "ZooKeeperFailed",
     "connect",
 ]
+
+
+install()
 
 
 def __getattr__(name: str) -> Any:

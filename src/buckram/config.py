@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from buckram.addresses import host_port, parse_host
 from buckram.errors import ConfigError
+from buckram.pickles import restore, state_of
 
 C = TypeVar("C")
 KIB, MIB = 1024, 1024 * 1024
@@ -249,6 +250,13 @@ class BookieConfig:
     )
 
 
+_CLIENT_FIELDS_0_2 = (
+    "max_pending_bytes", "max_pending_entries", "idle_lac_ms", "speculative_read_ms", "read_ahead_entries",
+    "read_batch_bytes", "local_read_bytes", "quarantine_s", "placement", "location", "long_poll_s", "wire_protocol",
+)  # fmt: skip
+"""Fields of release 0.2.0, in their order then."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """Clients, writers and readers."""
@@ -294,6 +302,12 @@ class ClientConfig:
     )
     long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie", least=0.01)
     wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads", choices=(2, 3))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_of(self)
+
+    def __setstate__(self, state: Any) -> None:
+        restore(self, state, _CLIENT_FIELDS_0_2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What comes after the first thousand names of a folder is looked at like the others: nothing is left out without a word."""
+"""What comes after the first thousand names of a folder is looked at like the others: nothing is left out silently."""
 
 from __future__ import annotations
 

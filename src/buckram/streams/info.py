@@ -15,9 +15,16 @@ from buckram.core.streams.metadata.head import Fork, Head, Transaction, WriterIn
 from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
+from buckram.pickles import restore, state_of
 from buckram.streams.maintain.retention import is_lease_held
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.metadata import StreamStore
+
+_FIELDS_0_2 = (
+    "name", "uid", "created", "earliest", "end", "ended", "writer", "policy", "overrides", "properties",
+    "last_append", "transactions", "segments", "writer_gone", "fork",
+)  # fmt: skip
+"""Fields of release 0.2.0, in their order then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,12 @@ class StreamInfo:
     """Purpose of the stream; `core/streams/metadata/purposes.py` has the operations that each purpose allows."""
     fork: Fork | None = None
     """Origin of a fork: the source, and the offset below which the records are the source's. None for other streams."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_of(self)
+
+    def __setstate__(self, state: Any) -> None:
+        restore(self, state, _FIELDS_0_2)
 
 
 async def stream_info(
