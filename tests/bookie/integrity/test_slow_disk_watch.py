@@ -13,6 +13,7 @@ from buckram.cluster import Client
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.wire.messages import DISK_STATE, BookieInfoReply, GetBookieInfo
 from buckram.health.gathering import Gatherer
+from buckram.metadata.records.bookie_health import speed_key
 from buckram.runtime.disk.faulty import DiskFaults, FaultyDisk
 from buckram.testing import Cluster, cluster, in_process
 
@@ -106,3 +107,34 @@ async def test_what_is_told_to_others_hardly_changes_while_disks_are_fast(faults
         await watch._tell_speed(0.4)
         assert 400_000 <= watch._told_us <= 600_000
         assert client is not None
+
+
+async def test_what_was_told_in_a_session_that_is_lost_is_told_again(faults: Path) -> None:
+    async with cluster(bookies=1) as c:
+        watch = watch_of(c, 0)
+        write_note = watch._speed_note.write
+
+        async def write_and_lose(text: bytes) -> bool:
+            written = await write_note(text)
+            watch._session_lost()
+            return written
+
+        watch._speed_note.write = write_and_lose  # type: ignore[method-assign]
+        await watch._tell_speed(0.1)
+        assert watch._told_us == 0
+        watch._speed_note.write = write_note  # type: ignore[method-assign]
+        await watch._tell_speed(0.1)
+        assert watch._told_us > 0
+
+
+async def test_a_note_of_the_process_before_is_replaced_when_its_session_has_ended(faults: Path) -> None:
+    async with cluster(bookies=1) as c, c.client() as client:
+        watch = watch_of(c, 0)
+        store = client.services.store
+        key = speed_key(store, watch._bookie_id)
+        await store.keys.create(key, b"1", ephemeral=True)
+        await watch._tell_speed(0.1)
+        assert watch._told_us == 0, "the key there is another's"
+        await store.keys.delete(key, (await store.keys.get(key)).version)
+        await watch._tell_speed(0.1)
+        assert int((await store.keys.get(key)).value) == watch._told_us > 0

@@ -64,3 +64,12 @@ def test_the_pages_reach_the_cluster_too(secure: Up) -> None:
     http = secure.ready["bookies"][0]["http"]
     admin, _ = tokens(secure.directory)
     assert "ClusterInfo: " in ask(http, "GET", "/api/v1/bookie/list_bookie_info", Authorization=f"Bearer {admin}").json
+
+
+def test_tokens_that_rotate_reach_the_cluster_for_ever(secure: Up) -> None:
+    http = secure.ready["bookies"][0]["http"]
+    for number in range(11):
+        words = ("token", "create", "--subject", f"operator-{number}", "--role", "admin", "--json")
+        token = buckram(*words, uri=secure.uri).json["token"]
+        found = ask(http, "GET", "/api/v1/bookie/list_bookie_info", Authorization=f"Bearer {token}")
+        assert found.status == 200, (number, found.text)

@@ -52,6 +52,8 @@ class DiskWatch:
         self._speed_note = Note(metadata, speed_key(metadata, bookie_id))
         self._seen = store.syncs
         self._told_us = 0
+        self._lost = 0
+        """How many sessions were lost so far: a key that was written in one of them is gone."""
         self._slow_told = False
         metadata.on_session_lost(self._session_lost)
         self._mean_gauge = stats.gauge("buckram_disk_sync_seconds", "mean of a sync, with its write, lately")
@@ -139,13 +141,14 @@ class DiskWatch:
         steps = max(0, math.ceil(math.log(max(mean_s * 1e6, least_us) / least_us, _STEP)))
         told_us = round(least_us * _STEP**steps)
         if told_us != self._told_us:
-            await self._speed_note.write(str(told_us).encode())
-            self._told_us = told_us
+            self._told_us, lost = 0, self._lost
+            if await self._speed_note.write(str(told_us).encode()) and lost == self._lost:
+                self._told_us = told_us
 
     async def _tell_slow(self) -> None:
         if self.state.slow and not self._slow_told:
-            await self._slow_note.write(self.state.why.encode())
-            self._slow_told = True
+            lost = self._lost
+            self._slow_told = await self._slow_note.write(self.state.why.encode()) and lost == self._lost
         elif self._slow_told and not self.state.slow:
             await self._slow_note.remove()
             self._slow_told = False
@@ -153,3 +156,4 @@ class DiskWatch:
     def _session_lost(self) -> None:
         """Have the next look write the keys again: they are gone with the session."""
         self._told_us, self._slow_told = 0, False
+        self._lost += 1

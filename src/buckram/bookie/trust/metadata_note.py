@@ -13,17 +13,19 @@ class Note:
         self._metadata, self._key = metadata, key
         self._written = False
 
-    async def write(self, text: bytes) -> None:
-        """Create or replace the note. No-op while the note of an earlier process exists, until its session ends."""
+    async def write(self, text: bytes) -> bool:
+        """Create or replace the note. Return False, with nothing done, while a note of an earlier process is there."""
         self._written = True
         try:
             found = await self._metadata.keys.get(self._key)
             if found.owned and found.value != text:
                 await self._metadata.keys.set(self._key, text, found.version)
+            return found.owned
         except NoSuchKey:
             await self._metadata.keys.create(self._key, text, ephemeral=True)
+            return True
         except (KeyExists, VersionConflict):
-            return
+            return False
 
     async def remove(self) -> None:
         """Remove the note, if this process wrote it."""

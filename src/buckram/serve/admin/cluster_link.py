@@ -6,47 +6,78 @@ Where peers have to log in, a request reaches other bookies with the token that 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 
 from buckram.client.ledger_client import LedgerClient, connecting
 from buckram.config import TlsConfig
 from buckram.errors import BuckramError
+from buckram.runtime.process.handle_cache import BorrowedHandle, HandleCache
 from buckram.serve.admin.routing import RequestError
 
 CONNECT_S = 15.0
 MOST_CLIENTS = 8
+"""More clients stay open only while requests or jobs use them."""
+IDLE_S = 60.0
 TOKEN: ContextVar[str] = ContextVar("token", default="")
 """The token of the request that is served; empty without logins."""
+_BORROWED: ContextVar[list[BorrowedHandle[LedgerClient]]] = ContextVar("borrowed")
 
 
 class ClusterLink:
-    """Clients of the cluster, one for each token: `client()` returns that of the request being served."""
+    """Clients of the cluster, one for each token. Requests use `client()` within `request()`, jobs use `lasting()`."""
 
     def __init__(self, metadata_uri: str, tls: TlsConfig) -> None:
         """`tls`: the bookie's. Its certificate is one of servers, and is not shown to other bookies."""
         self._uri, self._tls = metadata_uri, replace(tls, certificate="", key="")
-        self._clients: dict[str, LedgerClient] = {}
-        self._one_at_a_time = asyncio.Lock()
+        self._clients: HandleCache[LedgerClient] = HandleCache(
+            "clients of the cluster", self._open, LedgerClient.close, lambda client: False,
+            idle_s=IDLE_S, most_open=MOST_CLIENTS,
+        )  # fmt: skip
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Keep the clients that `client()` returns open during the block."""
+        borrowed: list[BorrowedHandle[LedgerClient]] = []
+        before = _BORROWED.set(borrowed)
+        try:
+            yield
+        finally:
+            _BORROWED.reset(before)
+            for one in borrowed:
+                one.give()
 
     async def client(self) -> LedgerClient:
-        """Raises Wrong (503) while the cluster cannot be reached, and for one token too many."""
-        token = TOKEN.get()
-        async with self._one_at_a_time:
-            found = self._clients.get(token)
-            if found is not None:
-                return found
-            if len(self._clients) >= MOST_CLIENTS:
-                raise RequestError(
-                    503, f"{MOST_CLIENTS} tokens were used since the start, which is the limit: use one again"
-                )
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    self._clients[token] = found = await connecting(LedgerClient, self._uri, tls=self._tls, token=token)
-            except (BuckramError, OSError, TimeoutError) as error:
-                raise RequestError(503, f"the metadata store cannot be asked now: {error or 'no answer'}") from None
-            return found
+        """Return the client of the request that is served. Raises RequestError (503) while the cluster cannot be
+        reached.
+        """
+        found = await self._take()
+        _BORROWED.get().append(found)
+        return found.item
+
+    @asynccontextmanager
+    async def lasting(self) -> AsyncIterator[LedgerClient]:
+        """Yield the client of the request that began this job. Raises RequestError like `client`."""
+        found = await self._take()
+        try:
+            yield found.item
+        finally:
+            found.give()
 
     async def close(self) -> None:
-        for client in self._clients.values():
-            await client.close()
+        await self._clients.close()
+
+    async def _take(self) -> BorrowedHandle[LedgerClient]:
+        # A name of a client stands in logs, so it is not the token.
+        name = hashlib.sha256(TOKEN.get().encode()).hexdigest()[:16]
+        try:
+            return await self._clients.take(name)
+        except (BuckramError, OSError, TimeoutError) as error:
+            raise RequestError(503, f"the metadata store cannot be asked now: {error or 'no answer'}") from None
+
+    async def _open(self, name: str) -> LedgerClient:
+        async with asyncio.timeout(CONNECT_S):
+            return await connecting(LedgerClient, self._uri, tls=self._tls, token=TOKEN.get())

@@ -169,14 +169,14 @@ class ClusterPages:
         if "bookie_src" not in body:
             raise RequestError(404, "Request body not contains bookie_src.")
         bookie = _bookie_id(body["bookie_src"])
-        client = await self._link.client()
-        await _check_removable(client, bookie)
+        await _check_removable(await self._link.client(), bookie)
 
         async def work(job: Job) -> Mapping[str, Any]:
             def told(progress: DecommissionProgress) -> None:
                 job.progress(progress.done, progress.total, "ledgers", progress.eta_s)
 
-            found = await decommission(client, bookie, told)
+            async with self._link.lasting() as own:
+                found = await decommission(own, bookie, told)
             if found.remaining:
                 why = "; ".join(f"ledger {ledger}: {found.reasons.get(ledger)}" for ledger in found.remaining[:10])
                 raise InvalidArgument(f"{len(found.remaining)} ledgers still name bookie {bookie}: {why}")
@@ -194,12 +194,12 @@ class ClusterPages:
                 404, 'ERROR parameters: bookie_src has to be a list of bookies, for example ["host:3181"]'
             )
         bookie, forgotten = _bookie_id(sources[0]), bool(flag(body, "delete_cookie"))
-        client = await self._link.client()
         if forgotten:
-            await _check_removable(client, bookie)
+            await _check_removable(await self._link.client(), bookie)
 
         async def work(job: Job) -> Mapping[str, Any]:
-            return await _recovered(client, bookie, forgotten, job)
+            async with self._link.lasting() as own:
+                return await _recovered(own, bookie, forgotten, job)
 
         job = self._jobs.start(f"recover {bookie}", work)
         return started(text_answer("Success send recovery request command."), job)

@@ -32,7 +32,7 @@ async def admin_pages(site: Site) -> AsyncIterator[Handler]:
     """The handler of all pages, while the context lasts."""
     link, jobs = ClusterLink(site.metadata_uri, site.settings["tls"]), Jobs()
     router = Router(site.status, BookiePages(site, link, jobs), LedgerPages(link), ClusterPages(link, jobs), jobs)
-    pages = _Pages(site, router, jobs)
+    pages = _Pages(site, router, jobs, link)
     try:
         yield pages.answer
     finally:
@@ -41,8 +41,8 @@ async def admin_pages(site: Site) -> AsyncIterator[Handler]:
 
 
 class _Pages:
-    def __init__(self, site: Site, router: Router, jobs: Jobs) -> None:
-        self._site, self._router, self._jobs = site, router, jobs
+    def __init__(self, site: Site, router: Router, jobs: Jobs, link: ClusterLink) -> None:
+        self._site, self._router, self._jobs, self._link = site, router, jobs, link
 
     async def answer(self, request: Request) -> Answer:
         try:
@@ -50,7 +50,8 @@ class _Pages:
                 await self._admit(request)
             if request.path.startswith(f"{JOBS}/"):
                 return await self._jobs.answer(request)
-            return await self._router(request)
+            with self._link.request():
+                return await self._router(request)
         except RequestError as error:
             return text_answer(str(error), error.status)
         except MetadataError as error:

@@ -11,7 +11,5 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """Find the data source where earlier releases had it: Spark Connect sends it by the name of its module."""
     if name == "BuckramDataSource":  # by its name alone: this room imports nothing above it
-        return import_module(
-            "buckram.spark.data_source"
-        ).BuckramDataSource
+        return import_module("buckram.spark.data_source").BuckramDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
