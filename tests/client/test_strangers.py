@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.bookie_kit import Kit, memory_metadata, start
-from tests.support.scripted_bookie import eventually
+from tests.support.polling import until
 
 from buckram.cluster import Client, connect
 from buckram.config import ClientConfig, NetConfig
@@ -256,7 +256,7 @@ async def test_bookies_without_identity_serve_until_the_cluster_requires_it(ours
     bookies = client.services.bookies
     session = await ours.session()
     await session.require_identity(True)
-    await eventually(lambda: bookies.identity_required, "required")
+    await until(lambda: bookies.identity_required, "required")
     with pytest.raises(NotEnoughBookies):
         await client.create(ensemble="3/3/3")
     async with client.create(ensemble="2/2/2") as writer:
@@ -265,7 +265,7 @@ async def test_bookies_without_identity_serve_until_the_cluster_requires_it(ours
     await session.require_identity(True)
     await session.require_identity(False)
     await session.require_identity(False)
-    await eventually(lambda: not bookies.identity_required, "no longer required")
+    await until(lambda: not bookies.identity_required, "no longer required")
     async with client.create(ensemble="3/3/3") as writer:
         await writer.append(b"all three again")
 
@@ -276,9 +276,9 @@ async def test_what_a_bookie_could_not_do_is_forgotten_when_it_comes_back(ours: 
         services.batch_unsupported[bookie] = 2
         services.remote_bookies[bookie] = None
     await ours.stop("b1")
-    await eventually(lambda: "b1" not in services.bookies.bookies.writable, "b1 is still there")
+    await until(lambda: "b1" not in services.bookies.bookies.writable, "b1 is still there")
     assert services.batch_unsupported == {"b1": 2, "b2": 2}
     await ours.boot("b1")  # perhaps of another release, or on another machine
-    await eventually(lambda: "b1" in services.bookies.bookies.writable, "b1 did not come back")
+    await until(lambda: "b1" in services.bookies.bookies.writable, "b1 did not come back")
     assert services.batch_unsupported == {"b2": 2}
     assert services.remote_bookies == {"b2": None}

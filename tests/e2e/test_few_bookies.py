@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import Up, buckram, gone
-from tests.streams.kit import eventually
-from tests.support.polling import wait_until
+from tests.support.polling import eventually, wait_until
 
 from buckram import connect
 from buckram.launch.processes import BookieProcess

@@ -10,12 +10,13 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from tests.e2e.conftest import DEADLINE_S, buckram, environment
 from tests.e2e.zookeeper_kit import need_zookeeper
+from tests.support.polling import eventually
 
 from buckram import Client, Writer, connect
 from buckram.errors import MetadataUnavailable, NotEnoughBookies
@@ -52,13 +53,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             stop_all(bookies)
 
 
-async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float = DEADLINE_S) -> None:
-    limit = time.monotonic() + seconds
-    while not await true():
-        assert time.monotonic() < limit, what
-        await asyncio.sleep(0.05)
-
-
 def expirations(cluster: Cluster) -> int:
     """The number of sessions that the servers have expired."""
     return sum(server.log.read_bytes().count(b"Expiring session") for server in cluster.ensemble.servers)
@@ -93,7 +87,7 @@ class Pump:
                 self._task.result()
             return len(self.acked) >= wanted
 
-        await until(reached, f"the writer stands at {len(self.acked)}")
+        await eventually(reached, f"the writer stands at {len(self.acked)}")
 
     async def stop(self) -> None:
         self._stopped = True
@@ -110,7 +104,7 @@ async def create_when_possible(client: Client) -> Writer:
             return False
         return True
 
-    await until(attempt, "no ledger can be created")
+    await eventually(attempt, "no ledger can be created")
     return made[0]
 
 
@@ -145,7 +139,7 @@ async def test_a_writer_survives_a_leader_change_and_an_absent_zookeeper(cluster
         async def all_there() -> bool:
             return await writable(client) == IDS
 
-        await until(all_there, "a bookie is not registered")
+        await eventually(all_there, "a bookie is not registered")
         await pump.more()
         await pump.stop()
         assert not pump.writer.degraded
@@ -178,7 +172,7 @@ async def test_stopped_processes_continue_after_their_sessions_expired(cluster: 
             async def both_are_gone() -> bool:
                 return expirations(cluster) >= expired + 2 and await writable(client) == IDS[1:]
 
-            await until(both_are_gone, "the sessions of stopped processes go on")
+            await eventually(both_are_gone, "the sessions of stopped processes go on")
             await pump.more()
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
@@ -187,7 +181,7 @@ async def test_stopped_processes_continue_after_their_sessions_expired(cluster: 
         async def all_there() -> bool:
             return await writable(client) == IDS
 
-        await until(all_there, "the bookie does not register again")
+        await eventually(all_there, "the bookie does not register again")
         assert stopped.alive
         everywhere = await client.create(ensemble="3/3/3")  # the bookie's acknowledgement is needed
         await everywhere.append(b"x")

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tree, until, write
+from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tree, write
+from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.config import HealingConfig
@@ -38,7 +39,7 @@ async def leaving(count: int, config: HealingConfig = PATIENT) -> AsyncIterator[
         async def elected() -> bool:
             return bool(await Election(store.keys, store.root, "").votes())
 
-        await until(elected, "elected")
+        await eventually(elected, "elected")
         yield c, client
 
 
@@ -79,7 +80,7 @@ async def test_a_drain_goes_on_when_whoever_asked_for_it_has_gone() -> None:
         async def emptied() -> bool:
             return await ledgers_naming(client.services.store, bookie) == {}
 
-        await until(emptied, "emptied")
+        await eventually(emptied, "emptied")
         assert (await drain(client, bookie, ignore)).done
 
 
@@ -163,7 +164,7 @@ async def test_bookies_that_cannot_leave_in_this_way_are_refused_with_the_other_
         with pytest.raises(OperationRefused, match="bookie nobody takes no new entries"):
             await replace_bookie(client, bookie, "nobody", ignore)
         await c.kill(c.bookies.index(bookie))
-        await until(lambda: is_gone(client, bookie), "gone")
+        await eventually(lambda: is_gone(client, bookie), "gone")
         with pytest.raises(OperationRefused, match="only if it is gone for good, `buckram bookie decommission`"):
             await drain(client, bookie, ignore)
         assert await read_wishes(client.services.store) == {}
@@ -174,7 +175,7 @@ async def test_a_stopped_bookie_is_decommissioned_at_once_and_two_at_the_same_ti
         ledgers = [await write(client, 50) for _ in range(6)]
         for number in (0, 1):
             await c.kill(number)
-            await until(lambda number=number: is_gone(client, c.bookies[number]), "gone")  # type: ignore[misc]
+            await eventually(lambda number=number: is_gone(client, c.bookies[number]), "gone")  # type: ignore[misc]
         found = await asyncio.gather(*(decommission(client, bookie, ignore) for bookie in c.bookies[:2]))
         assert [one.done for one in found] == [True, True]
         assert await whole(client, *ledgers)
@@ -189,7 +190,7 @@ async def test_the_last_bookie_that_holds_something_stays_known() -> None:
         ledger = await write(client, 10, (1, 1, 1))
         (bookie,) = await members(client, ledger)
         await c.kill(c.bookies.index(bookie))
-        await until(lambda: is_gone(client, bookie), "gone")
+        await eventually(lambda: is_gone(client, bookie), "gone")
         found = await decommission(client, bookie, ignore, stuck_s=0.5)
         assert found.remaining == (ledger,)
         assert "are where nobody answers" in found.reasons[ledger]
@@ -208,7 +209,7 @@ async def test_a_replaced_bookie_gives_all_to_the_new_one_and_is_forgotten(alive
         named = await ledgers_naming(client.services.store, old)
         if not alive:
             await c.kill(c.bookies.index(old))
-            await until(lambda: is_gone(client, old), "gone")
+            await eventually(lambda: is_gone(client, old), "gone")
         found = await replace_bookie(client, old, new, ignore)
         assert (found.done, found.ledgers) == (True, len(named))
         assert await ledgers_naming(client.services.store, new) == named
@@ -236,17 +237,17 @@ async def test_in_a_maintenance_nothing_is_copied_and_then_the_delay_begins() ->
         assert resting in (await client.services.store.bookies()).readonly
         for bookie in (resting, lost):
             await c.kill(c.bookies.index(bookie))
-            await until(lambda bookie=bookie: is_gone(client, bookie), "gone")  # type: ignore[misc]
+            await eventually(lambda bookie=bookie: is_gone(client, bookie), "gone")  # type: ignore[misc]
 
         async def healed(bookie: str) -> bool:
             return await ledgers_naming(client.services.store, bookie) == {}
 
         before = await ledgers_naming(client.services.store, resting)
-        await until(lambda: healed(lost), "healed")
+        await eventually(lambda: healed(lost), "healed")
         assert await ledgers_naming(client.services.store, resting) == before != {}
         assert await end_maintenance(client, resting)
         assert not await end_maintenance(client, resting)
-        await until(lambda: healed(resting), "healed")
+        await eventually(lambda: healed(resting), "healed")
 
 
 async def test_a_maintenance_that_leaves_too_few_copies_is_refused_and_names_the_ledgers() -> None:
@@ -289,7 +290,7 @@ async def test_an_id_comes_back_empty_only_when_no_ledger_names_it() -> None:
         with pytest.raises(OperationRefused, match="is registered; stop it first"):
             await allow_rejoin(client, bookie)
         await c.kill(c.bookies.index(bookie))
-        await until(lambda: is_gone(client, bookie), "gone")
+        await eventually(lambda: is_gone(client, bookie), "gone")
         with pytest.raises(OperationRefused, match=f"1 ledger still names it \\({ledger}\\)"):
             await allow_rejoin(client, bookie)
         await client.delete(ledger)
@@ -312,4 +313,4 @@ async def test_waiting_reasons_end_with_the_drain() -> None:
             marked = [found async for found in tree(client).marked()]
             return not marked and not [found async for found in HealingStatusStore(client.services.store).waiting()]
 
-        await until(quiet, "unmarked")
+        await eventually(quiet, "unmarked")

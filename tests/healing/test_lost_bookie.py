@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from tests.support.polling import eventually
 
 from buckram.client.maintain.repair_report import RepairReport
 from buckram.cluster import Client
@@ -51,15 +52,6 @@ async def write(client: Client, count: int, ensemble: object = (3, 3, 2), size: 
         return writer.ledger_id
 
 
-async def until(found: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            while not await found():  # type: ignore[misc]  # noqa: ASYNC110 - polling with a deadline
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        pytest.fail(f"after {seconds} s still not: {what}")
-
-
 async def members(client: Client, ledger: int) -> set[str]:
     metadata = (await client.services.store.read_ledger(ledger)).metadata
     return {member for fragment in metadata.fragments for member in fragment.ensemble}
@@ -87,12 +79,12 @@ async def test_a_lost_bookies_ledgers_are_copied_to_others(ensemble: tuple[int, 
         async def healed() -> bool:
             return all([gone not in await members(client, ledger) for ledger in ledgers])
 
-        await until(healed, "healed")
+        await eventually(healed, "healed")
 
         async def unmarked() -> bool:
             return [ledger async for ledger in tree(client).marked()] == []
 
-        await until(unmarked, "unmarked")
+        await eventually(unmarked, "unmarked")
         for ledger in ledgers:
             report = await checked(client, ledger)
             assert (report.healthy, report.entries_copied) == (True, 0)
@@ -106,9 +98,9 @@ async def test_a_bookie_that_returns_in_time_costs_no_copy() -> None:
         before = await members(client, ledger)
         number = c.bookies.index(sorted(before)[0])
         await c.kill(number)
-        await until(lambda: is_gone(client, sorted(before)[0]), "gone")
+        await eventually(lambda: is_gone(client, sorted(before)[0]), "gone")
         await c.restart(number)
-        await until(lambda: there(client, sorted(before)[0]), "back")
+        await eventually(lambda: there(client, sorted(before)[0]), "back")
         assert await members(client, ledger) == before
         assert [found async for found in tree(client).marked()] == []
 
@@ -130,7 +122,7 @@ async def test_a_ledger_that_no_bookie_can_take_waits_with_the_reason_until_one_
         ledger = await write(client, 100)
         gone = c.bookies[0]
         await c.kill(0)
-        await until(lambda: waiting(client), "waiting")
+        await eventually(lambda: waiting(client), "waiting")
         (found,) = await waiting(client)
         assert (found.ledger, found.survivors) == (ledger, 2)
         assert [reason.why for reason in found.reasons] == [Why.NO_BOOKIE]
@@ -140,7 +132,7 @@ async def test_a_ledger_that_no_bookie_can_take_waits_with_the_reason_until_one_
         async def healed() -> bool:
             return gone not in await members(client, ledger) and not await waiting(client)
 
-        await until(healed, "healed")
+        await eventually(healed, "healed")
 
 
 async def test_a_writer_that_lives_is_not_fenced() -> None:
@@ -179,7 +171,7 @@ async def test_an_open_ledger_whose_writer_died_is_recovered_and_copied() -> Non
             metadata = (await client.services.store.read_ledger(ledger)).metadata
             return metadata.closed and gone not in metadata.last_fragment.ensemble
 
-        await until(healed, "healed")
+        await eventually(healed, "healed")
         async with await client.open(ledger) as reader:
             assert reader.last_confirmed == 49
 
@@ -199,7 +191,7 @@ async def test_the_brake_holds_when_too_many_go_and_a_word_lets_it_go_on() -> No
             brake = await board.brake()
             return brake is not None and set(brake.bookies) == lost
 
-        await until(braked, "braked")
+        await eventually(braked, "braked")
         assert [found async for found in tree(client).marked()] == []
         assert set(await board.proceed()) == lost
 
@@ -208,7 +200,7 @@ async def test_the_brake_holds_when_too_many_go_and_a_word_lets_it_go_on() -> No
             left = {w.ledger for w in await waiting(client)}
             return all(not (n & lost) or ledger in left for n, ledger in zip(names, ledgers, strict=True))
 
-        await until(healed, "healed")
+        await eventually(healed, "healed")
 
 
 async def test_nothing_is_copied_while_it_is_switched_off() -> None:
@@ -217,19 +209,19 @@ async def test_nothing_is_copied_while_it_is_switched_off() -> None:
         await tree(client).enable(False)
         gone = sorted(await members(client, ledger))[0]
         await c.kill(c.bookies.index(gone))
-        await until(lambda: is_gone(client, gone), "gone")
+        await eventually(lambda: is_gone(client, gone), "gone")
         await tree(client).mark(ledger, [gone], 0)
         async with TaskScope("another") as scope:
             other = Replicator(client, "other", QUICK)
             scope.spawn(other.run(), "replicator")
-            await until(lambda: looked(other), "looked at the switch")
+            await eventually(lambda: looked(other), "looked at the switch")
         assert gone in await members(client, ledger)
         await tree(client).enable(True)
 
         async def healed() -> bool:
             return gone not in await members(client, ledger)
 
-        await until(healed, "healed")
+        await eventually(healed, "healed")
 
 
 async def test_the_brake_holds_when_all_bookies_of_a_rack_go() -> None:
@@ -244,7 +236,7 @@ async def test_the_brake_holds_when_all_bookies_of_a_rack_go() -> None:
         async def placed() -> bool:
             return all(client.services.bookies.topology.domain(b, "rack") for b in c.bookies)
 
-        await until(placed, "placed")
+        await eventually(placed, "placed")
         named = set[str]()
         while not named >= set(rack):
             named |= await members(client, await write(client, 20))
@@ -255,5 +247,5 @@ async def test_the_brake_holds_when_all_bookies_of_a_rack_go() -> None:
             brake = await HealingStatusStore(store).brake()
             return brake is not None and brake.why == "all 2 bookies of region /west went within 1 s"
 
-        await until(braked, "braked")
+        await eventually(braked, "braked")
         assert [found async for found in tree(client).marked()] == []

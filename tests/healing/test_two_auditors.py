@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.healing.test_lost_bookie import QUICK, members, tree, until, write
+from tests.healing.test_lost_bookie import QUICK, members, tree, write
+from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.core.healing.records import UnderreplicationMark
@@ -18,14 +19,14 @@ async def test_one_of_two_is_elected_and_the_other_takes_over() -> None:
     async with cluster(bookies=5) as c, c.client() as client, c.client() as other, TaskScope("test") as scope:
         first, second = Auditor(client, "first", QUICK), Auditor(other, "second", QUICK)
         running = scope.spawn(first.run(), "first")
-        await until(lambda: _is_elected(first), "elected")
+        await eventually(lambda: _is_elected(first), "elected")
         scope.spawn(second.run(), "second")
         scope.spawn(Replicator(client, "r", QUICK).run(), "replicator")
         await _lose_a_member(c, client)
         assert (first.elected, second.elected) == (True, False)
         running.cancel()
         await first.close()
-        await until(lambda: _is_elected(second), "taken over")
+        await eventually(lambda: _is_elected(second), "taken over")
         await _lose_a_member(c, client)
 
 
@@ -58,4 +59,4 @@ async def _lose_a_member(c: Cluster, client: Client) -> None:
     async def healed() -> bool:
         return gone not in await members(client, ledger) and not [found async for found in tree(client).marked()]
 
-    await until(healed, "healed")
+    await eventually(healed, "healed")

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tree, until, write
+from tests.healing.test_lost_bookie import QUICK, healing, is_gone, members, tree, write
+from tests.support.polling import eventually
 
 from buckram.client.maintain.entry_lists import lists_all
 from buckram.core.ledgers.metadata import birth_of, member_replaced
@@ -23,7 +24,7 @@ async def test_a_member_that_a_dead_worker_named_gets_its_copies_before_the_mark
         there = await members(client, ledger)
         gone, spare = sorted(there)[0], next(bookie for bookie in c.bookies if bookie not in there)
         await c.kill(c.bookies.index(gone))
-        await until(lambda: is_gone(client, gone), "gone")
+        await eventually(lambda: is_gone(client, gone), "gone")
         await tree(client).prepare()
         await tree(client).mark(ledger, [gone], 0)
         found = await store.read_ledger(ledger)
@@ -33,7 +34,7 @@ async def test_a_member_that_a_dead_worker_named_gets_its_copies_before_the_mark
         async def unmarked() -> bool:
             return [marked async for marked in tree(client).marked()] == []
 
-        await until(unmarked, "unmarked")
+        await eventually(unmarked, "unmarked")
         assert await lists_all(client.services, spare, ledger, birth_of(found.metadata), [(0, 39)])
 
 
@@ -51,14 +52,14 @@ async def test_a_lost_bookie_without_a_cookie_is_healed_all_the_same() -> None:
         ledger, store = await write(client, 10), client.services.store
         gone = sorted(await members(client, ledger))[0]
         await c.kill(c.bookies.index(gone))
-        await until(lambda: is_gone(client, gone), "gone")
+        await eventually(lambda: is_gone(client, gone), "gone")
         await store.delete_cookie(gone, (await store.read_cookie(gone)).version)
 
         async def healed() -> bool:
             return gone not in await members(client, ledger)
 
         async with healing(c):
-            await until(healed, "healed")
+            await eventually(healed, "healed")
 
 
 @pytest.mark.parametrize("value", [{"x": 1}, {"bookies": 3, "why": ""}])
@@ -76,4 +77,4 @@ async def test_a_brake_of_a_strange_shape_is_named_and_ends_no_replicator(value:
         async def goes_on() -> bool:
             return worker.rounds > 0
 
-        await until(goes_on, "the next round")
+        await eventually(goes_on, "the next round")

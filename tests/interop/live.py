@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tests.interop.clusters import payload
+from tests.support.polling import answered
 
 from buckram.client.write.writer import Writer
 from buckram.errors import LedgerClosed, LedgerFenced
@@ -34,7 +34,7 @@ class LiveWriter:
                 self._task.result()
             return self.acknowledged >= entry
 
-        await poll(there)
+        await answered(there)
 
     async def fenced(self) -> None:
         """Wait until a recovery by another client has fenced the writer."""
@@ -45,13 +45,3 @@ class LiveWriter:
                 await self.writer.abandon()
             else:
                 raise AssertionError("the writer was not fenced")
-
-
-async def poll(ask: Callable[[], Awaitable[T]], good: Callable[[T], bool] = bool) -> T:
-    """Call `ask` until `good` holds for its answer; TimeoutError after DEADLINE_S."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            answer = await ask()
-            if good(answer):
-                return answer
-            await asyncio.sleep(0.005)

@@ -25,7 +25,7 @@ from typing import Any
 from javakit.programs import NEWEST
 from tests.interop.apache import Java, JavaFailed, outcome, running
 from tests.interop.clusters import PASSWORD, Cluster, payload
-from tests.interop.live import poll
+from tests.support.polling import answered
 
 from buckram.client.write.writer import Writer
 from buckram.cluster import Client, connect
@@ -195,7 +195,7 @@ async def _progress(spec: Round, java: JavaSteps, java_writer: int, ours: OurWri
         async def ours_there(target: int = our_target) -> bool:
             return ours.acknowledged >= target or ours.error is not None
 
-        await poll(ours_there)
+        await answered(ours_there)
         if kill is not None:
             yield kill
 
@@ -226,13 +226,13 @@ async def _end_theirs(spec: Round, client: Client, java: JavaSteps, made: Any) -
         return False
 
     if spec.java_ending == "fenced":
-        await poll(recover)
+        await answered(recover)
     state = await java("stopWriting", writer=made["writer"])
     assert state["failed"] or spec.java_ending != "fenced", "Apache's writer was not fenced"
     if spec.java_ending == "closed" and not state["failed"]:
         await java.call_until_ok("closeWriter", writer=made["writer"])
     else:
-        await poll(recover)
+        await answered(recover)
     return int(state["acknowledged"])
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.interop.clusters import PASSWORD, Cluster, both_kinds, payload
-from tests.interop.live import LiveWriter, poll
+from tests.interop.live import LiveWriter
 from tests.interop.words import Ask, each_wire
+from tests.support.polling import answered
 
 from buckram.client.write.writer import Writer
 from buckram.cluster import Client
@@ -176,7 +177,9 @@ async def test_our_repair_replaces_a_lost_bookie_of_theirs(client: Client, ask: 
     victim = pick(cluster, list(writer.metadata.last_fragment.ensemble), "theirs")
     cluster.kill(victim)
     # Until its registration ends a bookie counts as being on its way back.
-    report = await poll(lambda: client.repair(writer.ledger_id, password=PASSWORD), lambda done: bool(done.replaced))
+    report = await answered(
+        lambda: client.repair(writer.ledger_id, password=PASSWORD), lambda done: bool(done.replaced)
+    )
     assert report.healthy
     assert victim not in (await client.metadata(writer.ledger_id)).last_fragment.ensemble
     await read_by_both(client, ask, writer.ledger_id, 59)

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from tests.chaos.processes import BUCKRAM, environment, last_json, run
 from tests.interop.clusters import PASSWORD, Cluster, payload
-from tests.interop.live import poll
 from tests.interop.words import check, each_digest, each_wire, entries
+from tests.support.polling import answered
 
 from buckram.cluster import Client
 from buckram.core.wire.availability import EntryList
@@ -103,7 +103,7 @@ async def test_an_idle_writers_last_entry_becomes_confirmed(client: Client, dige
     async with client.create(digest=digest) as writer:
         await writer.append_many(entries(0, 4))
         async with client.open(writer.ledger_id) as reader:
-            await poll(reader.read_last_confirmed, lambda last: last == 4)
+            await answered(reader.read_last_confirmed, lambda last: last == 4)
             await check(reader, 0, 4)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import Java, outcome
 from tests.interop.clusters import PASSWORD, Cluster, auto_recovery, payload
-from tests.interop.live import poll
 from tests.interop.words import check
+from tests.support.polling import answered
 
 from buckram.cluster import Client, connect
 from buckram.config import HealingConfig
@@ -91,7 +91,7 @@ async def healed(client: Client, gone: str, ledgers: list[int]) -> None:
         named = [ledger for ledger in ledgers if gone in await members(client, ledger)]
         return not named and not [ledger async for ledger in tree_of(client).marked()]
 
-    await poll(done)
+    await answered(done)
     for ledger in ledgers:
         report = await client.repair(ledger, password=PASSWORD)
         assert (report.healthy, report.entries_copied) == (True, 0)
@@ -110,7 +110,7 @@ async def test_apaches_auditor_with_our_replicator(java: Java, cluster: Cluster,
     async with connect(cluster.uri) as client:
         gone, ledgers = await lose_one(java, cluster, client, victim)
         with auto_recovery(java, cluster, "Auditor"):
-            await poll(lambda: elected(client), lambda name: name.startswith("127.0.0.1:"))
+            await answered(lambda: elected(client), lambda name: name.startswith("127.0.0.1:"))
             async with running(Replicator(client, "ours", AT_ONCE)):
                 await healed(client, gone, ledgers)
         for ledger in ledgers:
@@ -123,7 +123,7 @@ async def test_our_auditor_with_apaches_worker(java: Java, cluster: Cluster, vic
     async with connect(cluster.uri) as client:
         gone, ledgers = await lose_one(java, cluster, client, victim)
         async with running(Auditor(client, "ours", AT_ONCE)):
-            await poll(lambda: elected(client), lambda name: name == "ours")
+            await answered(lambda: elected(client), lambda name: name == "ours")
             with auto_recovery(java, cluster, "Worker"):
                 await healed(client, gone, ledgers)
         for ledger in ledgers:

@@ -96,3 +96,12 @@ def test_a_timed_wait_is_told_from_a_poll_with_a_deadline() -> None:
     assert waits(poll + "    time.sleep(0.1)\n") == [5], "behind the loop"
     within = "async def f():\n    async with asyncio.timeout(9):\n        while not g():\n"
     assert waits(within + "            await asyncio.sleep(0.1)\n") == []
+
+
+POLLS = re.compile(r"^(?:async )?def (?:eventually|until|wait_until|poll|answered)\(", re.MULTILINE)
+
+
+def test_polls_with_a_deadline_are_in_one_file() -> None:
+    """Another name for one is another default of its deadline, and another message."""
+    found = [path.relative_to(TESTS).as_posix() for path in TESTS.rglob("*.py") if POLLS.search(path.read_text())]
+    assert sorted(found) == ["bookie/service/connections/test_long_poll.py", "support/polling.py"], "import them"

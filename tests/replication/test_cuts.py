@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from tests.replication.kit import SPACE, Pair, pair, records, space
 from tests.state.machine.kit import Inventory
-from tests.streams.kit import eventually
+from tests.support.polling import eventually
 
 from buckram import BuckramError, HandleClosed, MirrorStream, ReplicationRefused
 from buckram.core.streams.names import StreamName
@@ -96,7 +96,7 @@ async def test_cuts_to_either_cluster_lose_and_repeat_nothing() -> None:
                     await done.do(4)
                 await cut.restart(0)
                 await done.do(4)
-                await eventually(lambda: is_same(both, done), 40)
+                await eventually(lambda: is_same(both, done), seconds=40)
         assert len(done.objects) == 20
 
 
@@ -114,7 +114,7 @@ async def test_a_promotion_in_the_middle_tells_what_was_acknowledged_and_is_not_
                 goods = (await both.b.streams.read(StreamName(SPACE, "goods"))).head
                 return goods.earliest == 0 or bool(goods.snapshots)
 
-            await eventually(under_way, 30)
+            await eventually(under_way, seconds=30)
             found = await promote(both.b, SPACE, both.a, force=True)
             async with asyncio.timeout(20):
                 await writing

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.replication.kit import SPACE, Pair, pair, records, space
 from tests.state.machine.kit import Inventory
-from tests.streams.kit import eventually
+from tests.support.polling import eventually
 
 from buckram import BuckramError, MirrorStream, SqlError, StateLost
 from buckram.core.streams.names import StreamName

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 from tests.replication.kit import SPACE, Pair, append, numbered, pair
-from tests.streams.kit import eventually
+from tests.support.polling import eventually
 
 from buckram import MirrorStream, NoSuchObject, ReplicationRefused
 from buckram.core.objects.index_difference import MirrorStep, difference
@@ -195,7 +195,7 @@ async def test_a_source_that_was_deleted_and_made_anew_is_noticed() -> None:
             async def noticed() -> bool:
                 return "deleted and created anew" in work.objects[SPACE].trouble
 
-            await eventually(noticed, 20)
+            await eventually(noticed, seconds=20)
 
 
 async def test_bytes_that_are_not_those_that_were_put_are_not_copied() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records, space
-from tests.streams.kit import eventually
+from tests.support.polling import eventually
 
 from buckram import (
     Client,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records, space
-from tests.streams.kit import eventually
+from tests.support.polling import eventually
 
 from buckram import BuckramError, InvalidArgument, NoSuchNamespace, NoSuchStream, ReplicationRefused
 from buckram.replication.lag import lag_of
@@ -77,7 +77,7 @@ async def test_a_cut_to_either_side_loses_and_repeats_nothing() -> None:
                     await cut.restart(0)
                     if cut is both.of_a:
                         await writer.append_many(numbered(number + 10, number + 20))
-                await eventually(same, 30)
+                await eventually(same, seconds=30)
         assert [record.value for record in await records(both.b)] == numbered(0, 60)
 
 

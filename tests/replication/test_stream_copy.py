@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from tests.replication.kit import ORDERS, append, numbered, pair, records, space
-from tests.streams.kit import eventually
+from tests.support.polling import eventually
 
 from buckram import Client, MirrorStream, OutOfOrderSequence, ReplicationRefused
 from buckram.core.streams.metadata.changes import deleted

@@ -24,7 +24,8 @@ from tests.serve.webhdfs.expectations import EXPECTATIONS, CheckpointFiles
 from tests.serve.webhdfs.gateway_process import GatewayProcess
 from tests.serve.webhdfs.wire import Wire
 from tests.spark.reading import numbered, write
-from tests.spark.test_streaming import source, until
+from tests.spark.test_streaming import source
+from tests.support.polling import wait_until
 
 from buckram.runtime.net.security.certificate_authority import Authority
 from buckram.spark import configure
@@ -278,7 +279,7 @@ def test_a_query_goes_on_with_the_gateway_that_is_left(
             for number, gateway in enumerate((first, second, first)):
                 write(cluster.uri, stream, numbered(300))
                 running = query.start()
-                until(lambda: len(running.recentProgress) > 0, "no batch ended")  # noqa: B023
+                wait_until(lambda: len(running.recentProgress) > 0, "no batch ended")  # noqa: B023
                 gateway.kill()
                 assert running.awaitTermination(DEADLINE_S)
                 assert query.result() == counted(100 + 300 * (number + 1))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.reading import numbered, write
+from tests.support.polling import wait_until
 
 from buckram import sync
 from buckram.spark import lag, register
@@ -55,13 +54,6 @@ class Pipeline:
         return [json.loads(file.read_text().splitlines()[2]) for file in files]
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def test_a_query_restarts_and_repeats_its_last_batch(
     spark: SparkSession, any_cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
@@ -89,7 +81,7 @@ def test_a_query_restarts_and_repeats_its_last_batch(
     # Spark never commits the last batch to its source; the listener gets it.
     with sync.connect(any_cluster.uri) as client:
         ns = client.namespace()
-        until(lambda: [(c.name, c.offset, c.lag) for c in ns.cursors(stream)] == [("lag", 600, 0)], "the cursor")
+        wait_until(lambda: [(c.name, c.offset, c.lag) for c in ns.cursors(stream)] == [("lag", 600, 0)], "the cursor")
 
 
 def test_a_query_starts_after_its_first_driver_was_killed_at_once(
@@ -116,7 +108,7 @@ def test_a_running_query_picks_up_records_and_streams(
     pipeline = Pipeline(spark, tmp_path, cluster.uri, subscribePattern=pattern, startingOffsets="latest")
     query = pipeline.start(processingTime="0 seconds")
     try:
-        until(lambda: query.lastProgress is not None, "the first progress")
+        wait_until(lambda: query.lastProgress is not None, "the first progress")
         with sync.connect(cluster.uri) as client, client.namespace().writer(f"{stream}-1") as writer:
             writer.append_many(numbered(5, 10))
             write(cluster.uri, f"{stream}-2", numbered(7))
@@ -125,7 +117,7 @@ def test_a_running_query_picks_up_records_and_streams(
                 query.processAllAvailable()
                 return len(pipeline.offsets())
 
-            until(lambda: read() == 12, "five records of the old stream and seven of the new one")
+            wait_until(lambda: read() == 12, "five records of the old stream and seven of the new one")
     finally:
         query.stop()
     found = spark.read.parquet(str(pipeline.out)).groupBy("stream").count().collect()
@@ -167,7 +159,7 @@ def test_lost_records_fail_the_query_and_the_error_says_what_to_do(
     write(cluster.uri, stream, numbered(20), numbered(20))
     pipeline = Pipeline(spark, tmp_path, cluster.uri, subscribe=stream, maxOffsetsPerTrigger=10)
     first = pipeline.start(processingTime="1 hour")
-    until(lambda: bool(first.recentProgress), "the first batch")
+    wait_until(lambda: bool(first.recentProgress), "the first batch")
     first.stop()
     with sync.connect(cluster.uri) as client:
         client.namespace().truncate(stream, before=25)

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from buckram.core.streams.records.batch import Record
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.write.writer import StreamWriter
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
-    """Wait until the condition holds; TimeoutError if it does not."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if await holds():
-                return
-            await asyncio.sleep(0.005)
 
 
 async def append_on(writer: StreamWriter) -> None:

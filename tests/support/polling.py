@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+T = TypeVar("T")
 INTERVAL_S = 0.02
 
 
@@ -17,7 +19,7 @@ def wait_until(condition: Callable[[], bool], otherwise: str, seconds: float = 6
         time.sleep(INTERVAL_S)
 
 
-async def until(condition: Callable[[], bool], otherwise: str = "it did not happen", seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], otherwise: str = "it did not happen", seconds: float = 60.0) -> None:
     """As `wait_until`, while the event loop goes on."""
     limit = time.monotonic() + seconds
     while not condition():  # what is awaited sets no event
@@ -26,10 +28,21 @@ async def until(condition: Callable[[], bool], otherwise: str = "it did not happ
 
 
 async def eventually(
-    condition: Callable[[], Awaitable[bool]], otherwise: str = "it did not happen", seconds: float = 30.0
+    condition: Callable[[], Awaitable[bool]], otherwise: str = "it did not happen", seconds: float = 60.0
 ) -> None:
     """As `until`, for a condition that is asked for."""
     limit = time.monotonic() + seconds
     while not await condition():
         assert time.monotonic() < limit, f"{otherwise} after {seconds:g} s"
         await asyncio.sleep(INTERVAL_S)
+
+
+async def answered(
+    ask: Callable[[], Awaitable[T]], good: Callable[[T], bool] = bool, otherwise: str = "", seconds: float = 60.0
+) -> T:
+    """Ask until the answer is `good`, and return it."""
+    limit = time.monotonic() + seconds
+    while not good(answer := await ask()):
+        assert time.monotonic() < limit, f"{otherwise or 'no good answer'} after {seconds:g} s; the last was {answer!r}"
+        await asyncio.sleep(INTERVAL_S)
+    return answer

@@ -193,11 +193,3 @@ def scripted(
 ) -> AbstractAsyncContextManager[tuple[ScriptedCluster, Client]]:
     """A cluster of bookies b0, b1, ... and a client of it. At the end no task may be left."""
     return serving(ScriptedCluster(), bookies, config, net, wrap)
-
-
-async def eventually(condition: Callable[[], bool], what: str, seconds: float = 5.0) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not condition():
-        assert loop.time() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.002)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.healing.test_lost_bookie import healing, members, until, write
+from tests.healing.test_lost_bookie import healing, members, write
+from tests.support.polling import eventually
 
 from buckram.bookie.integrity import limbo_end
 from buckram.bookie.integrity import underreplication_marks as marks
@@ -98,10 +99,10 @@ async def test_limbo_ends_when_replicators_have_made_every_copy_again() -> None:
             assert isinstance(reply, BookieInfoReply)
             return bool(reply.loss) and any(f"first is {first}: entries" in one.why for one in reply.troubles)
 
-        await until(told, "told what it waits for")
+        await eventually(told, "told what it waits for")
         assert store_of(c).limbo  # nobody copies: it goes on
         async with healing(c):
-            await until(lambda: over(c), "over")
+            await eventually(lambda: over(c), "over")
         assert await read_code(client, name, first, 30) is Code.OK
         assert await read_code(client, name, first, ENTRIES) is Code.NO_ENTRY
         assert await read_code(client, name, second, ENTRIES) is Code.NO_ENTRY
@@ -125,13 +126,13 @@ async def test_limbo_goes_on_while_an_open_ledger_names_the_bookie() -> None:
             async def waits_for_it() -> bool:
                 return list(end_of(c)._open) == [writer.ledger_id]
 
-            await until(waits_for_it, "waits for the open ledger alone")
+            await eventually(waits_for_it, "waits for the open ledger alone")
             (trouble,) = end_of(c).troubles()
             assert "its writer may have been told" in trouble.why
             assert store_of(c).limbo
             reader = await other.recover(writer.ledger_id)
             await reader.close()
-            await until(lambda: over(c), "over")
+            await eventually(lambda: over(c), "over")
 
 
 async def test_a_younger_ledger_holds_nothing_up() -> None:
@@ -142,11 +143,11 @@ async def test_a_younger_ledger_holds_nothing_up() -> None:
         async def listed() -> bool:
             return end_of(c)._unproved >= 0
 
-        await until(listed, "listed")
+        await eventually(listed, "listed")
         writer = await client.create(ensemble=(3, 3, 2))
         await writer.append(b"after the loss")
         async with healing(c):
-            await until(lambda: over(c), "over")
+            await eventually(lambda: over(c), "over")
         await writer.append(b"goes on")
         await writer.close()
 
@@ -169,11 +170,11 @@ async def test_a_loss_that_is_found_meanwhile_is_not_cleared() -> None:
         async def second_loss() -> bool:
             return store.loss > loss
 
-        await until(second_loss, "another loss")
+        await eventually(second_loss, "another loss")
         assert store.limbo
         assert not end._clear(loss)
         assert store.limbo
-        await until(lambda: over(c), "over, once the ledgers were looked at after the newer loss")
+        await eventually(lambda: over(c), "over, once the ledgers were looked at after the newer loss")
         assert store.loss == loss + 1
 
 
@@ -187,7 +188,7 @@ async def test_what_was_closed_is_fenced_again_before_limbo_ends() -> None:
         assert not record.fenced
         assert record.admitted
         async with healing(c):
-            await until(lambda: over(c), "over")
+            await eventually(lambda: over(c), "over")
         record = store_of(c).ledger(second)
         assert record is not None
         assert record.fenced
@@ -210,7 +211,7 @@ async def test_a_listing_that_fails_ends_no_limbo(monkeypatch: pytest.MonkeyPatc
         async def tried() -> bool:
             return calls >= 3
 
-        await until(tried, "tried")
+        await eventually(tried, "tried")
         assert store_of(c).limbo
         assert "as the test says" in end_of(c).troubles()[0].why
         assert ledger >= 0

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.healing.test_lost_bookie import healing, tree, until
+from tests.healing.test_lost_bookie import healing, tree
+from tests.support.polling import eventually
 
 from buckram.bookie.integrity import scrub
 from buckram.bookie.integrity import underreplication_marks as marks
@@ -89,7 +90,7 @@ async def test_flipped_bytes_are_found_told_and_healed_by_themselves(digest: Dig
         async with await client.create(ensemble=(3, 3, 2), digest=digest, password=b"secret") as writer:
             await fill(writer)
             ledger = writer.ledger_id
-        await until(lambda: sealed(c, 0), "sealed files")
+        await eventually(lambda: sealed(c, 0), "sealed files")
         bad, name = [10, 11, 500], c.bookies[0]
         for entry in bad:
             flip(c, 0, ledger, entry)
@@ -98,7 +99,7 @@ async def test_flipped_bytes_are_found_told_and_healed_by_themselves(digest: Dig
             found = await state(client, name)
             return found.figures["scrub_bad_found"] >= len(bad) and bool(found.troubles)
 
-        await until(told, "told")
+        await eventually(told, "told")
         found = await state(client, name)
         (trouble,) = found.troubles
         assert trouble.what == "bad records"
@@ -110,21 +111,21 @@ async def test_flipped_bytes_are_found_told_and_healed_by_themselves(digest: Dig
             replies = [await client.services.pool.call(name, Read(ledger, entry)) for entry in bad]
             return all(reply.code is Code.IO_ERROR for reply in replies)
 
-        await until(refused, "refused")
+        await eventually(refused, "refused")
         birth = birth_of(await client.metadata(ledger))
         assert await lists_all(client.services, name, ledger, birth, [(0, ENTRIES - 1)]) is False
 
         async def marked() -> bool:
             return not await unmarked(client)
 
-        await until(marked, "marked")
+        await eventually(marked, "marked")
         async with healing(c):
 
             async def healed() -> bool:
                 return (await state(client, name)).figures["bad_entries"] == 0
 
-            await until(healed, "healed")
-            await until(lambda: unmarked(client), "unmarked")
+            await eventually(healed, "healed")
+            await eventually(lambda: unmarked(client), "unmarked")
         assert (await state(client, name)).troubles == ()
         assert await lists_all(client.services, name, ledger, birth, [(0, ENTRIES - 1)]) is True
         for entry in bad:
@@ -147,13 +148,13 @@ async def test_the_check_goes_on_where_it_stopped_after_a_restart(monkeypatch: p
     async with cluster(bookies=3) as c, c.client() as client:
         async with await client.create(ensemble=(3, 3, 2)) as writer:
             await fill(writer)
-        await until(lambda: sealed(c, 0), "sealed files")
+        await eventually(lambda: sealed(c, 0), "sealed files")
 
         async def moved() -> bool:
             running = bookie_of(c, 0).scrub
             return running is not None and running._at.seq > 1
 
-        await until(moved, "moved on")
+        await eventually(moved, "moved on")
         before = bookie_of(c, 0).scrub._at  # type: ignore[union-attr]
         await c.restart(0)
         began: list[int] = []
@@ -163,7 +164,7 @@ async def test_the_check_goes_on_where_it_stopped_after_a_restart(monkeypatch: p
             began.append(running._at.seq if running is not None else 0)
             return began[-1] > 0
 
-        await until(begins, "goes on")
+        await eventually(begins, "goes on")
         assert began[-1] >= before.seq
 
 
@@ -174,6 +175,6 @@ async def test_a_rate_of_nothing_checks_nothing(monkeypatch: pytest.MonkeyPatch)
     async with cluster(bookies=1) as c, c.client() as client:
         async with await client.create(ensemble=(1, 1, 1)) as writer:
             await fill(writer)
-        await until(lambda: sealed(c, 0), "sealed files")
+        await eventually(lambda: sealed(c, 0), "sealed files")
         figures = (await state(client, c.bookies[0])).figures
         assert figures["scrub_bytes"] == figures["scrub_passes"] == 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.healing.test_lost_bookie import until, write
+from tests.healing.test_lost_bookie import write
+from tests.support.polling import eventually
 
 from buckram.bookie.integrity import slow_disk_watch as disk_watch
 from buckram.bookie.integrity.slow_disk_watch import DiskWatch
@@ -51,7 +52,7 @@ async def test_a_slow_disk_is_named_avoided_and_forgiven(faults: Path) -> None:
             await writer.append(b"x")
             return all(watch_of(c, number).state._known >= 6 for number in range(4))
 
-        await until(is_known, "every bookie knows its own past")
+        await eventually(is_known, "every bookie knows its own past")
         DiskFaults(1, slow_ms=1500).save(faults / "bookie-0")
         name = c.bookies[0]
 
@@ -59,7 +60,7 @@ async def test_a_slow_disk_is_named_avoided_and_forgiven(faults: Path) -> None:
             await writer.append(b"x")
             return name in client.services.bookies.slow
 
-        await until(named, "named")
+        await eventually(named, "named")
         found = await state(client, name)
         (trouble,) = found.troubles
         assert trouble.what == "slow disk"
@@ -81,7 +82,7 @@ async def test_a_slow_disk_is_named_avoided_and_forgiven(faults: Path) -> None:
         async def forgiven() -> bool:
             return not bookies.slow
 
-        await until(forgiven, "forgiven")
+        await eventually(forgiven, "forgiven")
         assert (await state(client, name)).troubles == ()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.clock import pass_time
-from tests.support.scripted_bookie import eventually
+from tests.support.polling import until
 
 from buckram.client.cluster.bookie_changes import BookieChange
 from buckram.client.cluster.bookies import BookieWatcher
@@ -59,11 +59,11 @@ class World:
         properties = {"buckram.incarnation": incarnation} | ({LOCATION_PROPERTY: rack} if rack else {})
         info = BookieInfo(name, BookieAddress("127.0.0.1", port), properties)
         await self.sessions[name].register(info, readonly=readonly)
-        await eventually(lambda: self.watcher.info(name) == info, f"{name} seen")
+        await until(lambda: self.watcher.info(name) == info, f"{name} seen")
 
     async def leave(self, name: str) -> None:
         await self.sessions.pop(name).close()
-        await eventually(lambda: self.watcher.info(name) is None, f"{name} gone")
+        await until(lambda: self.watcher.info(name) is None, f"{name} gone")
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ async def test_changes_are_told_as_what_they_are() -> None:
         assert w.changes[-1] == BookieChange(reborn=("a",))
         assert w.watcher.incarnation("a") == "wiped"
         await w.register("a", 2, "wiped", readonly=True)
-        await eventually(lambda: w.changes[-1] == BookieChange(gone=("a",)), "read-only is not writable")
+        await until(lambda: w.changes[-1] == BookieChange(gone=("a",)), "read-only is not writable")
         await w.leave("a")
         await w.register("a", 2, "third")
         assert any(change.reborn == ("a",) for change in w.changes[3:])
@@ -119,7 +119,7 @@ async def test_bookie_list_stays_while_the_store_is_away_and_is_reread_after() -
         with pytest.raises(MetadataUnavailable):
             await w.watcher.refresh()
         w.store.away = False
-        await eventually(lambda: "b" in w.watcher.bookies.writable, "read again")
+        await until(lambda: "b" in w.watcher.bookies.writable, "read again")
         await b.close()
 
 
@@ -133,7 +133,7 @@ async def test_quarantine_is_a_preference_that_ends() -> None:
         assert w.watcher.read_order(["b", "a"]) == ["a", "b"]
         w.watcher.report_slow("a")
         assert w.watcher.read_order(["b", "a", "c", "x"]) == ["c", "a", "b", "x"]
-        await eventually(lambda: not w.watcher.quarantined("b"), "quarantine over")
+        await until(lambda: not w.watcher.quarantined("b"), "quarantine over")
         assert w.watcher.read_order(["b", "c"]) == ["b", "c"]
         w.watcher.report_failed("b")
         w.watcher.report_ok("b")
@@ -218,9 +218,9 @@ async def test_that_no_bookie_was_ever_there_is_said_after_a_while() -> None:
         assert said.retryable
         assert "no bookie of the cluster at sqlite:///x/metadata.db is registered" in str(said)
         await store.register(BookieInfo("b1", BookieAddress("h", 1)), readonly=False)
-        await eventually(lambda: watcher.info("b1") is not None, "it is seen")
+        await until(lambda: watcher.info("b1") is not None, "it is seen")
         assert watcher.nobody() is None
         await store.unregister("b1")
-        await eventually(lambda: watcher.info("b1") is None, "it is gone")
+        await until(lambda: watcher.info("b1") is None, "it is gone")
         await pass_time(3.1)
         assert watcher.nobody() is None, "bookies that were there may restart"

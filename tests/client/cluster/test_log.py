@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tests.support.scripted_bookie import eventually, scripted
+from tests.support.polling import until
+from tests.support.scripted_bookie import scripted
 
 
 async def test_log_names_lost_bookies_ensemble_changes_and_degraded_ledgers(
@@ -23,16 +24,16 @@ async def test_log_names_lost_bookies_ensemble_changes_and_degraded_ledgers(
         gone = writer.metadata.last_fragment.ensemble[0]
         await cluster[gone].kill()
         await writer.append(b"y")
-        await eventually(lambda: writer.ensemble_changes == 1, "replaced")
+        await until(lambda: writer.ensemble_changes == 1, "replaced")
         assert said(logging.INFO, f"ledger {writer.ledger_id}: bookie {gone} failed")
         assert said(logging.INFO, f"ledger {writer.ledger_id}: ensemble changed at entry")
-        await eventually(lambda: said(logging.WARNING, f"bookie {gone} is lost"), "its registration is gone, too")
+        await until(lambda: said(logging.WARNING, f"bookie {gone} is lost"), "its registration is gone, too")
         await cluster[first].kill()
         await writer.append(b"z")
-        await eventually(lambda: writer.degraded, "degraded")
+        await until(lambda: writer.degraded, "degraded")
         assert said(logging.WARNING, f"ledger {writer.ledger_id}: degraded, ")
         await cluster[first].start()
-        await eventually(lambda: not writer.degraded, "healed")
+        await until(lambda: not writer.degraded, "healed")
         assert said(logging.INFO, f"ledger {writer.ledger_id}: healed")
         assert said(logging.INFO, f"bookie {first} is there")
     assert len(caplog.records) < 20

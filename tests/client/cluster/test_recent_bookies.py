@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from tests.support.polling import eventually
 from tests.support.slow_network import SlowNetwork
 
 from buckram.client.maintain.placement import explain_new
@@ -34,15 +34,6 @@ def port_of(client: Client, bookie: str) -> int:
     address = client.services.bookies.resolve(bookie)
     assert address is not None
     return address.port
-
-
-async def poll(condition: Callable[[], Awaitable[bool]], otherwise: str) -> None:
-    try:
-        async with asyncio.timeout(30.0):
-            while not await condition():  # noqa: ASYNC110 - polling with a deadline
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        pytest.fail(otherwise)
 
 
 @pytest.mark.parametrize("batch", [1, 20])
@@ -88,7 +79,7 @@ async def test_new_ensembles_avoid_a_bookie_whose_adds_take_long() -> None:
                 await writer.append(b"x")
                 return slow in slow_ones(client.services.bookies.candidates())
 
-            await poll(known, "its adds took long and nobody noticed")
+            await eventually(known, "its adds took long and nobody noticed")
 
         async def members(quorum: tuple[int, int, int]) -> tuple[str, ...]:
             async with await client.create(ensemble=quorum) as writer:

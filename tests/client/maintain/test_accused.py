@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.polling import until
 from tests.support.readable_bookie import ReadableBookie, ReadableCluster, readable
-from tests.support.scripted_bookie import eventually
 
 from buckram.client.maintain.replica_audit import ReplicaAuditor
 from buckram.cluster import Client
@@ -146,7 +146,7 @@ async def test_the_convicted_get_no_new_ensembles_until_they_are_pardoned() -> N
         def again() -> bool:
             return "b1" not in bookies.convicted
 
-        await eventually(again, "the pardon is noticed by its watch")
+        await until(again, "the pardon is noticed by its watch")
         await (await client.create(ensemble="3/3/2")).close()
 
 
@@ -162,7 +162,7 @@ async def test_a_running_writer_leaves_a_member_that_is_convicted(shape: str) ->
             await writer.append_many([b"before"] * 5)
             liar = writer.metadata.last_fragment.ensemble[0]
             await convict(cluster, liar)
-            await eventually(lambda: liar not in writer.metadata.last_fragment.ensemble, "left")
+            await until(lambda: liar not in writer.metadata.last_fragment.ensemble, "left")
             assert await writer.append_many([b"after"] * 5) == range(5, 10)
             assert writer.metadata.fragments[-1].first_entry == 5
             assert not writer.degraded
@@ -174,11 +174,11 @@ async def test_a_writer_keeps_a_convicted_member_until_another_bookie_is_there()
         async with client.create(ensemble="3/3/2", digest="mac") as writer:
             await writer.append(b"before")
             await convict(cluster, "b1")
-            await eventually(lambda: "b1" in client.services.bookies.convicted, "heard of it")
+            await until(lambda: "b1" in client.services.bookies.convicted, "heard of it")
             assert await writer.append(b"with it") == 1
             assert (writer.ensemble_changes, writer.degraded) == (0, False)
             await cluster.add("b3")
-            await eventually(lambda: "b1" not in writer.metadata.last_fragment.ensemble, "left")
+            await until(lambda: "b1" not in writer.metadata.last_fragment.ensemble, "left")
             assert await writer.append(b"without it") == 2
         assert writer.metadata.fragments[-1].ensemble.count("b3") == 1
 

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
+from tests.support.polling import until
 from tests.support.readable_bookie import DIGEST, ReadableCluster, readable
-from tests.support.scripted_bookie import eventually
 
 from buckram.client.write.writer import Writer
 from buckram.cluster import Client
@@ -161,7 +161,7 @@ async def test_recovery_replaces_a_failed_bookie_and_records_it_only_at_close() 
         other = next(b for b in ensemble if b != victim.name)
         cluster[other].held = []
         recovery = asyncio.ensure_future(_recover(client, ledger))
-        await eventually(lambda: bool(cluster[spare].held), "adds at the spare bookie")
+        await until(lambda: bool(cluster[spare].held), "adds at the spare bookie")
         during = await state(cluster, ledger)
         assert (during.state, during.fragments) == (LedgerState.IN_RECOVERY, writer.metadata.fragments)
         cluster[spare].release()

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.polling import until
 from tests.support.readable_bookie import DIGEST, ReadableBookie, ReadableCluster, readable
-from tests.support.scripted_bookie import eventually
 
 from buckram.client.maintain import recover
 from buckram.cluster import Client
@@ -200,5 +200,5 @@ async def test_a_conflict_that_changes_nothing_is_no_obstacle() -> None:
         services = replace(client.services, store=lying)
         async with await recover.recover_ledger(services, ledger) as reader:
             assert reader.last_confirmed == 2
-        await eventually(lambda: lying.writes == 3, "one write more")
+        await until(lambda: lying.writes == 3, "one write more")
         assert await closed_at(cluster, ledger) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.support.scripted_bookie import eventually
+from tests.support.polling import until
 
 from buckram.client.maintain.replica_audit import ReplicaAuditor, differing
 from buckram.cluster import Client
@@ -255,7 +255,7 @@ async def test_a_bookie_that_is_away_for_a_moment_is_asked_again(running: Cluste
         door = Door(address)
         async with door as outside, ReplicaAuditor(production_runtime(), {first.bookie: outside}, net) as auditor:
             checking = asyncio.ensure_future(auditor.check(first))
-            await eventually(lambda: door.turned_away >= 2 or checking.done(), "turned away twice")
+            await until(lambda: door.turned_away >= 2 or checking.done(), "turned away twice")
             assert not checking.done(), checking.result()
             door.open.set()
             report = await checking

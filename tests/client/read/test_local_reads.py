@@ -21,7 +21,7 @@ from tests.support.local_reads_kit import (
     settled,
     sized,
 )
-from tests.support.scripted_bookie import eventually
+from tests.support.polling import until
 
 from buckram.core.wire.messages import BatchRead
 from buckram.errors import HandleClosed
@@ -258,7 +258,7 @@ async def test_a_reader_or_client_closed_while_files_are_read(whole: bool) -> No
         files.gate = asyncio.Event()
         reader = await client.open(ledger)
         task = asyncio.create_task(reader.read_payloads(0, 11))
-        await eventually(lambda: files.reads != [], "files are read")
+        await until(lambda: files.reads != [], "files are read")
         await (client if whole else reader).close()
         files.gate.set()
         with pytest.raises(HandleClosed):
@@ -291,7 +291,7 @@ async def test_a_caller_cancelled_while_files_are_read() -> None:
     async with settled(payloads) as (c, (ledger,)), reading(c) as (client, files), client.open(ledger) as reader:
         files.gate = asyncio.Event()
         task = asyncio.create_task(reader.read_payloads(0, 11))
-        await eventually(lambda: files.reads != [], "files are read")
+        await until(lambda: files.reads != [], "files are read")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

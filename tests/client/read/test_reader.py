@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.polling import until
 from tests.support.readable_bookie import Switch, readable
-from tests.support.scripted_bookie import eventually
 
 from buckram.config import ClientConfig
 from buckram.core.wire.messages import BatchRead, Read
@@ -140,20 +140,20 @@ async def test_ranges_and_handles_are_checked() -> None:
 async def test_an_open_ledger_is_read_up_to_its_last_confirmed_entry_only() -> None:
     async with readable(config=ClientConfig(idle_lac_ms=5)) as (cluster, client), client.create() as writer:
         await writer.append_many(payloads(5))
-        await eventually(lambda: all(b.lacs for b in cluster.all), "explicit LAC")
+        await until(lambda: all(b.lacs for b in cluster.all), "explicit LAC")
         async with client.open(writer.ledger_id) as reader:
             assert reader.last_confirmed == 4
             for bookie in cluster.all:
                 bookie.held = []
             pending = writer.append_nowait(b"unconfirmed")
-            await eventually(lambda: cluster["b0"].ids(writer.ledger_id)[-1] == 5, "stored")
+            await until(lambda: cluster["b0"].ids(writer.ledger_id)[-1] == 5, "stored")
             assert [e.payload for e in await reader.read_unconfirmed(4, 5)] == [b"payload 4", b"unconfirmed"]
             with pytest.raises(NoSuchEntry, match="last confirmed entry is 4"):
                 await reader.read(0, 5)
             for bookie in cluster.all:
                 bookie.release()
             await pending
-            await eventually(lambda: all(5 in b.lacs for b in cluster.all), "explicit LAC")
+            await until(lambda: all(5 in b.lacs for b in cluster.all), "explicit LAC")
             assert len(await reader.read(0, 5)) == 6
 
 
@@ -166,7 +166,7 @@ async def test_opening_has_no_side_effects_and_lac_reaches_the_last_fragment() -
         await writer.append_many(payloads(4))
         assert len(writer.metadata.fragments) == 2
         holders = [cluster[name] for name in writer.metadata.last_fragment.ensemble]
-        await eventually(lambda: all(7 in b.entries.get(writer.ledger_id, {}) for b in holders), "every copy")
+        await until(lambda: all(7 in b.entries.get(writer.ledger_id, {}) for b in holders), "every copy")
         for bookie in cluster.all:
             bookie.packets.clear()
             for entries in bookie.entries.values():
@@ -232,7 +232,7 @@ async def test_one_lost_connection_does_not_make_a_peer_without_batch_reads() ->
             bookie.requests.clear()
             bookie.hang = lambda request: isinstance(request, BatchRead)
             task = asyncio.ensure_future(reader.read_payloads(0, 2999))
-            await eventually(lambda: sum(isinstance(r, BatchRead) for r in bookie.requests) == 3, "three outstanding")
+            await until(lambda: sum(isinstance(r, BatchRead) for r in bookie.requests) == 3, "three outstanding")
             bookie.hang = lambda request: False
             bookie.reset()
             assert len(await task) == 3000
@@ -309,7 +309,7 @@ async def test_entries_that_grow_do_not_fill_the_memory() -> None:
         bodies = [b"x"] * 2000 + [bytes([i]) * 60_000 for i in range(60)]
         writer = await client.create()
         await writer.append_many(bodies)
-        await eventually(lambda: all(b.lacs for b in cluster.all), "explicit LAC")
+        await until(lambda: all(b.lacs for b in cluster.all), "explicit LAC")
         async with client.open(writer.ledger_id) as reader:
             largest = 0
             async for chunk in reader.chunks(0):
@@ -327,7 +327,7 @@ async def test_closing_ends_reads_that_are_under_way() -> None:
             bookie.hang = lambda request: True
         reader = await client.open(writer.ledger_id)
         reads = [asyncio.ensure_future(c) for c in (reader.read(0, 2), reader.get(1), reader.read_payloads(0, 1))]
-        await eventually(lambda: any(b.requests for b in cluster.all), "asked")
+        await until(lambda: any(b.requests for b in cluster.all), "asked")
         await reader.close()
         for outcome in await asyncio.gather(*reads, return_exceptions=True):
             assert isinstance(outcome, HandleClosed)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from tests.client.read.test_reader import FAST, payloads
+from tests.support.polling import until
 from tests.support.readable_bookie import readable
-from tests.support.scripted_bookie import eventually
 
 from buckram.core.wire.messages import Read
 from buckram.errors import ReadFailed
@@ -57,7 +57,7 @@ async def test_who_gives_up_a_single_read_leaves_nothing_behind() -> None:
             bookie.hang = lambda request: isinstance(request, Read)
         async with client.open(writer.ledger_id) as reader:
             reads = [asyncio.ensure_future(reader.get(entry)) for entry in range(6)]
-            await eventually(lambda: sum(isinstance(r, Read) for b in cluster.all for r in b.requests) == 6, "asked")
+            await until(lambda: sum(isinstance(r, Read) for b in cluster.all for r in b.requests) == 6, "asked")
             for read in reads:
                 read.cancel()
             outcomes = await asyncio.gather(*reads, return_exceptions=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.support.clock import pass_time
+from tests.support.polling import until
 from tests.support.readable_bookie import ReadableCluster, Switch, readable
-from tests.support.scripted_bookie import eventually
 
 from buckram.client.read.reader import Reader
 from buckram.config import ClientConfig
@@ -40,7 +40,7 @@ async def test_entries_come_as_they_are_confirmed_and_end_with_the_ledger(shape:
             for i in range(20):
                 await writer.append(b"%d" % i)
                 if i % 5 == 4:
-                    await eventually(partial(reached, got, i + 1), f"entry {i} delivered")
+                    await until(partial(reached, got, i + 1), f"entry {i} delivered")
             await writer.append_many([b"x"] * 500)
             await writer.close()
             await asyncio.wait_for(task, 5)
@@ -73,11 +73,11 @@ async def test_also_with_striping_where_the_next_entry_carries_it_elsewhere(shap
             await writer.append_many([b"x"] * 8)
             await pass_time(0.03)
             task = asyncio.ensure_future(collect(reader, got))
-            await eventually(lambda: len(got) == 9, "caught up")
+            await until(lambda: len(got) == 9, "caught up")
             await pass_time(0.03)
             await writer.append(b"9")
             await writer.append(b"10")
-            await eventually(lambda: len(got) == 11, "both delivered", 0.3)
+            await until(lambda: len(got) == 11, "both delivered", 0.3)
             await writer.close()
             await asyncio.wait_for(task, 5)
 
@@ -117,11 +117,11 @@ async def test_it_follows_an_ensemble_change() -> None:
         async with client.open(writer.ledger_id) as reader:
             task = asyncio.ensure_future(collect(reader, got))
             await writer.append_many([b"a"] * 10)
-            await eventually(lambda: len(got) == 10, "before the change")
+            await until(lambda: len(got) == 10, "before the change")
             await cluster[writer.metadata.last_fragment.ensemble[0]].kill()
             await writer.append_many([b"b"] * 10)
             assert len(writer.metadata.fragments) == 2
-            await eventually(lambda: len(got) == 20, "after the change")
+            await until(lambda: len(got) == 20, "after the change")
             await writer.close()
             await asyncio.wait_for(task, 5)
         assert got == [b"a"] * 10 + [b"b"] * 10
@@ -157,7 +157,7 @@ async def test_it_goes_on_while_the_metadata_store_is_away() -> None:
             switch[0].away = True
             task = asyncio.ensure_future(collect(reader, got))
             await writer.append_many([b"a"] * 10)
-            await eventually(lambda: len(got) == 10, "delivered")
+            await until(lambda: len(got) == 10, "delivered")
             switch[0].away = False
             await writer.close()
             await asyncio.wait_for(task, 5)
@@ -167,11 +167,11 @@ async def test_a_lac_that_is_not_proven_is_not_believed_and_costs_little() -> No
     async with readable(config=FAST) as (cluster, client):
         writer = await client.create()
         await writer.append_many([b"a"] * 3)
-        await eventually(lambda: all(b.lacs for b in cluster.all), "explicit LAC")
+        await until(lambda: all(b.lacs for b in cluster.all), "explicit LAC")
         for bookie in cluster.all:
             bookie.held = []
         pending = [writer.append_nowait(b"unconfirmed") for _ in range(5)]
-        await eventually(lambda: len(cluster["b0"].ids(writer.ledger_id)) == 8, "stored")
+        await until(lambda: len(cluster["b0"].ids(writer.ledger_id)) == 8, "stored")
         got: list[bytes] = []
         async with client.open(writer.ledger_id) as reader:
             for bookie in cluster.all:
@@ -215,7 +215,7 @@ async def test_waiting_is_no_busy_loop_also_when_fenced_or_refused() -> None:
             for bookie in cluster.all:
                 bookie.refuse = lambda request: None
             await writer.append(b"x")
-            await eventually(lambda: got == [b"x"], "delivered after all that")
+            await until(lambda: got == [b"x"], "delivered after all that")
             await writer.close()
             await asyncio.wait_for(task, 5)
 
@@ -227,11 +227,11 @@ async def test_a_hung_bookie_does_not_hold_it_up() -> None:
         async with client.open(writer.ledger_id) as reader:
             task = asyncio.ensure_future(collect(reader, got))
             await writer.append(b"0")
-            await eventually(lambda: len(got) == 1, "delivered")
+            await until(lambda: len(got) == 1, "delivered")
             # Position 1 is asked first for entry 1.
             cluster[writer.metadata.last_fragment.ensemble[1]].hang = lambda request: True
             await writer.append(b"1")
-            await eventually(lambda: len(got) == 2, "delivered by another", 0.5)
+            await until(lambda: len(got) == 2, "delivered by another", 0.5)
             await writer.close(wait=False)
             await asyncio.wait_for(task, 5)
 
@@ -245,12 +245,12 @@ async def test_a_bookie_that_lags_is_overtaken_without_waiting_for_the_hedge() -
             task = asyncio.ensure_future(collect(reader, got))
             for i in range(30):
                 await writer.append(b"%d" % i)
-            await eventually(lambda: len(got) > 20, "keeps up", 2.0)
+            await until(lambda: len(got) > 20, "keeps up", 2.0)
             lagging = cluster[writer.metadata.last_fragment.ensemble[0]]
             lagging.hang = lambda request: isinstance(request, Read) and request.previous_lac is not None
             for i in range(30, 300):
                 await writer.append(b"%d" % i)
-            await eventually(lambda: len(got) > 280, "still keeps up", 2.0)
+            await until(lambda: len(got) > 280, "still keeps up", 2.0)
             await writer.close()
             await asyncio.wait_for(task, 5)
         assert got == [b"%d" % i for i in range(300)]

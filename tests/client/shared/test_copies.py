@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 from tests.support.clock import pass_time
-from tests.support.scripted_bookie import NET, ScriptedBookie, eventually, scripted
+from tests.support.polling import until
+from tests.support.scripted_bookie import NET, ScriptedBookie, scripted
 
 from buckram.client.shared.lagging_replicas import Copies
 from buckram.config import ClientConfig
@@ -29,7 +30,7 @@ async def test_closing_waits_for_bookies_that_are_behind(shape: str) -> None:
         writer = await client.create(ensemble=shape)
         await writer.append_many([b"%d" % n for n in range(20)])
         closed = asyncio.ensure_future(writer.close())
-        await eventually(lambda: bool(cluster["b2"].held), "the adds arrived")
+        await until(lambda: bool(cluster["b2"].held), "the adds arrived")
         await pass_time(0.05)
         assert not closed.done()
         cluster["b2"].release()
@@ -135,7 +136,7 @@ async def test_what_is_not_sealed_is_not_waited_for() -> None:
             hold(cluster[name])
         writer = await client.create()
         waiting = writer.append_nowait(b"x")
-        await eventually(lambda: all(cluster[name].held for name in ("b1", "b2")), "the add arrived")
+        await until(lambda: all(cluster[name].held for name in ("b1", "b2")), "the add arrived")
         await asyncio.wait_for(client.close(), NET.request_timeout_s / 2)
         assert waiting.exception() is not None
         for name in ("b1", "b2"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.scripted_bookie import eventually
+from tests.support.polling import until
 
 from buckram.client.maintain.check import check_ledger
 from buckram.client.shared.lagging_replicas import LaggingMembers
@@ -30,9 +30,9 @@ async def test_a_member_that_was_away_for_a_while_has_everything_when_the_ledger
         await writer.append_many(BODIES)
         await c.kill(2)
         await writer.append_many(BODIES)
-        await eventually(lambda: writer.degraded, "the member is missed")
+        await until(lambda: writer.degraded, "the member is missed")
         await c.restart(2)
-        await eventually(lambda: not writer.degraded, "it is written to again", 10.0)
+        await until(lambda: not writer.degraded, "it is written to again", 10.0)
         await writer.append_many(BODIES)
         await writer.close()
         assert await writer.replicated()
@@ -50,7 +50,7 @@ async def test_a_ledger_that_is_closed_without_a_member_is_noted_until_that_has_
         assert not await writer.replicated()
         assert await ledgers_behind(client.services.store) == [writer.ledger_id]
         await c.restart(2)
-        await eventually(lambda: not client.services.lagging, "it is copied", 10.0)
+        await until(lambda: not client.services.lagging, "it is copied", 10.0)
         assert await writer.replicated()
         assert await lacking(client, writer.ledger_id) == 0
         assert await ledgers_behind(client.services.store) == []
@@ -65,8 +65,8 @@ async def test_a_member_that_was_replaced_gets_what_its_old_fragment_places_on_i
         slot = engine._window.slots[0]
         engine._change.slot_failed(slot, LookupError("as if it had hung"))  # type: ignore[arg-type]
         await writer.append_many(BODIES)
-        await eventually(lambda: writer.ensemble_changes == 1, "another took its place")
-        await eventually(lambda: not engine._lagging_members.left, "it was looked at")
+        await until(lambda: writer.ensemble_changes == 1, "another took its place")
+        await until(lambda: not engine._lagging_members.left, "it was looked at")
         await writer.close()
         assert writer.metadata.fragments[0].ensemble == names
         assert await lacking(client, writer.ledger_id) == 0
@@ -101,7 +101,7 @@ async def test_a_recovery_notes_the_members_that_lack_entries() -> None:
         await c.restart(2)
         async with c.client() as client:
             await (await client.recover(writer.ledger_id)).close()
-            await eventually(lambda: not client.services.lagging, "it is copied", 10.0)
+            await until(lambda: not client.services.lagging, "it is copied", 10.0)
             assert await lacking(client, writer.ledger_id) == 0
             assert await ledgers_behind(client.services.store) == []
         async with c.client() as client:

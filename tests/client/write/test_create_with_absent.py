@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.scripted_bookie import eventually, scripted
+from tests.support.polling import until
+from tests.support.scripted_bookie import scripted
 
 from buckram.client.write.writer import engine_of
 from buckram.errors import NotEnoughBookies, RecoveryFailed
@@ -23,7 +24,7 @@ async def test_ledger_is_created_with_an_absent_bookie_which_joins_later() -> No
             assert "away when the ledger was made" in writer.degraded_reason
             await writer.append_many(BODIES)
             await c.restart(2)
-            await eventually(lambda: not writer.degraded, "the member is back", 10.0)
+            await until(lambda: not writer.degraded, "the member is back", 10.0)
             await c.kill(0)  # now it counts
             await writer.append_many(BODIES)
             assert len(writer.metadata.fragments) == 1
@@ -37,7 +38,7 @@ async def test_the_writer_fills_in_what_a_member_missed_when_it_is_back() -> Non
             await writer.append_many(BODIES)
             await c.restart(2)
             left = engine_of(writer)._lagging_members
-            await eventually(lambda: not writer.degraded and not left.left, "it has everything", 10.0)
+            await until(lambda: not writer.degraded and not left.left, "it has everything", 10.0)
             await writer.append_many(BODIES)
         await c.kill(0)
         await c.kill(1)
@@ -53,12 +54,12 @@ async def test_the_writer_fills_in_what_a_member_missed_in_the_middle_of_a_ledge
             for _ in range(2):
                 await c.kill(2)
                 await writer.append_many(BODIES)
-                await eventually(lambda: writer.degraded, "it is missed")
+                await until(lambda: writer.degraded, "it is missed")
                 await c.restart(2)
-                await eventually(lambda: not writer.degraded, "the member is back", 10.0)
+                await until(lambda: not writer.degraded, "the member is back", 10.0)
                 await writer.append_many(BODIES)
             left = engine_of(writer)._lagging_members
-            await eventually(lambda: not left.left, "it has everything", 10.0)
+            await until(lambda: not left.left, "it has everything", 10.0)
         await c.kill(0)
         await c.kill(1)
         async with client.open(writer.ledger_id) as reader:
@@ -78,7 +79,7 @@ async def test_closed_ledgers_are_copied_to_a_member_that_comes_back() -> None:
         await (await client.recover(left.ledger_id)).close()
         assert len(client.services.lagging) == 2
         await c.restart(2)
-        await eventually(lambda: not client.services.lagging, "both are whole", 10.0)
+        await until(lambda: not client.services.lagging, "both are whole", 10.0)
         await c.kill(0)
         await c.kill(1)
         for ledger in (closed.ledger_id, left.ledger_id):
@@ -176,13 +177,13 @@ async def test_an_absent_member_may_come_back_empty() -> None:
             await writer.append_many(BODIES)
             cluster["b2"].incarnation = "2"
             await cluster["b2"].start()
-            await eventually(lambda: not writer.degraded, "taken in as another incarnation")
+            await until(lambda: not writer.degraded, "taken in as another incarnation")
             await cluster["b2"].kill()
             await writer.append_many(BODIES)
             cluster["b2"].incarnation = "3"
             await cluster["b2"].start()
             await writer.append_many(BODIES)
-            await eventually(lambda: writer.degraded, "not as a third one")
+            await until(lambda: writer.degraded, "not as a third one")
 
 
 async def test_the_bookie_that_was_seen_lately_is_preferred() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.support.clock import pass_time
-from tests.support.scripted_bookie import NET, ScriptedCluster, eventually, scripted
+from tests.support.polling import until
+from tests.support.scripted_bookie import NET, ScriptedCluster, scripted
 
 from buckram.client.write.writer import Writer, engine_of
 from buckram.config import NetConfig
@@ -83,14 +84,14 @@ async def test_dead_bookies_are_replaced_under_load(shape: str) -> None:
 
             async def progress() -> None:
                 reached = writer.last_confirmed + 30
-                await eventually(lambda: writer.last_confirmed > reached, "progress")
+                await until(lambda: writer.last_confirmed > reached, "progress")
 
             await progress()
             await cluster[writer.metadata.last_fragment.ensemble[0]].kill()
-            await eventually(lambda: writer.ensemble_changes == 1, "an ensemble change")
+            await until(lambda: writer.ensemble_changes == 1, "an ensemble change")
             await progress()
             await cluster[writer.metadata.last_fragment.ensemble[1]].kill()
-            await eventually(lambda: writer.ensemble_changes == 2, "another one")
+            await until(lambda: writer.ensemble_changes == 2, "another one")
             await progress()
             stop.set()
             done = await task
@@ -110,7 +111,7 @@ async def test_two_at_the_same_time_are_one_or_two_changes_and_nothing_hangs() -
         await asyncio.gather(cluster[members[0]].kill(), cluster[members[2]].kill())
         futures += [writer.append_nowait(b"z") for _ in range(10)]
         assert [await f for f in futures] == list(range(20, 40))
-        await eventually(lambda: writer.metadata.last_fragment.first_entry > 0, "a change is recorded")
+        await until(lambda: writer.metadata.last_fragment.first_entry > 0, "a change is recorded")
         await check_copies(cluster, writer, 2)
 
 
@@ -121,12 +122,12 @@ async def test_any_other_error_replaces_the_bookie(code: Code) -> None:
         bad = writer.metadata.last_fragment.ensemble[1]
         cluster[bad].add_code = lambda entry: code
         await writer.append_many([b"x"] * 3)
-        await eventually(lambda: writer.ensemble_changes == 1, "replaced")
+        await until(lambda: writer.ensemble_changes == 1, "replaced")
         fragment = writer.metadata.last_fragment
         assert bad not in fragment.ensemble
         new = fragment.ensemble[1]
         held = list(range(fragment.first_entry, 6))
-        await eventually(lambda: cluster[new].ids(writer.ledger_id) == held, "all that is pending is sent again")
+        await until(lambda: cluster[new].ids(writer.ledger_id) == held, "all that is pending is sent again")
 
 
 async def test_a_hung_bookie_is_replaced_after_the_timeout() -> None:
@@ -143,12 +144,12 @@ async def test_degraded_when_nobody_can_replace_and_back_when_it_returns() -> No
         await writer.append_many([b"x"] * 5)
         await cluster["b1"].kill()
         assert await writer.append_many([b"x"] * 5) == range(5, 10)
-        await eventually(lambda: writer.degraded, "degraded")
+        await until(lambda: writer.degraded, "degraded")
         assert "b1" in writer.degraded_reason
         assert await writer.append_many([b"x"] * 5) == range(10, 15)
         assert len(writer.metadata.fragments) == 1
         await cluster["b1"].start()
-        await eventually(lambda: not writer.degraded, "back to full strength")
+        await until(lambda: not writer.degraded, "back to full strength")
         # Now b1 counts again: without it there are too few.
         await cluster["b0"].kill()
         assert await writer.append_many([b"x"] * 5) == range(15, 20)
@@ -163,7 +164,7 @@ async def test_a_connection_reset_alone_degrades_for_a_moment_only() -> None:
             await writer.append(b"x")
             cluster[victim].reset()
             await writer.append(b"y")
-            await eventually(lambda: not writer.degraded and not engine_of(writer)._window.absent, "back", 3.0)
+            await until(lambda: not writer.degraded and not engine_of(writer)._window.absent, "back", 3.0)
         await check_copies(cluster, writer, 2)
 
 
@@ -171,9 +172,9 @@ async def test_a_new_bookie_ends_degraded_mode() -> None:
     async with scripted(3) as (cluster, client), client.create() as writer:
         await cluster["b2"].kill()
         await writer.append(b"x")
-        await eventually(lambda: writer.degraded, "degraded")
+        await until(lambda: writer.degraded, "degraded")
         await cluster.add("b3")
-        await eventually(lambda: not writer.degraded, "replaced")
+        await until(lambda: not writer.degraded, "replaced")
         assert "b3" in writer.metadata.last_fragment.ensemble
         assert await writer.append(b"y") == 1
         await check_copies(cluster, writer, 2)
@@ -184,14 +185,14 @@ async def test_a_bookie_that_comes_back_empty_is_not_taken_for_the_old_one() -> 
         await writer.append(b"x")
         await cluster["b2"].kill()
         await writer.append(b"x")
-        await eventually(lambda: writer.degraded, "degraded")
+        await until(lambda: writer.degraded, "degraded")
         cluster["b2"].incarnation = "2"
         cluster["b2"].entries.clear()
         await cluster["b2"].start()
         await pass_time(0.7)  # longer than the first retry
         assert writer.degraded
         await cluster.add("b3")
-        await eventually(lambda: not writer.degraded, "replaced")
+        await until(lambda: not writer.degraded, "replaced")
         assert "b2" not in writer.metadata.last_fragment.ensemble
 
 
@@ -202,7 +203,7 @@ async def test_an_incarnation_that_changes_counts_as_failed() -> None:
         cluster[wiped].incarnation = "2"
         await cluster[wiped].unregister()
         await cluster[wiped].register()
-        await eventually(lambda: wiped not in writer.metadata.last_fragment.ensemble, "replaced")
+        await until(lambda: wiped not in writer.metadata.last_fragment.ensemble, "replaced")
         assert await writer.append(b"y") == 1
 
 
@@ -241,7 +242,7 @@ async def test_lost_answers_neither_repeat_nor_lose_a_change(plan: list[str]) ->
             store.plan = list(plan)
             await cluster[writer.metadata.last_fragment.ensemble[0]].kill()
             await writer.append_many([b"abc"] * 3)
-            await eventually(lambda: writer.ensemble_changes == 1, "replaced")
+            await until(lambda: writer.ensemble_changes == 1, "replaced")
             store.plan = list(plan)
         metadata = (await cluster.store.read_ledger(writer.ledger_id)).metadata
         assert len(metadata.fragments) == 2
@@ -264,14 +265,14 @@ async def test_writing_goes_on_without_the_metadata_store_and_a_failed_bookie() 
         stores[0].plan = ["after"]
         await cluster[dead].kill()
         task = asyncio.ensure_future(writer.append(b"y"))
-        await eventually(lambda: stores[0].writes == 1, "the change is written")
+        await until(lambda: stores[0].writes == 1, "the change is written")
         stores[0].away = True
         assert await task == 1
-        await eventually(lambda: writer.degraded, "degraded")
+        await until(lambda: writer.degraded, "degraded")
         assert await writer.append(b"z") == 2
         assert "metadata" in writer.degraded_reason
         stores[0].away = False
-        await eventually(lambda: not writer.degraded, "the change is found and taken up", 8.0)
+        await until(lambda: not writer.degraded, "the change is found and taken up", 8.0)
         assert dead not in writer.metadata.last_fragment.ensemble
         assert await writer.append(b"z") == 3
         await check_copies(cluster, writer, 2)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from tests.support.scripted_bookie import eventually
+from tests.support.polling import until
 
 from buckram.client.write.writer import Writer, engine_of
 from buckram.cluster import Client
@@ -24,7 +24,7 @@ async def place(client: Client, paths: Mapping[str, str]) -> None:
     await change_rack_map(client.services.store, lambda present: RackMap(dict(paths)))
     topology = RackMap(dict(paths)).topology()
     watcher = client.services.bookies
-    await eventually(
+    await until(
         lambda: all(watcher.topology.domain(b, "rack") == topology.domain(b, "rack") for b in paths), "the map is read"
     )
 
@@ -53,7 +53,7 @@ async def test_one_rack_alone_acknowledges_nothing() -> None:
             await c.pause(2)
             engine = engine_of(writer)
             pending = asyncio.ensure_future(writer.append(b"second"))
-            await eventually(lambda: sum(mark >= 1 for mark in engine._window._marks) == 2, "two copies")
+            await until(lambda: sum(mark >= 1 for mark in engine._window._marks) == 2, "two copies")
             assert not pending.done()
             assert engine._window.lac == 0
             await c.resume(2)
@@ -76,7 +76,7 @@ async def test_a_running_writer_hears_that_a_bookie_is_in_another_rack() -> None
         async with client.create() as writer:
             await c.pause(2)
             pending = asyncio.ensure_future(writer.append(b"entry"))
-            await eventually(lambda: copies(writer) == 2, "two copies")
+            await until(lambda: copies(writer) == 2, "two copies")
             assert not pending.done()
             await place(client, dict(zip(c.bookies, ("/r1", "/r3", "/r2"), strict=True)))
             assert await pending == 0
@@ -131,7 +131,7 @@ async def test_recovery_writes_back_to_as_many_racks() -> None:
         engine = engine_of(writer)
         await c.pause(2)
         pending = asyncio.ensure_future(writer.append(b"entry"))
-        await eventually(lambda: copies(writer) == 2, "two copies")
+        await until(lambda: copies(writer) == 2, "two copies")
         await c.kill(2)
         await client.services.bookies.refresh()
         await engine.abandon()
@@ -200,10 +200,10 @@ async def test_rack_map_that_breaks_the_placement_makes_a_writer_wait() -> None:
         async with client.create() as writer:
             await writer.append(b"entry")
             await place(client, dict.fromkeys(c.bookies, "/r1"))
-            await eventually(lambda: writer.degraded, "it says that it waits")
+            await until(lambda: writer.degraded, "it says that it waits")
             assert "2 of level rack" in writer.degraded_reason
             pending = asyncio.ensure_future(writer.append(b"entry"))
-            await eventually(lambda: sum(m >= 1 for m in engine_of(writer)._window._marks) == 3, "three copies")
+            await until(lambda: sum(m >= 1 for m in engine_of(writer)._window._marks) == 3, "three copies")
             assert not pending.done()
             await place(client, good)
             assert await pending == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.scripted_bookie import NET, eventually, scripted
+from tests.support.polling import until
+from tests.support.scripted_bookie import NET, scripted
 
 from buckram.config import ClientConfig
 from buckram.core.entries.entry import Digest
@@ -53,9 +54,9 @@ async def test_acknowledged_by_qa_and_in_order() -> None:
         for name in ("b1", "b2"):
             cluster[name].held = []
         first = writer.append_nowait(b"a")
-        await eventually(lambda: all(len(cluster[n].held or ()) == 1 for n in ("b1", "b2")), "first run arrived")
+        await until(lambda: all(len(cluster[n].held or ()) == 1 for n in ("b1", "b2")), "first run arrived")
         second = writer.append_nowait(b"b")
-        await eventually(lambda: len(cluster["b1"].held or ()) == 2, "second run arrived")
+        await until(lambda: len(cluster["b1"].held or ()) == 2, "second run arrived")
         assert not first.done()
         assert not second.done()
         cluster["b1"].release(1, 0)  # answers in the wrong order
@@ -74,7 +75,7 @@ async def test_striping_gives_each_entry_its_write_set(shape: str) -> None:
             await writer.append(b"y%d" % i)
         members = writer.metadata.last_fragment.ensemble
         want = {entry: sorted(members[(entry + i) % e] for i in range(w)) for entry in range(26)}
-        await eventually(
+        await until(
             lambda: {entry: cluster.holders(writer.ledger_id, entry) for entry in range(26)} == want, "all copies"
         )
 
@@ -82,7 +83,7 @@ async def test_striping_gives_each_entry_its_write_set(shape: str) -> None:
 async def test_v3_wire() -> None:
     async with scripted(config=ClientConfig(wire_protocol=3)) as (cluster, client), client.create() as writer:
         await writer.append_many([b"a", b"b"])
-        await eventually(lambda: all(b.ids(writer.ledger_id) == [0, 1] for b in cluster.bookies.values()), "stored")
+        await until(lambda: all(b.ids(writer.ledger_id) == [0, 1] for b in cluster.bookies.values()), "stored")
 
 
 # -- limits ---------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ async def test_too_large_and_wrong_types_are_refused_before_anything_is_sent() -
             await writer.append(b"x", entry_id=3)
         assert await writer.append_many([]) == range(0)
         assert await writer.append(bytes(limit)) == 0
-        await eventually(lambda: all(b.ids(writer.ledger_id) == [0] for b in cluster.bookies.values()), "stored")
+        await until(lambda: all(b.ids(writer.ledger_id) == [0] for b in cluster.bookies.values()), "stored")
 
 
 async def test_appends_wait_in_call_order_and_cancelled_ones_leave_no_gap() -> None:
@@ -128,7 +129,7 @@ async def test_appends_wait_in_call_order_and_cancelled_ones_leave_no_gap() -> N
         assert writer.last_pushed == 0
         while not flush.done():
             assert writer.pending_bytes <= 100 or writer.pending_entries == 1
-            await eventually(lambda: bool(bookie.held) or flush.done(), "more arrived")
+            await until(lambda: bool(bookie.held) or flush.done(), "more arrived")
             bookie.release()
             bookie.held = []
             await asyncio.sleep(0)
@@ -154,7 +155,7 @@ async def test_cancelling_an_append_abandons_the_wait_not_the_write() -> None:
         await asyncio.sleep(0)
         task.cancel()
         assert await writer.append(b"next") == 1
-        await eventually(lambda: cluster["b0"].ids(writer.ledger_id) == [0, 1], "both stored")
+        await until(lambda: cluster["b0"].ids(writer.ledger_id) == [0, 1], "both stored")
 
 
 async def test_bookie_that_reads_nothing_makes_appends_wait() -> None:
@@ -162,7 +163,7 @@ async def test_bookie_that_reads_nothing_makes_appends_wait() -> None:
     async with scripted(config=config) as (cluster, client), client.create() as writer:
         slow = cluster["b2"]
         await writer.append(b"connected")
-        await eventually(lambda: slow.ids(writer.ledger_id) == [0], "connected")
+        await until(lambda: slow.ids(writer.ledger_id) == [0], "connected")
         for transport in slow._transports:
             transport.pause_reading()
         pool = client.services.pool

@@ -6,7 +6,8 @@ import asyncio
 from contextlib import suppress
 
 from tests.client.write.test_ensemble_change import FlakyStore, check_copies
-from tests.support.scripted_bookie import eventually, scripted
+from tests.support.polling import until
+from tests.support.scripted_bookie import scripted
 
 from buckram.client.write.writer import engine_of
 from buckram.errors import MetadataUnavailable, VersionConflict
@@ -53,18 +54,18 @@ async def test_bookie_is_readmitted_only_after_writes_in_doubt_are_settled() -> 
         store.catch = True
         await cluster[first].kill()
         told = asyncio.ensure_future(writer.append(b"y"))
-        await eventually(lambda: store.late is not None, "the change is on its way")
+        await until(lambda: store.late is not None, "the change is on its way")
         assert await told == 3
         await cluster[spare].kill()
         await cluster[first].start()
         store.away = False
-        await eventually(lambda: not writer.degraded, "back to full strength", 10.0)
+        await until(lambda: not writer.degraded, "back to full strength", 10.0)
         await cluster[third].kill()
         assert await writer.append_many([b"z"] * 5) == range(4, 9)
         assert not await store.arrives()
         await check_copies(cluster, writer, 2)
         await cluster[third].start()
-        await eventually(lambda: not writer.degraded, "back again", 10.0)
+        await until(lambda: not writer.degraded, "back again", 10.0)
         assert len(cluster.holders(writer.ledger_id, 8)) >= 2
         assert second in writer.metadata.last_fragment.ensemble
 
@@ -84,13 +85,13 @@ async def test_a_change_that_took_effect_late_is_followed() -> None:
         store.catch = True
         await cluster[first].kill()
         told = asyncio.ensure_future(writer.append(b"y"))
-        await eventually(lambda: store.late is not None, "the change is on its way")
+        await until(lambda: store.late is not None, "the change is on its way")
         assert await told == 3
-        await eventually(lambda: writer.degraded, "it goes on with those who are left")
+        await until(lambda: writer.degraded, "it goes on with those who are left")
         await cluster[first].start()
         assert await store.arrives()
         store.away = False
-        await eventually(lambda: not writer.degraded, "the change is found and taken up", 10.0)
+        await until(lambda: not writer.degraded, "the change is found and taken up", 10.0)
         assert first not in engine_of(writer)._window.ensemble
         assert spare in engine_of(writer)._window.ensemble
         async with asyncio.timeout(10):

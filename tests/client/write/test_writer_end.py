@@ -8,7 +8,8 @@ import os
 
 import pytest
 from tests.support.clock import pass_time
-from tests.support.scripted_bookie import eventually, scripted
+from tests.support.polling import until
+from tests.support.scripted_bookie import scripted
 
 from buckram.client.write.writer import engine_of
 from buckram.config import ClientConfig
@@ -143,7 +144,7 @@ async def test_a_cancelled_end_of_with_leaves_no_append_waiting() -> None:
                 pending.append(writer.append_nowait(b"y"))
 
         task = asyncio.ensure_future(body())
-        await eventually(lambda: bool(pending), "the body has ended")
+        await until(lambda: bool(pending), "the body has ended")
         await pass_time(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

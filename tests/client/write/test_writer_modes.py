@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 from tests.support.clock import pass_time
-from tests.support.scripted_bookie import eventually, scripted
+from tests.support.polling import until
+from tests.support.scripted_bookie import scripted
 
 from buckram.config import ClientConfig
 from buckram.errors import (
@@ -67,7 +68,7 @@ async def test_deferred_sync_confirms_by_force() -> None:
         assert await writer.force() == -1
         await writer.append_many([b"abc"] * 3)
         assert writer.last_confirmed == -1
-        await eventually(lambda: all(b.deferred == {0, 1, 2} for b in cluster.bookies.values()), "flag on every add")
+        await until(lambda: all(b.deferred == {0, 1, 2} for b in cluster.bookies.values()), "flag on every add")
         cluster["b1"].force_code = Code.IO_ERROR
         with pytest.raises(BookieIOError, match="b1"):
             await writer.force()
@@ -141,12 +142,12 @@ async def test_an_idle_writer_publishes_its_last_entry_once() -> None:
         loop = asyncio.get_running_loop()
         await writer.append_many([b"x"] * 5)
         start = loop.time()
-        await eventually(lambda: all(4 in b.lacs for b in cluster.bookies.values()), "explicit LAC")
+        await until(lambda: all(4 in b.lacs for b in cluster.bookies.values()), "explicit LAC")
         assert loop.time() - start < 1.0
         await pass_time(0.05)
         assert [b.lacs for b in cluster.bookies.values()] == [[4]] * 3
         await writer.append(b"y")
-        await eventually(lambda: all(b.lacs == [4, 5] for b in cluster.bookies.values()), "the next one")
+        await until(lambda: all(b.lacs == [4, 5] for b in cluster.bookies.values()), "the next one")
 
 
 def _all_end_with(lacs: list[list[int]], last: int) -> bool:
@@ -156,12 +157,12 @@ def _all_end_with(lacs: list[list[int]], last: int) -> bool:
 async def test_a_hung_bookie_does_not_hold_up_the_next_explicit_lac() -> None:
     async with scripted() as (cluster, client), client.create() as writer:
         await writer.append(b"x")
-        await eventually(lambda: all(0 in b.lacs for b in cluster.bookies.values()), "explicit LAC")
+        await until(lambda: all(0 in b.lacs for b in cluster.bookies.values()), "explicit LAC")
         cluster["b2"].silent = True  # its timeout is a second away
         others = [cluster["b0"].lacs, cluster["b1"].lacs]
         for _ in range(3):
             last = await writer.append(b"y")
-            await eventually(partial(_all_end_with, others, last), "published at the others", 0.2)
+            await until(partial(_all_end_with, others, last), "published at the others", 0.2)
         cluster["b2"].silent = False
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from tests.healing.auditing.test_ledger_checks import marked, name_another
-from tests.healing.test_lost_bookie import QUICK, tree, until, write
+from tests.healing.test_lost_bookie import QUICK, tree, write
+from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.errors import MalformedRecord
@@ -99,7 +100,7 @@ async def test_the_auditor_runs_it_and_a_copy_that_lacks_is_made_again() -> None
                 done = (await HealingStatusStore(client.services.store).checked()).get(DIGESTS, {})
                 return done.get("ledgers") == 1 and await marked(client) == []
 
-            await until(mended, "mended")
+            await eventually(mended, "mended")
         report = await client.repair(lacking)
         assert (report.healthy, report.entries_copied) == (True, 0)
 

@@ -8,7 +8,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.healing.test_lost_bookie import QUICK, members, tree, until, write
+from tests.healing.test_lost_bookie import QUICK, members, tree, write
+from tests.support.polling import eventually
 from tests.support.soak import soak
 
 from buckram.cluster import Client
@@ -56,7 +57,7 @@ async def test_a_copy_that_is_gone_on_a_live_bookie_is_found_and_mended() -> Non
                 # The date comes after a complete run, and the mark goes when all copies are there.
                 return await tree(client).last_run_ms(COPIES) >= 0 and await marked(client) == []
 
-            await until(mended, "mended")
+            await eventually(mended, "mended")
         assert other in await members(client, lacking)
         for ledger in (whole, lacking):
             report = await client.repair(ledger)

@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 from tests.healing.auditing.test_ledger_checks import marked
-from tests.healing.test_lost_bookie import QUICK, tree, until, write
+from tests.healing.test_lost_bookie import QUICK, tree, write
+from tests.support.polling import eventually
 
 from buckram.core.placement.topology import RackMap
 from buckram.errors import MalformedRecord
@@ -35,7 +36,7 @@ async def test_ledgers_that_break_their_placement_are_counted_and_not_moved(monk
         async def heard() -> bool:
             return client.services.bookies.topology.knows("rack")
 
-        await until(heard, "heard")
+        await eventually(heard, "heard")
         before = (await store.read_ledger(broken)).metadata
         read = store.read_ledger
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.healing.test_lost_bookie import members, until, write
+from tests.healing.test_lost_bookie import members, write
 from tests.support.local_reads_kit import ALWAYS, Files, reading, settled, sized
+from tests.support.polling import eventually
 
 from buckram.client.read.open import digest_of
 from buckram.cluster import Client
@@ -47,7 +48,7 @@ async def lost_and_copied(c: Cluster, client: Client, worker: Replicator, ledger
     async def copied() -> bool:
         return worker.copied_ledgers == 1
 
-    await until(copied, "copied")
+    await eventually(copied, "copied")
     (new,) = await members(client, ledger) - before
     for other in [bookie for bookie in c.bookies if bookie not in (new, gone)]:
         await c.kill(c.bookies.index(other))
@@ -128,7 +129,7 @@ async def test_a_ledger_without_entries_gets_a_new_member() -> None:
             async def replaced() -> bool:
                 return worker.copied_ledgers == 1
 
-            await until(replaced, "replaced")
+            await eventually(replaced, "replaced")
             assert await members(client, ledger) == before - {min(before)} | {new}
 
 

@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from tests.healing.test_lost_bookie import QUICK, members, until, waiting, write
+from tests.healing.test_lost_bookie import QUICK, members, waiting, write
+from tests.support.polling import eventually
 
 from buckram.core.healing.status import Why
 from buckram.healing.repair.replicator import Replicator
@@ -24,22 +25,22 @@ async def test_a_replicator_whose_session_ends_drops_what_it_copies_and_begins_a
         await c.kill(c.bookies.index(gone))
         tree = Underreplication(client.services.store.keys, client.services.store.root, "test")
         await tree.prepare()
-        await until(lambda: _is_gone(client, gone), "gone")
+        await eventually(lambda: _is_gone(client, gone), "gone")
         await tree.mark(ledger, [gone], 0)
         worker = Replicator(client, "r", slow)
         scope.spawn(worker.run(), "replicator")
-        await until(lambda: _is_true(lambda: bool(worker._active)), "at work")
-        await until(lambda: _is_true(lambda: bool(worker._attempts)), "copying")
+        await eventually(lambda: _is_true(lambda: bool(worker._active)), "at work")
+        await eventually(lambda: _is_true(lambda: bool(worker._attempts)), "copying")
         (attempt,) = worker._attempts.values()
         worker._session_lost()
-        await until(lambda: _is_true(lambda: worker._attempts.get(ledger) is not attempt), "stopped", seconds=1.0)
+        await eventually(lambda: _is_true(lambda: worker._attempts.get(ledger) is not attempt), "stopped", seconds=1.0)
         assert attempt.expired()
         assert gone in await members(client, ledger)
 
         async def healed() -> bool:
             return gone not in await members(client, ledger)
 
-        await until(healed, "healed")
+        await eventually(healed, "healed")
 
 
 async def test_what_is_being_copied_stops_when_autorecovery_is_disabled_and_goes_on_when_it_is_enabled() -> None:
@@ -50,19 +51,19 @@ async def test_what_is_being_copied_stops_when_autorecovery_is_disabled_and_goes
         await c.kill(c.bookies.index(gone))
         tree = Underreplication(client.services.store.keys, client.services.store.root, "test")
         await tree.prepare()
-        await until(lambda: _is_gone(client, gone), "gone")
+        await eventually(lambda: _is_gone(client, gone), "gone")
         marked = [ledger for ledger in ledgers if gone in await members(client, ledger)]
         for ledger in marked:
             await tree.mark(ledger, [gone], 0)
         worker = Replicator(client, "r", slow)
         running = scope.spawn(worker.run(), "replicator")
-        await until(lambda: _is_true(lambda: bool(worker._attempts)), "copying")
+        await eventually(lambda: _is_true(lambda: bool(worker._attempts)), "copying")
         await tree.enable(False)
 
         async def stopped() -> bool:
             return not worker._active and not await tree.locked()
 
-        await until(stopped, "stopped", seconds=5.0)
+        await eventually(stopped, "stopped", seconds=5.0)
         left = [ledger for ledger in marked if gone in await members(client, ledger)]
         assert left
         running.cancel()
@@ -73,7 +74,7 @@ async def test_what_is_being_copied_stops_when_autorecovery_is_disabled_and_goes
         async def healed() -> bool:
             return not [ledger for ledger in left if gone in await members(client, ledger)]
 
-        await until(healed, "healed")
+        await eventually(healed, "healed")
 
 
 async def test_a_ledger_whose_record_cannot_be_read_waits_with_that_reason_and_stops_no_other() -> None:
@@ -84,7 +85,7 @@ async def test_a_ledger_whose_record_cannot_be_read_waits_with_that_reason_and_s
         await tree.prepare()
         gone = sorted(await members(client, good))[0]
         await c.kill(c.bookies.index(gone))
-        await until(lambda: _is_gone(client, gone), "gone")
+        await eventually(lambda: _is_gone(client, gone), "gone")
         key = await store.ledgers.key(bad)
         await store.keys.set(key, b"nonsense", (await store.keys.get(key)).version)
         for ledger in (bad, good):
@@ -94,8 +95,8 @@ async def test_a_ledger_whose_record_cannot_be_read_waits_with_that_reason_and_s
         async def healed() -> bool:
             return gone not in await members(client, good)
 
-        await until(healed, "healed")
-        await until(lambda: waiting(client), "waiting")
+        await eventually(healed, "healed")
+        await eventually(lambda: waiting(client), "waiting")
         assert [(w.ledger, w.reasons[0].why) for w in await waiting(client)] == [(bad, Why.UNREADABLE_RECORD)]
 
 
@@ -118,7 +119,7 @@ async def test_ledgers_with_the_fewest_copies_are_repaired_first() -> None:
         gone = [name for name in c.bookies if name not in kept][:2]
         for name in gone:
             await c.kill(c.bookies.index(name))
-            await until(lambda name=name: _is_gone(client, name), "gone")
+            await eventually(lambda name=name: _is_gone(client, name), "gone")
         lost = {ledger: len(lacking) for ledger in ledgers if (lacking := await members(client, ledger) & {*gone})}
         expected = sorted(lost, key=lambda ledger: (-lost[ledger], ledger))
         assert {*lost.values()} == {1, 2}
@@ -133,7 +134,7 @@ async def test_ledgers_with_the_fewest_copies_are_repaired_first() -> None:
         async def healed() -> bool:
             return not any([await members(client, ledger) & {*gone} for ledger in lost])
 
-        await until(healed, "healed")
+        await eventually(healed, "healed")
         assert worker.taken[: len(expected)] == expected
 
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from tests.streams.kit import eventually as until
 from tests.support.clock import DAY, SECOND, SettableClock
+from tests.support.polling import eventually
 
 from buckram.cluster import Client, connect
 from buckram.errors import NoSuchObject
@@ -82,7 +82,7 @@ async def test_clocks_that_stay_ahead_are_believed_after_an_hour_and_what_was_pu
         await objects.sweep()
         assert [info.name for info in await objects.list()] == ["new", "old"]
         clock.passed += 40 * SECOND
-        await until(lambda: is_certain(client))
+        await eventually(lambda: is_certain(client))
         await objects.sweep()
         assert [info.name for info in await objects.list()] == ["new"]
         assert await objects.upload_name(upload) == "parts"
@@ -99,7 +99,7 @@ async def test_a_log_that_was_ahead_goes_back_when_clocks_are_right() -> None:
         clock.ahead = 0
         await objects.sweep()
         await clock.hold(HOUR + 20 * SECOND, client.services.clocks.doubt)
-        await until(lambda: is_certain(client))
+        await eventually(lambda: is_certain(client))
         await objects.sweep()
         assert near(await log_us(objects), clock.true_us())
         right = await objects.put("right", b"2", expires_s=MONTH_S)

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.streams.kit import eventually
 from tests.support.clock import pass_time
+from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.config import ClientConfig

@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from tests.streams.kit import eventually, read_on
+from tests.streams.kit import read_on
+from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.core.streams.metadata.head import encode_head

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.streams.kit import eventually
 from tests.support.clock import DAY, SECOND
 from tests.support.clock import SettableClock as Clock
+from tests.support.polling import eventually
 
 from buckram.client.cluster import clocks as clocks_module
 from buckram.cluster import Client, connect

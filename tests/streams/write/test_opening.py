@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.streams.kit import eventually
 from tests.support.clock import pass_time
+from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.core.streams.metadata.changes import claimed
@@ -212,7 +212,7 @@ async def test_bookies_come_and_go_while_it_writes_and_rolls(three_bookies: Clus
             for i in range(30):
                 await w.append_many([b"%d.%d" % (number, i)] * 20)
             await three_bookies.restart(number)
-            await eventually(full_strength, 40.0)  # A writer retries failed bookies with growing delays.
+            await eventually(full_strength, seconds=40.0)  # A writer retries failed bookies with growing delays.
     kept = await values(ns)
     assert kept == [b"%d.%d" % (number, i) for number in range(3) for i in range(30) for _ in range(20)]
 
@@ -259,7 +259,7 @@ async def test_a_roll_goes_on_with_one_of_three_bookies_away(three_bookies: Clus
         async def whole() -> bool:
             return not w.degraded
 
-        await eventually(whole, 20.0)
+        await eventually(whole, seconds=20.0)
     assert len(await values(ns)) == 2
 
 

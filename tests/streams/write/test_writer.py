@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.streams.kit import append_on, eventually
+from tests.streams.kit import append_on
+from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.config import ClientConfig
