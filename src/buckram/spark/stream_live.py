@@ -23,6 +23,7 @@ from buckram.cluster import Client
 from buckram.core.streams.names import stream_name
 from buckram.core.streams.positions import Mark
 from buckram.errors import BuckramError, RecordsLost
+from buckram.spark.access import vouched
 from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.cursor import CursorFollower
@@ -30,7 +31,7 @@ from buckram.spark.first_batch import KeptStartReader, Offset, as_initial, with_
 from buckram.spark.gathering import in_order
 from buckram.spark.lags import LAG, measured_within
 from buckram.spark.planning import Backlog, StreamOptions, share_limit
-from buckram.spark.remembered import lost, mark_in, noted
+from buckram.spark.remembered import VOUCHED, lost, mark_in, noted
 from buckram.spark.stream_batch_read import first_offset
 from buckram.spark.stream_partition import StreamPartition
 from buckram.spark.stream_plan import Planner, StreamState, Wanted
@@ -279,7 +280,10 @@ class Live:
         offset[UIDS] = {name: states[name].head.uid for name in names}
         offset |= noted(dict(zip(names, times, strict=True)), history_now(self._planner.client))
         if self._options.cursor is not None:
-            offset |= {CURSOR: self._options.cursor, CLUSTER: self._options.metadata}
+            cursor, cluster = self._options.cursor, self._options.metadata
+            offset |= {CURSOR: cursor, CLUSTER: cluster}
+            if proof := vouched(cluster, cursor, names):
+                offset[VOUCHED] = proof
         return offset
 
     async def _time(self, state: StreamState, position: int, start: Offset) -> int:
@@ -322,6 +326,7 @@ class LiveReader(KeptStartReader):
             return connection(self.options.metadata).run(lambda _: self.live().latest(None, limited=False))
 
     def between(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self.options.check_reads(positions(end))
         self.begin(start)
         return connection(self.options.metadata).run(lambda _: self.live().partitions(start, end))
 
@@ -346,6 +351,7 @@ class LiveReader(KeptStartReader):
             self._move(start)
 
     def _move(self, offset: Offset) -> None:
+        self.options.check_reads(positions(offset))
         if self.options.cursor is not None:
             if self._follower is None:
                 self._follower = CursorFollower(self.options.metadata, self.options.cursor)
