@@ -33,6 +33,8 @@ from simulator.streams.facts import HOSTILE, Facts
 
 TENANT = Principal(f"token:{HOSTILE}")
 GRANTS = Acl().granting(TENANT.name, HOSTILE, ("read", "append", "create", "delete"))
+Other = tuple[str, str, Head, int]
+"""The key of a head, the stream's name, the head and its version."""
 ABSURD = (b'{"offset": 1e999}', b'{"offset": 99999999999999999999999}', b"[" * 5000, b"\xff", b"null", b"")
 """Values of keys that are bounded in size and number alone."""
 MOVES = ("removal", "uid", "deletion", "numbers", "late key", "links")
@@ -128,7 +130,7 @@ class Gated:
         found = await self.store.keys.get(key)
         return decode_head(key, found.value), SetValue(key, found.value, found.version)
 
-    async def _other(self) -> tuple[str, str, Head, int] | None:
+    async def _other(self) -> Other | None:
         """A stream of an honest tenant: its head's key, its name, its head with the version; None if there is none."""
         names = sorted(self._facts.current)
         if not names:
@@ -173,10 +175,25 @@ class Gated:
         data = self.layout.data(head.uid)
         taken = Create(self.layout.head(StreamName(HOSTILE, "taken")), encode_head(Head(head.uid, 1)))
         await self._refused(Delete(data, await self._version(data)))
-        await self._refused(taken)
-        await self._refused(taken, Create(data, b""))
+        await self._not_taken(found, taken)
+        await self._not_taken(found, taken, Create(data, b""))
         await self._refused(replace(same, value=encode_head(replace(own, uid=head.uid))))
-        await self._refused(Delete(same.key, same.version), Delete(mine, await self._version(mine)), taken)
+        await self._not_taken(found, Delete(same.key, same.version), Delete(mine, await self._version(mine)), taken)
+
+    async def _not_taken(self, other: Other, *ops: KeyOp) -> None:
+        """Nobody takes the uid of another's stream; once that is being deleted, its uid becomes free with its data."""
+        if not await self._change(*ops):
+            return
+        key, _, before, _ = other
+        try:
+            now = decode_head(key, (await self.store.keys.get(key)).value)
+        except NoSuchKey:
+            now = replace(before, deleting=True)
+        left = now.uid != before.uid or now.deleting
+        self._report.check("isolated", left, "a hostile tenant took uid {} by {}", before.uid, [op.key for op in ops])
+        for made in ops:
+            if isinstance(made, Create):
+                await self._change(Delete(made.key, await self._version(made.key)))
 
     async def _delete(self) -> None:
         """Mark another's head as being deleted, or the own one with a ledger of another's in its garbage."""
