@@ -6,12 +6,14 @@ The rules are written independently of core/streams/metadata/changes.py, whose b
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Protocol
 
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.streams.metadata.head import Head, Segment, decode_head, decode_page
 from buckram.core.streams.names import owner_of
 from buckram.core.streams.policy import Policy
+from buckram.errors import MalformedRecord
 from buckram.metadata.tree.layout import ClusterLayout
 from buckram.types import KeyValue, LedgerId, LedgerState
 from simulator.engine.checkers.facts import Facts as LedgerFacts
@@ -143,7 +145,8 @@ class HeadWatch:
     def _head_changed(self, who: str, key: str, name: str, old: KeyValue | None, new: KeyValue | None) -> None:
         facts = self._facts
         if name.startswith(f"{HOSTILE}/"):
-            facts.hostile |= {} if new is None else {decode_head(key, new.value).uid: None}
+            with suppress(MalformedRecord):
+                facts.hostile |= {} if new is None else {decode_head(key, new.value).uid: None}
             return
         serial = facts.tick()
         before = decode_head(key, old.value) if old is not None else None

@@ -1,8 +1,8 @@
 """A hostile tenant: its stream's metadata name ledgers of others, and privileged servers act on them.
 
-It writes as no honest client would; the servers are honest: clients that open, read or delete its stream here, and
-every janitor of the life. The rules of the honest streams show whether their ledgers were touched (`heads.py:HeadWatch`
-looks at no stream of the tenant).
+It writes as no honest client would, past all bookies, or asks a bookie that holds it to its grants (`gated.py`). The
+servers are honest: clients that open, read or delete its stream here, and every janitor of the life. The rules of the
+honest streams show whether their ledgers were touched (`heads.py:HeadWatch` looks at no stream of the tenant).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from buckram.cluster import Client
 from buckram.core.streams.metadata.head import Head, Segment, decode_head, encode_head
 from buckram.core.streams.names import StreamName
 from buckram.errors import BuckramError, ForeignLedger, NoSuchStream
@@ -19,6 +20,7 @@ from buckram.streams.shared.ledgers import retiring_op
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import LedgerId
 from simulator.streams.facts import HOSTILE
+from simulator.streams.gated import MOVES, Gated
 from simulator.streams.maintenance import SETTINGS, MaintenanceActor
 
 BAIT = StreamName(HOSTILE, "bait")
@@ -29,6 +31,8 @@ class Hostile(MaintenanceActor):
 
     crashed = "crash while acting for a hostile tenant"
     pause_s = 0.8
+    _gate: tuple[Client, Gated] | None = None
+    """The connection to a bookie, of the present process."""
 
     @property
     def bait(self) -> Namespace:
@@ -44,6 +48,9 @@ class Hostile(MaintenanceActor):
         with suppress(BuckramError):
             await self.bait.create(BAIT.stream, **self.plan.policy)
         ledger = self.rng.choice(sorted(self.facts.owned)[-8:])
+        if self.rng.random() < 0.5:
+            await self._ask()
+            return
         how = self.rng.choice(("garbage", "open", "table", "intent"))
         try:
             await self._forge(ledger, how)
@@ -52,6 +59,18 @@ class Hostile(MaintenanceActor):
         except ForeignLedger as error:
             self.report.situation("a hostile tenant was refused")
             self.note(str(error))
+
+    async def _ask(self) -> None:
+        """Ask a bookie, which refuses what is another's, and have a janitor act on what it let pass."""
+        assert self.client is not None
+        if self._gate is None or self._gate[0] is not self.client:
+            store = self.world.store(self.process, self.rng)
+            await store.keys.prepare()
+            self._gate = self.client, Gated(store, BAIT, self.facts, self.report, self.rng)
+        what = self.rng.choice(MOVES)
+        self.note(f"asks a bookie: {what}")
+        await self._gate[1].move(what)
+        await Janitor(self.client, SETTINGS).clean()
 
     async def _forge(self, ledger: LedgerId, how: str) -> None:
         assert self.client is not None

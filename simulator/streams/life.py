@@ -20,6 +20,7 @@ from simulator.engine.trace import Echo
 from simulator.engine.world import World
 from simulator.streams.bulk_publishing import Publisher
 from simulator.streams.ending import Ending
+from simulator.streams.facts import HOSTILE
 from simulator.streams.final_checks import FinalChecks
 from simulator.streams.forking import Forker
 from simulator.streams.hostile import Hostile
@@ -140,7 +141,7 @@ def run_stream_life(
             stack.enter_context(mutant)
         life = Life(plan or make_stream_plan(seed), echo)
         stack.enter_context(small_pages(life.plan.small_pages))
-        stack.enter_context(report_broken_invariants(life.world))
+        stack.enter_context(report_broken_invariants(life.world, excused=f"{HOSTILE}/"))
         stack.enter_context(watch_tasks(life.world))
         try:
             life.world.loop.run_until_complete(life.run())

@@ -31,6 +31,7 @@ INVARIANTS: dict[str, str] = {
     "cursor": "a cursor only increases, up to what was delivered",
     "bulk": "a transaction is published once, its ledgers whole and in order, at the offsets that were returned",
     "deleted": "a deleted stream is gone with all its keys and ledgers, and nothing more is acknowledged",
+    "isolated": "what a tenant asks of a bookie about another's keys, ledgers and uids is refused",
     "ends": "without faults every operation ends and the stream can be written and read",
 }
 """Violations of S2 and S10 of ledgers, and of `uncaught`, count in lives of streams, too."""
@@ -85,6 +86,12 @@ SITUATIONS = (
     "crash while forking",
     "crash while acting for a hostile tenant",
     "a hostile tenant was refused",
+    "a hostile tenant tried: removal",
+    "a hostile tenant tried: uid",
+    "a hostile tenant tried: deletion",
+    "a hostile tenant tried: numbers",
+    "a hostile tenant tried: late key",
+    "a hostile tenant tried: links",
     "stream forked",
     "fork truncated",
     "fork deleted",

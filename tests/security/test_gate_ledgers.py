@@ -15,7 +15,7 @@ from buckram.core.streams.names import StreamName, owner_mark
 from buckram.errors import AccessRefused, LedgerExists, LedgerIdRefused, MetadataUnavailable, NoSuchLedger
 from buckram.metadata.service.packets import KeyRequest, RequestKind
 from buckram.metadata.service.store import ServiceStore
-from buckram.types import Create, DigestType, LedgerId, LedgerMetadata, SetValue
+from buckram.types import Create, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState, SetValue
 
 
 async def stream(world: World) -> Stream:
@@ -150,6 +150,31 @@ async def test_writers_and_recovery_change_the_rest(world: World) -> None:
     ):
         at = await mine.tenant.store.write_ledger(ledger, change(at.metadata), at.version)
     assert (await world.direct.read_ledger(ledger)).metadata.closed
+
+
+BACK: dict[str, Callable[[LedgerMetadata], LedgerMetadata]] = {
+    "open again": lambda now: replace(now, state=LedgerState.OPEN, last_entry=None, length=None),
+    "in recovery again": lambda now: replace(now, state=LedgerState.IN_RECOVERY, last_entry=None, length=None),
+    "another end": lambda now: replace(now, last_entry=5000, length=100),
+    "another length": lambda now: replace(now, length=99),
+    "a fragment less": lambda now: replace(now, fragments=now.fragments[:1]),
+    "a fragment elsewhere": lambda now: replace(now, fragments=(now.fragments[0], Fragment(6, ("c",)))),
+    "a fragment more": lambda now: replace(now, fragments=(*now.fragments, Fragment(7, ("d",)))),
+}
+
+
+@pytest.mark.parametrize("what", BACK)
+async def test_a_record_takes_no_step_that_no_program_takes(world: World, what: str) -> None:
+    """Healing looks at a ledger, copies it, and changes the record as it is then; it ended where that went back."""
+    mine = await stream(world)
+    ledger, record = await mine.tenant.store.allocate_ledger_id(), mine.record()
+    at = await mine.tenant.store.create_ledger(ledger, record)
+    for change in (lambda now: ensemble_changed(now, 5, ("c",)), lambda now: closed(now, 7, 100)):
+        at = await mine.tenant.store.write_ledger(ledger, change(at.metadata), at.version)
+    key = await mine.tenant.ledger_key(ledger)
+    with pytest.raises(AccessRefused):
+        await mine.tenant.keys.set(key, serialise(BACK[what](at.metadata)), at.version)
+    assert (await world.direct.read_ledger(ledger)).metadata == at.metadata
 
 
 async def test_folders_are_tidied_after_ledgers_alone(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from tests.spark.reading import STREAM_NAMES, live_reader, numbered, readable, rows, schema, write
 
 from buckram import sync
-from buckram.errors import InvalidArgument, NoSuchStream, NotReadable, RecordsLost
+from buckram.errors import InvalidArgument, NamespaceExists, NoSuchStream, NotReadable, RecordsLost
 from buckram.spark.shared.clients import close_connections
 from buckram.spark.shared.columns import STREAM_COLUMNS, Shape
 from buckram.spark.shared.rollback_detection import without_notes
@@ -338,6 +339,74 @@ def test_the_end_offset_names_the_cursor_for_the_listener(cluster: ThreadedClust
     assert cursor_move(json.dumps(run.start)) == (cluster.uri, "billing", {stream: 3})
     for foreign in (None, "", "17", '{"orders": {"0": 5}}', "not json", json.dumps({stream: 3, "uids": {}})):
         assert cursor_move(foreign) is None
+
+
+def test_a_checkpoint_gets_no_stream_of_another_namespace_read(cluster: ThreadedCluster, stream: str) -> None:
+    """Whoever may write where a checkpoint lies would read, and hold with a cursor, whatever the query may."""
+    secret = f"hidden/{stream.partition('/')[2]}"
+    with sync.connect(cluster.uri) as client:
+        with suppress(NamespaceExists):
+            client.namespaces.create("hidden")
+        with client.namespace("hidden").writer(secret.partition("/")[2]) as writer:
+            writer.append_many([b"secret"] * 3)
+        uid = client.namespace("hidden").info(secret.partition("/")[2]).uid
+    write(cluster.uri, stream, numbered(5))
+    for options in ({"subscribe": stream}, {"subscribePattern": f"{stream}.*"}):
+        run = Run(cluster.uri, cursor="billing", **options, **EARLIEST)
+        end = _json(run.reader.latestOffset(run.start, run.limit))
+        forged = {**end, secret: 3, "uids": {**end["uids"], secret: uid}}
+        begun = {**run.start, secret: 0, "uids": {**run.start["uids"], secret: uid}}
+        for start in (run.start, begun):
+            with pytest.raises(InvalidArgument, match=f"the checkpoint names {secret}"):
+                run.reader.partitions(start, forged)
+        with pytest.raises(InvalidArgument, match="the checkpoint names"):
+            run.reader.commit(forged)
+        with pytest.raises(InvalidArgument, match="the checkpoint names"):
+            Run(cluster.uri, begun, cursor="billing", **options).batch()
+        assert len(rows(run.reader, run.reader.partitions(run.start, end))) == 5
+    with sync.connect(cluster.uri) as client:
+        assert not client.namespace("hidden").cursors(secret.partition("/")[2])
+    # What a query was to read before its options changed is of the same namespace.
+    live_reader(cluster.uri, subscribe=stream).options.check_reads([stream, f"{stream}-gone"])
+    live_reader(cluster.uri, subscribePattern="(a/x|b/.*)").options.check_reads(["b/y", "a/x"])
+    with pytest.raises(InvalidArgument):
+        live_reader(cluster.uri, subscribePattern="(a/x|b/.*)").options.check_reads(["c/y"])
+
+
+def test_a_credential_goes_only_to_a_cluster_that_a_query_vouches_for(
+    cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener finds the cluster in the end of a batch, and a repeated batch has its end from the checkpoint."""
+    write(cluster.uri, stream, numbered(3))
+    monkeypatch.delenv("BUCKRAM_METADATA", raising=False)
+    plain = Run(cluster.uri, subscribe=stream, cursor="billing", **EARLIEST)
+    plain.offsets()
+    assert "vouched" not in plain.start
+    monkeypatch.setenv("BUCKRAM_TOKEN", "e30.e30.c2VjcmV0")
+    run = Run(cluster.uri, subscribe=stream, cursor="billing", **EARLIEST)
+    run.offsets()
+    assert "c2VjcmV0" not in json.dumps(run.start)
+    assert cursor_move(json.dumps(run.start)) == (cluster.uri, "billing", {stream: 3})
+    evil = {"cluster": "buckram://198.51.100.7:3181/"}
+    for changed in (
+        evil,
+        {"cursor": "others"},
+        {"hidden/orders": 9},
+        {"vouched": ""},
+        {"vouched": 7},
+        {"vouched": "\u00e4"},
+    ):
+        assert cursor_move(json.dumps({**run.start, **changed})) is None, changed
+    assert cursor_move(json.dumps({**plain.start, **evil})) is None
+    monkeypatch.setenv("BUCKRAM_METADATA", cluster.uri)
+    assert cursor_move(json.dumps(plain.start)) is not None, "this process names the cluster itself"
+    assert cursor_move(json.dumps({**plain.start, **evil})) is None
+    monkeypatch.setenv("BUCKRAM_TOKEN", "e30.e30.b3RoZXI")
+    monkeypatch.delenv("BUCKRAM_METADATA")
+    assert cursor_move(json.dumps(run.start)) is None, "another program's query"
+    # An offset that differs by its proof alone is no new batch.
+    again = Run(cluster.uri, run.start, subscribe=stream, cursor="billing")
+    assert again.batch() is None
 
 
 def test_batch_options_are_refused(cluster: ThreadedCluster, stream: str) -> None:

@@ -10,7 +10,7 @@ from simulator.engine.checkers.report import Violation
 from simulator.engine.hunting import Kill, first_caught, hunt_all
 from simulator.streams.crashing import CrashPoint, crash_points, drill
 from simulator.streams.life import run_stream_life
-from simulator.streams.mutants import compacting, forking, keeping, reading, writing
+from simulator.streams.mutants import compacting, forking, isolating, keeping, reading, writing
 from simulator.streams.mutants.base import Mutant
 from simulator.streams.names import INVARIANTS
 from simulator.streams.plan import make_stream_plan
@@ -18,7 +18,8 @@ from simulator.streams.scenarios import run_stream_scenario
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for mutant in (*writing.MUTANTS, *reading.MUTANTS, *keeping.MUTANTS, *compacting.MUTANTS, *forking.MUTANTS)
+    for part in (writing, reading, keeping, compacting, forking, isolating)
+    for mutant in part.MUTANTS
 }
 MAX_SEED = 50_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -336,3 +337,21 @@ def test_when_the_log_goes_back_what_is_dated_later_is_of_then() -> None:
         one.now_us = 131 * DAY
         assert one.apply(["expire"]) == 3
         assert one.names() == []
+
+
+def test_a_number_in_the_log_or_in_a_snapshot_makes_nothing_of_its_size() -> None:
+    """Whoever may append to the log writes any number, and gateways that read it serve others as well."""
+    index = Index()
+    upload = index.apply(["upload", "x"])
+    index.apply(["part", upload, 0, 1, "d", [[1, 0, 0, 1, 0]], []])
+    put = {"metadata": [], "expires_us": 0}
+    for parts in (10**12, 2, 0, -1):
+        refused(index, "incomplete", "complete", upload, {**put, "parts": parts}, None)
+    index.apply(["complete", upload, {**put, "parts": 1}, None])
+    assert index.names() == ["x"]
+    lines = b"".join(index.snapshot()).splitlines(keepends=True)
+    head = json.loads(lines[0])
+    for trees in (1000, 1, -1):
+        forged = json.dumps([head[0], trees, *head[2:]]).encode() + b"\n" + b"".join(lines[1:])
+        with pytest.raises(ValueError, match="trees"):
+            ObjectIndex().restore(forged)

@@ -13,8 +13,10 @@ from tests.support.soak import drawn, soak
 
 from simulator.__main__ import main
 from simulator.engine.swarm import run_seeds, shrink
+from simulator.streams.gated import MOVES
 from simulator.streams.life import run_stream_life
-from simulator.streams.mutants.hunt import MUTANTS
+from simulator.streams.mutants import isolating
+from simulator.streams.mutants.hunt import MUTANTS, kill
 from simulator.streams.names import INVARIANTS, SITUATIONS
 from simulator.streams.plan import OWN_FAULTS, make_stream_plan
 from simulator.streams.subject import Streams
@@ -48,7 +50,17 @@ def test_two_thousand_lives_reach_everything() -> None:
 
 def test_plans_cover_all_modes() -> None:
     plans = [make_stream_plan(seed) for seed in range(400)]
-    for mode in ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "ending", "small_pages"):
+    for mode in (
+        "publisher",
+        "truncator",
+        "janitor",
+        "compactor",
+        "deleter",
+        "forker",
+        "hostile",
+        "ending",
+        "small_pages",
+    ):
         assert any(getattr(plan, mode) for plan in plans), mode
         assert not all(getattr(plan, mode) for plan in plans), mode
     assert all(3 <= plan.cluster.bookies <= 5 for plan in plans)
@@ -57,6 +69,22 @@ def test_plans_cover_all_modes() -> None:
     assert [fault for fault in OWN_FAULTS if fault not in drawn] == []
     for setting in ("retention_s", "retention_bytes", "retention_cursors", "retention_consumed"):
         assert any(setting in plan.policy for plan in plans), setting
+
+
+def test_a_hostile_tenant_asks_and_is_refused() -> None:
+    """Each move is a situation of its own, which a soak has to reach; here one life with several of them."""
+    seed = next(seed for seed in range(FIRST, FIRST + 1000) if make_stream_plan(seed).hostile)
+    result = run_stream_life(seed)
+    assert not result.violations, f"{result.violations[0]}; python -m buckram.sim --streams --seed {seed} --trace"
+    tried = [name for name, count in result.reached.items() if count and name.startswith("a hostile tenant tried")]
+    assert (result.evaluated["isolated"] > 0) is any("numbers" not in name for name in tried)
+    assert {f"a hostile tenant tried: {move}" for move in MOVES} <= set(SITUATIONS)
+
+
+@pytest.mark.parametrize("name", [one.name for one in isolating.MUTANTS])
+@pytest.mark.share(4)
+def test_a_gate_that_lets_a_tenant_pass_is_noticed(name: str) -> None:
+    assert kill(name) is not None
 
 
 def test_plans_leave_enough_bookies_after_a_wipe() -> None:

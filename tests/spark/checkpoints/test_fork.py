@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.spark.test_checkpoint_files import CHANGELOG, ROCKSDB, Counting, coun
 
 from buckram import sync
 from buckram.cli.app import run
+from buckram.errors import NamespaceExists
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
@@ -107,3 +109,40 @@ def test_a_forked_query_begins_in_a_sink_of_its_own(spark: SparkSession, cluster
         run_query(fork, f"{copy}-two", "two")
         assert values(f"{copy}-two") == values(fork)
         assert ns.info(f"{copy}-two").end == 135
+
+
+def test_streams_of_other_namespaces_are_forked_by_name_only(
+    cluster: ThreadedCluster, stream: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever may write in the checkpoint's namespace writes its log of offsets; the command has more rights."""
+    own = stream.partition("/")[2]
+    hidden = f"hidden/{own}"
+    with sync.connect(cluster.uri) as client:
+        with suppress(NamespaceExists):
+            client.namespaces.create("hidden")
+        uids = {}
+        for name in (hidden, stream):
+            space, _, bare = name.partition("/")
+            with client.namespace(space).writer(bare) as writer:
+                writer.append_many([b"secret"] * 3)
+            uids[name] = client.namespace(space).info(bare).uid
+        offset = json.dumps({hidden: 2, stream: 2, "uids": uids})
+        files = {"metadata": '{"id": "q"}', "offsets/0": f"v1\n{{}}\n{offset}", "commits/0": "v1\n{}"}
+        with client.objects("default") as objects:
+            for name, text in files.items():
+                objects.put(f"{own}/ckpt/{name}", text.encode())
+
+        def fork(new: str, *more: str) -> int:
+            words = ["checkpoint", "fork", f"default/{own}/ckpt", f"default/{own}/{new}", "--streams", *more]
+            return run([*words, "--metadata", cluster.uri])
+
+        assert fork("one") != 0
+        assert f"--stream {hidden}={hidden}-one" in capfd.readouterr().err
+        with client.objects("default") as objects:
+            assert not objects.list(prefix=f"{own}/one")
+        names = {name for space in ("hidden", "default") for name in client.namespace(space).list() if own in name}
+        assert names == {own}, "no stream was forked"
+        assert fork("two", "--stream", f"{hidden}={hidden}-given") == 0
+        found = client.namespace("hidden").info(f"{own}-given").fork
+        assert found is not None
+        assert found.uid == uids[hidden]

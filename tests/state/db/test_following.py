@@ -12,6 +12,7 @@ import pytest
 from tests.state.db.kit import check_equal
 from tests.support.polling import until
 
+from buckram.core.db.group import Group
 from buckram.errors import BuckramError, CommitUnknown, DatabaseFailed, NotLeader, ReplicaStopped
 from buckram.namespace import Namespace
 from buckram.state.db.database import Database
@@ -195,3 +196,16 @@ async def test_a_replica_that_was_just_opened_answers_from_nothing_older_than_it
                 await follower.backup(tmp_path / f"{number}.db")
             with closing(sqlite3.connect(tmp_path / f"{number}.db")) as copy:
                 assert copy.execute("SELECT count(*) FROM item").fetchall() == [(120,)]
+
+
+@pytest.mark.parametrize("pages", [1000, 2**32 - 1])
+async def test_a_group_adds_no_more_pages_than_it_has(ns: Namespace, pages: int) -> None:
+    """Each of them would be looked at, by every replica and in each snapshot; who may append can write any number."""
+    async with ns.database("bank") as db, ns.database("bank", stand=False) as follower:
+        await _bank(db)
+        await follower.query("SELECT 1", consistency="stale", after=db.applied)
+        engine = follower._engine
+        engine.apply(db.applied, Group(1, engine.sequence + 1, pages, engine.digest, [], []))
+        await until(lambda: follower.role == "stopped")
+        with pytest.raises(DatabaseFailed, match=f"makes {pages} pages"):
+            await follower.query("SELECT 1", consistency="stale")

@@ -49,6 +49,9 @@ ODD: dict[str, dict[str, Any]] = {
     "a transaction of nothing": {"transactions": {"": [2**62, -1, -2, 2**62, "", "", []]}},
     "a writer of nothing": {"writer": ["\n" * 100, "", 2**62], "epoch": -(2**62)},
     "offload to nowhere": {"policy": {"offload_to": "nowhere", "offload_bytes": 0}},
+    "an end that no segment has": {"end": 2**62, "garbage": [987654321]},
+    "a beginning behind its end": {"earliest": 2**62, "garbage": [987654321]},
+    "a time that never comes": {"last_append": 2**62, "end": 0, "garbage": [987654321]},
     "offload everywhere": {"policy": {"offload_to": "/proc/buckram", "offload_bytes": 0, "offload_after_s": 0}},
 }
 

@@ -79,8 +79,9 @@ def fork(
     SOURCE is copied to NEW, with which the other query goes on. Both are of one namespace.
 
     With --streams the streams that the query reads are forked at the offsets of that batch, each under its name with
-    the last part of NEW behind it: start the query with those names. Bytes are shared, not copied. Its sink begins with
-    the next batch, in a stream of its own: a new one, or a fork of the one that the query wrote, as of the same batch.
+    the last part of NEW behind it: start the query with those names. A stream of another namespace needs a --stream.
+    Bytes are shared, not copied. Its sink begins with the next batch, in a stream of its own: a new one, or a fork of
+    the one that the query wrote, as of the same batch.
 
     \b
     Examples:

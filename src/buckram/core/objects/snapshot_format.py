@@ -60,10 +60,13 @@ def read_lines(data: bytes) -> tuple[list[Any], Directory, list[Directory]]:
     form, trees, *head = json.loads(next(lines))
     if form != FORMAT:
         raise UnknownCommand(f"a snapshot of format {form}; this version of buckram knows {FORMAT}: update it")
-    roots = [Directory() for _ in range(trees + 1)]
+    # Made as their lines come: the number in the head may be anything.
+    roots: list[Directory] = []
     times: list[tuple[Directory, int]] = []
     for line in lines:
         number, path, kept, time_us, count = json.loads(line)
+        if number == len(roots):
+            roots.append(Directory())
         directory = place_for(roots[number], f"{path}/.", time_us)[0] if path else roots[number]
         nodes = directory.nodes
         while len(nodes) < count:
@@ -84,4 +87,6 @@ def read_lines(data: bytes) -> tuple[list[Any], Directory, list[Directory]]:
     # Only now: each directory gave the one above it another time.
     for directory, time_us in times:
         directory.time_us = time_us
+    if len(roots) != trees + 1:
+        raise ValueError(f"there are {len(roots)} trees, and the head says {trees + 1}")
     return head, roots[0], roots[1:]

@@ -234,6 +234,22 @@ def lasting_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
     return ""
 
 
+def _step_refusal(before: LedgerMetadata, after: LedgerMetadata) -> str:
+    """Return why no program leads from one record to the other; "" if one may.
+
+    Healing and recovery rely on that: whoever repairs a closed ledger would find it open, and take that for a mistake
+    of its own.
+    """
+    if after.state < before.state:
+        return f"its state goes back from {before.state.name} to {after.state.name}"
+    if before.closed and (after.last_entry, after.length) != (before.last_entry, before.length):
+        return "the end of a ledger that is closed never changes"
+    old, new = ([fragment.first_entry for fragment in one.fragments] for one in (before, after))
+    if new[: len(old)] != old or (before.closed and len(new) > len(old)):
+        return "where its ensembles begin never changes; new ones follow until it is closed"
+    return ""
+
+
 def record_change_refusal(before: bytes, after: bytes) -> str:
     """Return why a record may not be changed so; "" if it may."""
     try:
@@ -242,5 +258,5 @@ def record_change_refusal(before: bytes, after: bytes) -> str:
     except MalformedRecord as error:
         return str(error)
     if not changed:
-        return _size_refusal(record)
+        return _step_refusal(record_in(before), record) or _size_refusal(record)
     return f"{changed} of a ledger's record never changes; only {', '.join(CHANGING)} do"

@@ -95,7 +95,8 @@ class Dispatcher:
             bare = Ask(request, principal, allowed, path, parsed(request.scope["query_string"]), watched=watched)
             if operation.needs in _GRANTED:
                 making = operation.makes or bare.query.get("create") is True
-                bare.require(operation.needs, granted_name(path), making=making)
+                name = granted_name(path, statements=operation.statements)
+                bare.require(operation.needs, name, making=making)
             if not operation.changes:
                 return await self._answered(operation, bare)
             if operation.streamed:

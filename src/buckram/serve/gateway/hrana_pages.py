@@ -149,5 +149,5 @@ class HranaPages:
         return reading._replace(database=self._service.databases.find(reading.database, ""))
 
     def _may_change(self, ask: Ask) -> bool:
-        lacks = lacking(Effect.WRITE, ask.allowed(granted_name(ask.path)))
+        lacks = lacking(Effect.WRITE, ask.allowed(granted_name(ask.path, statements=True)))
         return rights_left(not lacks, ask.request.headers)

@@ -19,7 +19,15 @@ from buckram.cluster import Client
 from buckram.core.streams.metadata.transactions import forked_query
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchObject, NoSuchStream, ObjectExists, StreamExists
-from buckram.spark.checkpoints.contents import COMMITS, METADATA, OFFSETS, SOURCES, STATE, as_json_line, files_of
+from buckram.spark.checkpoints.contents import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    SOURCES,
+    STATE,
+    as_json_line,
+    files_of,
+)
 from buckram.spark.checkpoints.integrity_check import check_checkpoint, refuse, version_of
 from buckram.spark.shared.rollback_detection import TIMES
 from buckram.state.objects.objects import Objects
@@ -70,7 +78,8 @@ async def fork_checkpoint(
     """Copy the checkpoint at `path` as of a batch, default the last that was done, to `new` of the same namespace.
 
     `streams`: fork the streams that the query reads at the offsets of that batch. A fork has the stream's name with
-    the last part of `new` behind it, or the name that `names` has for the stream's full name. Raises NoSuchObject,
+    the last part of `new` behind it, or the name that `names` has for the stream's full name, as it must for streams
+    of other namespaces. Raises NoSuchObject,
     ObjectExists, StreamExists, OffsetOutOfRange if records of a stream below the batch were truncated, InvalidArgument
     if the batch was not done, or its state is not kept any more.
     """
@@ -86,7 +95,7 @@ async def fork_checkpoint(
     renamed: dict[str, _Renamed] = {}
     if streams or names:
         text = (await objects.get(f"{path}/{OFFSETS}/{found.batch}")).decode()
-        renamed = await _fork_streams(client, text, new.rpartition("/")[2], names or {}, made)
+        renamed = await _fork_streams(client, text, new.rpartition("/")[2], names or {}, made, objects.namespace)
     folder, _, last = new.rpartition("/")
     beside = f"{folder}/.{last}.{made.query}" if folder else f".{last}.{made.query}"
     try:
@@ -172,9 +181,12 @@ def _new_uid(name: str, uid: str, renamed: Mapping[str, _Renamed]) -> str:
 
 
 async def _fork_streams(
-    client: Client, text: str, suffix: str, names: Mapping[str, str], made: CheckpointFork
+    client: Client, text: str, suffix: str, names: Mapping[str, str], made: CheckpointFork, namespace: str
 ) -> dict[str, _Renamed]:
-    """Fork every stream in the offsets of a batch; return the forks by the names of their sources."""
+    """Fork every stream in the offsets of a batch; return the forks by the names of their sources.
+
+    Whoever writes in the checkpoint's namespace writes these offsets, so a stream of another one has to be in `names`.
+    """
     ends: dict[str, tuple[int, str]] = {}
     for line in text.splitlines()[2:]:
         offset = as_json_line(line)
@@ -187,6 +199,12 @@ async def _fork_streams(
     if unknown or not ends:
         what = f"stream {unknown[0]}" if unknown else "any stream"
         raise InvalidArgument(f"{made.source}: its query does not read {what}; it reads {', '.join(ends) or 'none'}")
+    foreign = [name for name in ends if name not in names and stream_name(name).namespace != namespace]
+    if foreign:
+        raise InvalidArgument(
+            f"{made.source}: its query reads {foreign[0]}, which is in another namespace; if that is right, name the "
+            f"fork: --stream {foreign[0]}={foreign[0]}-{suffix}"
+        )
     renamed: dict[str, _Renamed] = {}
     for name, (at, uid) in ends.items():
         source = stream_name(name)

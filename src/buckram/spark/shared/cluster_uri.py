@@ -7,12 +7,15 @@ Not here: the options themselves (`spark/shared/options.py`).
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from buckram.config import EncryptionConfig, TlsConfig, load
+from buckram.config import AuthConfig, EncryptionConfig, TlsConfig, load
 from buckram.runtime.net.security.logins import TOKEN_VARIABLE, read_secret
 from buckram.runtime.net.security.secure_network import tls_of_environment
 
@@ -69,3 +72,38 @@ def way_in(uri: str) -> dict[str, Any]:
 def encryption_of(uri: str) -> EncryptionConfig | None:
     """Return the location of the keys of namespaces; None if the environment of this process decides."""
     return uri.encryption if isinstance(uri, ClusterUri) else None
+
+
+def vouched(uri: str, cursor: str, streams: Iterable[str]) -> str:
+    """Return the proof, for an offset, that a process with a credential of this one's, or of the URI's, made it.
+
+    A checkpoint may lie where others write, and the listener of a query logs in to the cluster that an offset names:
+    without a proof it would send its credential wherever they point. Empty for a process without any.
+    """
+    own = {uri.token} if isinstance(uri, ClusterUri) and uri.token else set()
+    return " ".join(sorted(_proof(secret, str(uri), cursor, streams) for secret in own | _secrets(os.environ)))
+
+
+def is_vouched(
+    proof: object, uri: str, cursor: str, streams: Collection[str], environment: Mapping[str, str] = os.environ
+) -> bool:
+    """Return whether an offset that says this may be followed with the credential of this process: it has none, or its
+    environment names the cluster, or whoever made the offset had the same one."""
+    secrets = _secrets(environment)
+    if not secrets or uri == environment.get("BUCKRAM_METADATA"):
+        return True
+    given = proof.split() if isinstance(proof, str) and proof.isascii() else []
+    wanted = [_proof(secret, uri, cursor, streams) for secret in secrets]
+    return any(hmac.compare_digest(one, other) for one in given for other in wanted)
+
+
+def _proof(secret: str, uri: str, cursor: str, streams: Iterable[str]) -> str:
+    said = json.dumps([uri, cursor, sorted(streams)]).encode()
+    return hmac.new(secret.encode(), said, hashlib.sha256).hexdigest()
+
+
+def _secrets(environment: Mapping[str, str]) -> set[str]:
+    """Return what a process logs in with, if its environment or configuration has it. Raises ConfigError."""
+    auth: AuthConfig = load("auth", environment=environment)[0]
+    files = [name for name in (auth.token_file, auth.sasl_password_file if auth.sasl_user else "") if name]
+    return {environment.get(TOKEN_VARIABLE, "").strip(), *map(read_secret, files)} - {""}

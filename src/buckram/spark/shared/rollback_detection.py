@@ -15,6 +15,8 @@ from buckram.errors import RecordsLost
 from buckram.types import History
 
 TIMES, HISTORY = "times", "history"
+VOUCHED = "vouched"
+"""The key of the proof of who made an offset (`access.py`), which is no part of a position either."""
 
 
 def noted(times: Mapping[str, int], history: History) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def mark_in(offset: Mapping[str, Any], name: str) -> PositionMark:
 
 def without_notes(offset: Mapping[str, Any]) -> dict[str, Any]:
     """Return an offset without its notes, for comparisons."""
-    return {key: value for key, value in offset.items() if key not in (TIMES, HISTORY)}
+    return {key: value for key, value in offset.items() if key not in (TIMES, HISTORY, VOUCHED)}
 
 
 def lost(name: str, mark: PositionMark, earliest: int, verdict: PositionVerdict) -> RecordsLost | None:

@@ -25,9 +25,10 @@ from buckram.core.streams.records.positions import PositionMark
 from buckram.errors import BuckramError, RecordsLost
 from buckram.spark.shared.bounded_gather import run_in_order
 from buckram.spark.shared.clients import connection, without_traceback
+from buckram.spark.shared.cluster_uri import vouched
 from buckram.spark.shared.columns import Shape
 from buckram.spark.shared.first_batch import KeptStartReader, Offset, as_initial, with_start
-from buckram.spark.shared.rollback_detection import lost, mark_in, noted
+from buckram.spark.shared.rollback_detection import VOUCHED, lost, mark_in, noted
 from buckram.spark.shared.stream_partition import StreamPartition
 from buckram.spark.source.batch_read import first_offset
 from buckram.spark.source.partition_reader import PartitionReader
@@ -279,7 +280,10 @@ class Live:
         offset[UIDS] = {name: states[name].head.uid for name in names}
         offset |= noted(dict(zip(names, times, strict=True)), history_now(self._planner.client))
         if self._options.cursor is not None:
-            offset |= {CURSOR: self._options.cursor, CLUSTER: self._options.metadata}
+            cursor, cluster = self._options.cursor, self._options.metadata
+            offset |= {CURSOR: cursor, CLUSTER: cluster}
+            if proof := vouched(cluster, cursor, names):
+                offset[VOUCHED] = proof
         return offset
 
     async def _time(self, state: StreamState, position: int, start: Offset) -> int:
@@ -322,6 +326,7 @@ class LiveReader(KeptStartReader):
             return connection(self.options.metadata).run(lambda _: self.live().latest(None, limited=False))
 
     def between(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self.options.check_reads(positions(end))
         self.begin(start)
         return connection(self.options.metadata).run(lambda _: self.live().partitions(start, end))
 
@@ -346,6 +351,7 @@ class LiveReader(KeptStartReader):
             self._move(start)
 
     def _move(self, offset: Offset) -> None:
+        self.options.check_reads(positions(offset))
         if self.options.cursor is not None:
             if self._follower is None:
                 self._follower = CursorFollower(self.options.metadata, self.options.cursor)

@@ -5,9 +5,12 @@ Not here: a single option's value (`options.py`), asking the cluster what there 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from buckram.core.streams.names import DEFAULT_NAMESPACE
 from buckram.errors import InvalidArgument
 from buckram.spark.shared.options import STREAM_TABLES, LedgerRange, Position, Role, Times, given_names, values
 from buckram.types import EntryId, LedgerId
@@ -167,6 +170,31 @@ class StreamOptions:
             found.get("minOffsetsPerTrigger", 0),
             found.get("maxTriggerDelay", 0.0),
         )
+
+    def check_reads(self, streams: Iterable[str]) -> None:
+        """Raise InvalidArgument for a stream in a namespace of which these options name none.
+
+        A checkpoint may lie where others write: what it names must not be read, and get a cursor, with the query's
+        rights. Other streams of the same namespaces may be of a batch that an earlier run left with other options.
+        """
+        for stream in streams:
+            if not self._may_read(stream):
+                raise InvalidArgument(
+                    f"the checkpoint names {stream}, and the query's options name no stream of that namespace: whoever "
+                    "may write the checkpoint could have the query read anything; if it is right, name the stream, too"
+                )
+
+    def _may_read(self, stream: str) -> bool:
+        namespace = stream.partition("/")[0]
+        if self.pattern is None:
+            return any(one.partition("/")[0] == namespace for one in self.streams)
+        if "/" not in self.pattern:
+            return namespace == DEFAULT_NAMESPACE
+        if re.fullmatch(self.pattern, stream):
+            return True
+        with suppress(re.error):  # A part of a pattern need not be one.
+            return re.fullmatch(self.pattern.partition("/")[0], namespace) is not None
+        return False
 
 
 def time_of(times: Times, stream: str) -> int | None:

@@ -20,6 +20,8 @@ from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, CursorMoved, NoSuchStream
 from buckram.spark.shared.bounded_gather import run_in_order
 from buckram.spark.shared.clients import connection
+from buckram.spark.shared.cluster_uri import is_vouched
+from buckram.spark.shared.rollback_detection import VOUCHED
 from buckram.streams.read.cursors import Cursor
 
 if TYPE_CHECKING:
@@ -80,7 +82,9 @@ class CursorMove(NamedTuple):
 
 
 def cursor_move(end_offset: str | None) -> CursorMove | None:
-    """Parse a source's end offset as Spark reports it; None if the source is another one or has no cursor."""
+    """Parse a source's end offset as Spark reports it; None if the source is another one or has no cursor, or if nobody
+    with a credential of this process vouches for the cluster: the offset may come from a checkpoint.
+    """
     try:
         raw: Any = json.loads(end_offset or "")
     except ValueError:
@@ -88,7 +92,16 @@ def cursor_move(end_offset: str | None) -> CursorMove | None:
     if not isinstance(raw, dict) or not isinstance(raw.get("cursor"), str) or not isinstance(raw.get("cluster"), str):
         return None
     offsets = {name: at for name, at in raw.items() if "/" in name and type(at) is int}
-    return CursorMove(raw["cluster"], raw["cursor"], offsets)
+    found = CursorMove(raw["cluster"], raw["cursor"], offsets)
+    if is_vouched(raw.get(VOUCHED), found.cluster, found.cursor, found.offsets):
+        return found
+    log.warning(
+        "cursor %s stays a batch behind: %s is in a checkpoint, and no query with this program's credential wrote it; "
+        "let both have the same BUCKRAM_TOKEN, or name the cluster in BUCKRAM_METADATA",
+        found.cursor,
+        found.cluster,
+    )
+    return None
 
 
 class CursorListener(StreamingQueryListener):

@@ -401,6 +401,7 @@ class Database(NotBlocking):
         await self._scope.close()
         await self._readers.close()
         await self._engine.close()
+        self._open.close()
         self._on_closed(self)
 
     async def __aenter__(self) -> Database:

@@ -102,7 +102,7 @@ class KeepsBackups(Protocol):
         ...
 
     async def carry_out(self, report: JanitorReport) -> None:
-        """Make the backups that are due. Failures are reported; only InvariantViolation is raised."""
+        """Make the backups that are due. Failures are reported."""
         ...
 
 

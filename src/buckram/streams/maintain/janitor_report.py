@@ -64,14 +64,12 @@ def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorRepor
 
 
 def note_problem(report: JanitorReport, what: str, error: Exception) -> None:
-    """Report an error so that the pass can go on with other streams; raises it if it is an InvariantViolation.
+    """Report an error so that the pass can go on with other streams.
 
-    An error that is not a BuckramError is a bug of this program, which malformed metadata of one stream may cause. It
-    must not keep all other streams from being cleaned.
+    A rule that does not hold, or an error that is not a BuckramError, is a bug of this program, or comes from metadata
+    of one stream that no program writes. It must not keep all other streams from being cleaned.
     """
-    if isinstance(error, InvariantViolation):
-        raise error
-    if isinstance(error, BuckramError):
+    if isinstance(error, BuckramError) and not isinstance(error, InvariantViolation):
         report.problems.append(f"{what}: {error}")
         return
     _log.error("the janitor failed over %s by a mistake in this program", what, exc_info=error)

@@ -21,6 +21,7 @@ from buckram.core.streams.names import StreamName, stream_name
 from buckram.core.tenants.fair_share import holder_of
 from buckram.serve.gateway.shared.error_answers import absent, bad_request
 from buckram.serve.gateway.shared.schema import TEXT, WHOLE, YES_OR_NO, Schema, fault
+from buckram.serve.hrana.targets import parse_reading
 from buckram.serve.http.problems import HttpProblem, refusing
 from buckram.serve.http.tokens import while_granted
 
@@ -257,15 +258,19 @@ async def _nothing() -> AsyncIterator[bytes]:
         yield piece
 
 
-def granted_name(path: Mapping[str, str]) -> str:
+def granted_name(path: Mapping[str, str], *, statements: bool = False) -> str:
     """Return the name by which grants refer to what a path names: the full name of a stream or a database, an object,
-    or else the namespace. A database's name may carry its consistency, as in main@stale=2, which is cut off.
+    or else the namespace.
+
+    `statements`: a database's name may carry the consistency of reads, as in main@stale=2, which is no part of it. What
+    else is behind an @ is: main@2 is another database than main.
     """
     namespace = path["namespace"]
     if "object" in path:
         return object_name(namespace, path["object"])
     if "database" in path:
-        return f"{namespace}/{path['database'].partition('@')[0]}"
+        full = f"{namespace}/{path['database']}"
+        return parse_reading(full).database if statements else full
     return f"{namespace}/{path['stream']}" if "stream" in path else namespace
 
 

@@ -7,7 +7,9 @@ to write after that state is no longer the newest. Not here: whose turn it is (`
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -35,6 +37,9 @@ T = TypeVar("T")
 Mode = Literal["deferred", "immediate", "exclusive"]
 """Time at which a transaction takes its turn to write: "deferred" with its first write, the others at the beginning."""
 _READONLY, _BUSY_SNAPSHOT = 8, 517
+_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""Threads of one database for the statements of transactions that only read. Each of these may run for `query_s`, so
+they take none of the threads that the process has for everybody."""
 
 
 def only_reads(sql: str) -> bool:
@@ -45,11 +50,13 @@ def only_reads(sql: str) -> bool:
 
 
 class Transactions:
-    """Counts of the open transactions of one database in this process, and of those that read their own state."""
+    """Counts of the open transactions of one database in this process, and of those that read their own state; and the
+    threads of the latter."""
 
     def __init__(self, database: str, limits: DatabaseLimits) -> None:
         self._database, self._limits = database, limits
         self.open = self.reading = 0
+        self._threads, self._closed = ThreadPoolExecutor(_THREADS, "buckram-transaction"), False
 
     def begins(self) -> None:
         """Count one more open transaction. Raises DatabaseBusy at the limit."""
@@ -65,6 +72,20 @@ class Transactions:
         if self.reading >= self._limits.reading_transactions:
             raise self._full(f"{self.reading} transactions that have not written are open", "reading_transactions")
         self.reading += 1
+
+    def read(self, reading: Reading, one: Statement) -> asyncio.Future[SqlResult]:
+        """Execute a statement in the state of a transaction that only reads, in one of the database's threads.
+
+        Raises HandleClosed.
+        """
+        if self._closed:
+            raise HandleClosed(f"database {self._database} is closed: its transactions have ended")
+        return asyncio.get_running_loop().run_in_executor(self._threads, reading.execute_pinned, one)
+
+    def close(self) -> None:
+        """End the threads after what they execute. Idempotent."""
+        self._closed = True
+        self._threads.shutdown(wait=False)
 
     def _full(self, why: str, limit: str) -> DatabaseBusy:
         return DatabaseBusy(self._database, f"{why}; end some, or try again ({limit_named(limit)})")
@@ -186,8 +207,7 @@ class OpenTransaction:
         if self._reading is None:
             self._others.begins_to_read()
             self._reading, self._sequence = Reading(self._engine), self._engine.sequence
-        reading = self._reading
-        return await _shielded(self._loop.run_in_executor(None, reading.execute_pinned, one))
+        return await _shielded(self._others.read(self._reading, one))
 
     async def take_turn(self) -> None:
         """Wait for a turn and begin to write. Raises DatabaseBusy, NotLeader."""

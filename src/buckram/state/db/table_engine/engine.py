@@ -36,6 +36,8 @@ _LOOK_S = 1.0
 """Interval of the check that the local files still exist, seconds."""
 _GROUP_BYTES = 64
 """Overhead of a queued group in bytes, besides the pages that it changes."""
+_UNWRITTEN = 2
+"""New pages of a group that it need not have: the page of SQLite's locks, and page 1, which a copy writes last."""
 Done = Callable[[Any, BaseException | None], None]
 
 
@@ -288,6 +290,12 @@ class Engine:
     def _apply(self, offset: int, group: Group, size: int) -> None:
         self.execution.roll_back()
         files, digest = self.files, self.digest
+        if group.size - files.size > len(group.pages) + _UNWRITTEN:
+            raise DatabaseFailed(
+                self.database,
+                f"the group {group.sequence} at offset {offset} makes {group.size} pages of {files.size} and has "
+                f"{len(group.pages)}: no leader writes that; begin a new database from a backup",
+            )
         changed: dict[int, tuple[bytes, int]] = {}
         for number, ranges in group.pages:
             old, old_hash = files.page(number)
