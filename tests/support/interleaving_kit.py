@@ -68,7 +68,7 @@ class Lane:
             return False
         if self.at == "jobs":
             return bool(self.jobs) or self.patience is not None
-        begins = self.at == sqlite_commit.VIEW or (self.at.startswith("BEGIN") and not self.writing)
+        begins = self.at.endswith(sqlite_commit.VIEW) or (self.at.startswith("BEGIN") and not self.writing)
         return not (begins and self.turns.writer is not None)
 
     # -- what sqlite.py takes for a queue
@@ -96,6 +96,9 @@ class Closing:
     def __init__(self, rows: sqlite3.Cursor, closed: Callable[[], None]) -> None:
         self._rows, self._closed = rows, closed
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
     def close(self) -> None:
         self._rows.close()
         self._closed()
@@ -118,7 +121,7 @@ class Connection:
         if statement == "COMMIT" or (alone and statement.startswith((sqlite_commit.COMMIT, sqlite_commit.SET_ALONE))):
             return self._commit(lane, failing, statement, *parameters)
         found = self._real.execute(statement, *parameters)
-        if statement == sqlite_commit.VIEW:
+        if statement.endswith(sqlite_commit.VIEW):
             turns.writer, lane.writing = lane, True
             return Closing(found, lambda: self._view_closed(lane))
         if statement.startswith("BEGIN") and alone and not lane.writing:
@@ -370,7 +373,7 @@ def _in_turns(turns: Turns) -> Iterator[None]:
         patch.setattr(sqlite, "queue", SimpleNamespace(**{**vars(queue), "SimpleQueue": a_queue}))
         patch.setattr(sqlite, "threading", SimpleNamespace(**{**vars(threading), "Thread": a_thread}))
         patch.setattr(sqlite, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: turns.now}))
-        patch.setattr(sqlite_file, "connect", lambda *a: Connection(connect(*a), turns))
+        patch.setattr(sqlite_file, "connect", lambda *a, **b: Connection(connect(*a, **b), turns))
         patch.setattr(sqlite_file, "sync_data", lambda fd: None)
         patch.setattr(sqlite_tree, "line_of", lambda path: threading.Semaphore(1_000))  # everybody is first in line
         patch.setattr(session_lock, "alive", looked_at)

@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buckram.core.streams.records.batch import Record
-from buckram.core.tenants.audit_trail import MOST_BYTES, AuditEvent, ChainCheck, Links, digest_of, shown
+from buckram.core.tenants.audit_trail import (
+    MOST_BYTES,
+    MOST_TEXT,
+    AuditEvent,
+    ChainCheck,
+    Links,
+    bounded,
+    digest_of,
+    shown,
+)
 from buckram.errors import InvalidArgument
 
 HOSTILE = "shop\n2026-01-01T00:00:00.000000Z  token:root  delete  all\x1b[2J\x9b31m\u202e\u2028\ud800  done\\n \r"
@@ -160,3 +170,26 @@ def test_an_event_is_bounded_and_ascii_and_comes_back(text: str, times: int) -> 
     assert all(32 <= byte < 127 for byte in value)
     assert AuditEvent.parse(value) == event.bounded()
     assert event.bounded().encode() == value
+
+
+@settings(max_examples=300)
+@given(
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=MOST_TEXT)
+    | st.integers(0, MOST_TEXT).map('"'.__mul__)
+    | st.text(st.sampled_from('a"\\\x7f\n\u00e9'), max_size=MOST_TEXT)
+)
+def test_a_text_is_left_as_it_is_exactly_if_it_has_room(text: str) -> None:
+    size = len(json.dumps(text).replace("\x7f", "\\u007f")) - 2
+    assert (bounded(text) is text) == (size <= MOST_TEXT)
+
+
+def test_an_event_keeps_its_stored_form_and_gives_it_to_no_other() -> None:
+    event = AuditEvent(1, "token:alice", "create", "x" * 2000)
+    value = event.encode()
+    assert event.encode() is value
+    placed = event.placed("c1", 7, "f" * 64)
+    assert json.loads(placed.encode()) == json.loads(value) | {"chain": "c1", "number": 7, "before": "f" * 64}
+    assert json.loads(replace(placed, what="y").encode())["what"] == "y"
+    assert AuditEvent.parse(value) == event.bounded()
+    assert repr(event) == repr(AuditEvent(1, "token:alice", "create", "x" * 2000))
+    assert "_encoded" not in event.row()

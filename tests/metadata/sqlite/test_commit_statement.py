@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from tests.support.sqlite_kit import FILE
 
-from buckram.errors import MetadataError, NoSuchKey, VersionConflict
+from buckram.errors import KeyExists, MetadataError, NoSuchKey, VersionConflict
 from buckram.metadata.sqlite import commit_statement as sqlite_commit
 from buckram.metadata.sqlite import connection as sqlite_connection
 from buckram.metadata.sqlite import database_file as sqlite_file
+from buckram.metadata.sqlite.changes import ROOT
 from buckram.metadata.sqlite.session_lock import SessionLock
 from buckram.metadata.sqlite.tree import Busy, SqliteTree
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
@@ -226,3 +227,51 @@ def test_another_process_reads_what_one_statement_committed(tmp_path: Path) -> N
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
         assert found.stdout.strip() == "(4,)"
         assert sqlite_connection.SqliteConnection(path, 1.0).progress() == -1
+
+
+def test_a_view_has_the_rows_that_were_asked_for_and_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    with a_tree(path) as tree, closing(sqlite3.connect(path, isolation_level=None, timeout=0.0)) as other:
+        written(tree, Create("/a/b", b"1"), Create("/c", b"2"))
+        written(tree, SetValue("/c", b"3", 0))
+        db = tree._open()
+        for places in ([], [("/", "c")], [("/", "c"), ("/", "none"), ("/a", "b"), ROOT, ("/", "c")]):
+            view = sqlite_commit.View(db, places)
+            assert view.rows == {place: tree.row(place) for place in places}
+            assert db.execute("SELECT version FROM keys WHERE name='c'").fetchone() == (1,)
+            other.execute("UPDATE keys SET child_changes = child_changes + 1 WHERE name='c'")
+            with pytest.raises(sqlite3.OperationalError, match="locked"):  # by a state that is not the newest
+                db.execute(sqlite_commit.SET_ALONE, (b"4", "/", "c", 1))
+            view.close()
+        many = [("/", f"n{number}") for number in range(3 * sqlite_commit.MOST_PLACES)]
+        view = sqlite_commit.View(db, many)
+        assert list(view.rows) == many[: sqlite_commit.MOST_PLACES]
+        view.close()
+
+
+def test_what_a_view_had_read_does_not_count_for_what_is_tried_after_it(tmp_path: Path) -> None:
+    """Others are quicker each time, and at last make the same key; the next attempt holds the lock."""
+    path = tmp_path / FILE
+    with a_tree(path) as tree, closing(sqlite3.connect(path, isolation_level=None, timeout=0.0)) as other:
+        written(tree, Create("/counter", b"0"))
+        theirs = ["UPDATE keys SET version=version+1 WHERE name='counter'"] * 3
+        theirs.append("INSERT INTO keys (parent, name, value) VALUES ('/', 'made', x'')")
+        real = tree._commit
+
+        def late(*args: object) -> bool:
+            if theirs:
+                other.execute(theirs.pop(0))
+            return real(*args)  # type: ignore[arg-type]
+
+        tree._commit = late  # type: ignore[method-assign]
+        (found,) = tree.write([[Create("/made", b"")]])
+        assert isinstance(found, KeyExists)
+        assert theirs == []
+
+
+def test_a_file_of_the_root_alone_gives_a_view_as_well(tmp_path: Path) -> None:
+    with a_tree(tmp_path / FILE) as tree:
+        view = sqlite_commit.View(tree._open(), [("/", "a")])
+        assert view.rows == {("/", "a"): None}
+        view.close()
+        written(tree, Create("/a", b""))

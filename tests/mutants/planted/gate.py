@@ -7,6 +7,7 @@ from tests.mutants.testmutant import TestMutant, edited
 _NAMES, _UIDS = "tests/security/test_gate_names.py::", "tests/security/test_gate_uids.py::"
 _LEDGERS, _BOUNDS = "tests/security/test_gate_ledgers.py::", "tests/security/test_gate_bounds.py::"
 _NAMING, _GATE = "buckram.core.security.ledger_claims:", "buckram.bookie.service.metadata.change_gate:"
+_AT_ONCE = "buckram.bookie.service.metadata.immediate_changes:AtOnce"
 
 MUTANTS = (
     TestMutant(
@@ -14,12 +15,40 @@ MUTANTS = (
         "a tenant sets keys below the streams of another one, where no look at the store is needed",
         edited(
             (
-                f"{_GATE}ChangeGate.allows_at_once",
+                f"{_AT_ONCE}._sets",
                 'return self._rules.refusal(op.key, KeyUse.SET, op.value) == ""',
                 "return True",
             )
         ),
         (f"{_BOUNDS}test_what_is_set_again_and_again_is_judged_each_time[sqlite-cursors/c]",),
+    ),
+    TestMutant(
+        "gate-cursors-made-unjudged",
+        "a tenant makes keys below the streams of another one, where no look at the store is needed",
+        edited((f"{_AT_ONCE}._creates", 'self._rules.refusal(op.key, KeyUse.CREATE, op.value) == "" and', "")),
+        ("tests/security/test_gate_at_once.py::test_what_is_made_and_deleted_is_judged_each_time[sqlite-cursors/c]",),
+    ),
+    TestMutant(
+        "gate-cursors-deleted-unjudged",
+        "a tenant deletes keys below the streams of another one, where no look at the store is needed",
+        edited((f"{_AT_ONCE}.allows", 'self._rules.refusal(op.key, KeyUse.DELETE) == ""', "True")),
+        ("tests/security/test_gate_at_once.py::test_what_is_made_and_deleted_is_judged_each_time[sqlite-cursors/c]",),
+    ),
+    TestMutant(
+        "gate-uids-go",
+        "a tenant deletes the key which says that the uid of its stream is taken",
+        edited((f"{_AT_ONCE}.allows", 'op.key.count("/") < self._places.data.count("/") + 2', "False")),
+        (
+            "tests/security/test_gate_at_once.py::test_the_key_of_a_uid_stays_and_no_intent_is_of_an_id_of_others[sqlite]",
+        ),
+    ),
+    TestMutant(
+        "gate-intents-of-any-id",
+        "a tenant makes the intent of an id that was given to somebody else",
+        edited((f"{_AT_ONCE}.allows", "self._creates(op, at)", "self._creates(op, None)")),
+        (
+            "tests/security/test_gate_at_once.py::test_the_key_of_a_uid_stays_and_no_intent_is_of_an_id_of_others[sqlite]",
+        ),
     ),
     TestMutant(
         "gate-names-anything",

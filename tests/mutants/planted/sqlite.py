@@ -9,7 +9,7 @@ CHANGES = "buckram.metadata.sqlite.changes:Changes"
 INTERLEAVED = (
     "tests/metadata/test_sqlite_interleavings.py::test_stores_on_one_file_agree_with_the_model_and_miss_no_change",
 )
-COMMITS = "tests/metadata/sqlite/test_commit_statement.py"
+COMMITS, NEAR = "tests/metadata/sqlite/test_commit_statement.py", "tests/metadata/sqlite/test_durable_reads.py"
 STOPPED = ("tests/metadata/test_sqlite_processes.py::test_process_stopped_inside_a_write_blocks_no_reads_and_is_named",)
 
 MUTANTS = (
@@ -102,8 +102,40 @@ MUTANTS = (
     TestMutant(
         "sqlite-no-view",
         "a change is made whatever others have changed since it was worked out",
-        edited((f"{TREE}._attempt", "view = sqlite_commit.View(db)", "sqlite_commit.View(db).close()")),
+        edited((f"{TREE}._attempt", "self._viewed = view.rows", "self._viewed = view.rows; view.close()")),
         (f"{COMMITS}::test_what_was_worked_out_from_an_older_state_is_not_written",),
+    ),
+    TestMutant(
+        "sqlite-rows-of-an-older-view",
+        "rows that were read along with a view count after it as well",
+        edited((f"{TREE}._attempt", "self._viewed = {}", "pass")),
+        (f"{COMMITS}::test_what_a_view_had_read_does_not_count_for_what_is_tried_after_it",),
+    ),
+    TestMutant(
+        "sqlite-covers-what-came-later",
+        "the sync of a change counts for what others have committed meanwhile",
+        edited(
+            (
+                "buckram.metadata.sqlite.connection:SqliteConnection._settle",
+                "near.is_durable(seen)",
+                "near.is_durable(near.moment())",
+            )
+        ),
+        (f"{NEAR}::test_a_commit_of_others_during_a_sync_is_not_covered_by_it",),
+    ),
+    TestMutant(
+        "sqlite-tells-at-once",
+        "the loop tells what others have committed before it is on the disk",
+        edited(
+            ("buckram.metadata.sqlite.durable_reads:SqliteNear.peek", "if moment == self._durable else", "if True else")
+        ),
+        (f"{NEAR}::test_a_commit_of_others_is_told_after_a_sync",),
+    ),
+    TestMutant(
+        "sqlite-never-opened",
+        "a process that has opened nothing tells what others have not synced",
+        edited(("buckram.metadata.sqlite.keys:SqliteKeys._settle_near", "tree.make_all_durable", "tree.make_durable")),
+        (f"{NEAR}::test_the_first_to_read_in_a_process_tells_nothing_before_a_sync",),
     ),
     TestMutant(
         "sqlite-set-unseen",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Protocol
 
 from buckram.bookie.accounting.usage_recount import is_database, streams_in
@@ -55,14 +55,14 @@ class QuotasOfCreations:
         self._turns: dict[str, asyncio.Lock] = {}
         """Locks by namespace, for namespaces with a quota of streams: one creation of streams at a time."""
 
-    @asynccontextmanager
-    async def ledger(self, value: bytes) -> AsyncIterator[None]:
-        """Hold the creation of a ledger with this record to its namespace's quota; enter before, leave after. Raises
-        QuotaExceeded."""
+    def ledger(self, value: bytes) -> AbstractAsyncContextManager[None]:
+        """Hold the creation of a ledger with this record to its namespace's quota; enter at once, leave after it.
+        Raises QuotaExceeded."""
         namespace = self._limited(value)
-        if namespace is None:
-            yield
-            return
+        return nullcontext() if namespace is None else self._counted(namespace)
+
+    @asynccontextmanager
+    async def _counted(self, namespace: str) -> AsyncIterator[None]:
         self._making[namespace] += 1
         try:
             yield

@@ -84,6 +84,12 @@ _MOST_ESCAPED = 12
 """Maximum characters that JSON needs for one character: a pair of surrogates, escaped."""
 
 
+_SHORT, _PLAIN = MOST_TEXT // _MOST_ESCAPED, MOST_TEXT // 2
+"""Maximum characters of a text that always fits: of any text, and of one of which JSON escapes no character by more
+than a backslash.
+"""
+
+
 _MOST_US = 253_402_300_800_000_000
 """Upper bound of times, exclusive: the year 10000, in microseconds since 1970."""
 
@@ -111,13 +117,20 @@ class AuditEvent:
     chain: str = ""
     number: int = 0
     before: str = ""
+    _encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    """What `encode` returned before; no event that is made of this one has it."""
 
     def row(self) -> dict[str, Any]:
         """Return the fields by name; without those of the chain if it is in none."""
         return {name: getattr(self, name) for name in _NAMES if self.chain or name not in _LINKS}
 
     def encode(self) -> bytes:
-        return _json(self.bounded().row()).encode()
+        """Return the stored form, made once: the chain needs it when the event is noted, and the writer later."""
+        value = self._encoded
+        if value is None:
+            value = _json(self.bounded().row()).encode()
+            object.__setattr__(self, "_encoded", value)
+        return value
 
     @classmethod
     def parse(cls, value: bytes) -> AuditEvent:
@@ -140,10 +153,19 @@ class AuditEvent:
         except InvalidArgument:
             return cls(record.timestamp, "", LOST, f"record {record.offset}", detail="it is no event of the trail")
 
+    def placed(self, chain: str, number: int, before: str) -> AuditEvent:
+        """Return the event with this place in a chain."""
+        who = self.time_us, self.principal, self.action, self.what, self.namespace
+        return AuditEvent(*who, self.result, self.peer, self.bookie, self.detail, chain, number, before)
+
     def bounded(self) -> AuditEvent:
         """Return the event with each text cut to MOST_TEXT."""
-        cut: dict[str, Any] = {name: bounded(getattr(self, name)) for name in _TEXTS}
-        return replace(self, **cut)
+        cut: dict[str, Any] = {}
+        for name in _TEXTS:
+            text = getattr(self, name)
+            if len(text) > _SHORT and (short := bounded(text)) is not text:
+                cut[name] = short
+        return replace(self, **cut) if cut else self
 
     def matches(self, *, principal: str = "", action: str = "", namespace: str = "", what: str = "") -> bool:
         """Return whether the event has this principal, action and namespace, and this text in the name of its object;
@@ -156,7 +178,7 @@ class AuditEvent:
         )
 
 
-_NAMES = tuple(field.name for field in fields(AuditEvent))
+_NAMES = tuple(field.name for field in fields(AuditEvent) if field.init)
 
 
 _TEXTS = tuple(name for name in _NAMES if name not in ("time_us", "number"))
@@ -169,7 +191,7 @@ def _json(value: Any) -> str:
 
 def bounded(text: str) -> str:
     """Return a text of an event, cut if JSON would need more than MOST_TEXT characters for it."""
-    if len(text) <= MOST_TEXT // _MOST_ESCAPED:
+    if len(text) <= _SHORT or (len(text) <= _PLAIN and text.isascii() and text.isprintable()):
         return text
     if len(text) <= MOST_TEXT and len(_json(text)) - 2 <= MOST_TEXT:
         return text
@@ -226,7 +248,7 @@ class Links:
     def add(self, event: AuditEvent) -> AuditEvent:
         """Return the event as the next one of the chain; the place that it had before is replaced."""
         self._number += 1
-        event = replace(event, chain=self.chain, number=self._number, before=self._before).bounded()
+        event = event.placed(self.chain, self._number, self._before).bounded()
         self._before = digest_of(event.encode())
         return event
 

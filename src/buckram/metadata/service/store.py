@@ -54,9 +54,10 @@ class ServiceTree:
 
     async def remove(self, ledger_id: LedgerId, version: int) -> None:
         """Delete the record; the bookie records the deletion, but one of an older release does not."""
-        key = await self.key(ledger_id)
+        key, welcome = await self.key(ledger_id), self._keys.welcome
         await self._keys.delete(key, version)
-        await self.removed(key)
+        if welcome is None or welcome.manager != ONE_FOLDER:  # where there is nothing to tidy up
+            await self.removed(key)
 
     async def remove_with(self, ops: Sequence[KeyOp], ledgers: Sequence[LedgerId]) -> None:
         await self._keys.multi(ops)

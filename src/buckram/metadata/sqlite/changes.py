@@ -8,7 +8,7 @@ Not here: the statements, the transaction and its lock (`metadata/sqlite/tree.py
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.metadata.tree.key_grammar import split
-from buckram.types import CheckVersion, Create, KeyOp, SetValue
+from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
 Place = tuple[str, str]
 """Place of a row: (parent, name)."""
@@ -36,6 +36,15 @@ NEW_SESSION = 0
 def watch_keys(parent: str, name: str) -> tuple[WatchKey, WatchKey]:
     """Return the watches that fire when a key is made or deleted."""
     return ("value", f"{parent if parent != '/' else ''}/{name}"), ("children", parent)
+
+
+def places_of(jobs: Iterable[Sequence[KeyOp]]) -> Iterator[Place]:
+    """Yield the places of the rows that the changes of these jobs meet at least."""
+    for ops in jobs:
+        for op in ops:
+            yield (place := split(op.key))
+            if isinstance(op, Create | Delete):
+                yield ROOT if place[0] == "/" else split(place[0])
 
 
 class Row(NamedTuple):
@@ -98,22 +107,25 @@ class Changes:
     def begins_session(self) -> bool:
         return any(row is not None and row.session == NEW_SESSION for row in self._now.values())
 
-    def deleted(self) -> list[int]:
-        """Return the identities of rows that are removed; the place of one may be taken by a new row."""
-        return [
-            old.identity
-            for place, old in self._before.items()
-            if old is not None and ((new := self._now[place]) is None or not new.identity)
-        ]
+    def rows(self) -> tuple[list[int], list[Row], list[tuple[Place, Row]]]:
+        """Return the identities of rows that are removed, the rows that stay, but not as they are, and new rows.
 
-    def changed(self) -> list[Row]:
-        """Return rows that stay, but not as they are."""
-        return [
-            row for place, row in self._now.items() if row is not None and row.identity and row != self._before[place]
-        ]
-
-    def made(self) -> list[tuple[Place, Row]]:
-        return [(place, row) for place, row in self._now.items() if row is not None and not row.identity]
+        The place of a row that is removed may be taken by a new one.
+        """
+        deleted: list[int] = []
+        changed: list[Row] = []
+        made: list[tuple[Place, Row]] = []
+        for place, old in self._before.items():
+            row = self._now[place]
+            if old is not None and (row is None or not row.identity):
+                deleted.append(old.identity)
+            if row is None:
+                continue
+            if not row.identity:
+                made.append((place, row))
+            elif row is not old and row != old:
+                changed.append(row)
+        return deleted, changed, made
 
     # One job
 
@@ -129,7 +141,8 @@ class Changes:
             for session in self.ended:
                 self.end(session)
             return error
-        self.touched = touched | self.touched
+        touched.update(self.touched)
+        self.touched = touched
         return versions
 
     def _apply(self, op: KeyOp) -> int:
@@ -144,7 +157,7 @@ class Changes:
         if isinstance(op, CheckVersion):
             return op.version
         if isinstance(op, SetValue):
-            self._put(place, row._replace(value=op.value, version=row.version + 1))
+            self._put(place, Row(row.identity, row.version + 1, row.child_changes, row.session, op.value))
             self.touched["value", op.key] = None
             return op.version + 1
         if self._has_children(op.key):
@@ -158,13 +171,15 @@ class Changes:
             raise KeyExists(op.key)
         missing: list[Place] = []
         parent = place[0]
-        while parent != "/" and self._row(split(parent)) is None:
-            missing.append(split(parent))
-            parent = missing[-1][0]
-        if parent != "/":
-            owner = self._row(split(parent))
-            if owner is not None and owner.session is not None:
-                raise InvalidArgument(f"key {op.key}: {parent} is bound to a session and cannot have children")
+        while parent != "/":
+            above = split(parent)
+            owner = self._row(above)
+            if owner is not None:
+                if owner.session is not None:
+                    raise InvalidArgument(f"key {op.key}: {parent} is bound to a session and cannot have children")
+                break
+            missing.append(above)
+            parent = above[0]
         for above in reversed(missing):
             self._insert(above, b"", None)
         self._insert(place, op.value, self._own if op.ephemeral else None)
@@ -174,14 +189,15 @@ class Changes:
 
     def _load(self, place: Place) -> Row | None:
         """Return the row as it is now, those of dead sessions included."""
-        if place not in self._now:
-            self._before[place] = self._now[place] = self._file.row(place)
-            self._names.setdefault(place[0], {})[place[1]] = None
-        return self._now[place]
+        if place in self._now:
+            return self._now[place]
+        row = self._before[place] = self._now[place] = self._file.row(place)
+        self._names.setdefault(place[0], {})[place[1]] = None
+        return row
 
     def _row(self, place: Place) -> Row | None:
         row = self._load(place)
-        if row is not None and not self._is_live(row.session):
+        if row is not None and row.session is not None and not self._is_live(row.session):
             row = self._now[place]  # its session ended just now, and it with that
         return row
 
@@ -202,7 +218,7 @@ class Changes:
             return any((key, name) not in self._now and self._is_live(session) for name, session in rows)
 
     def _put(self, place: Place, row: Row | None) -> None:
-        self._undo.append((place, self._load(place)))
+        self._undo.append((place, self._now[place]))  # which was looked at before
         self._now[place] = row
 
     def _insert(self, place: Place, value: bytes, session: int | None) -> None:
@@ -218,7 +234,7 @@ class Changes:
         above = ROOT if parent == "/" else split(parent)
         row = self._load(above)
         if row is not None:
-            self._put(above, row._replace(child_changes=row.child_changes + 1))
+            self._put(above, Row(row.identity, row.version, row.child_changes + 1, row.session, row.value))
         self._touch(parent, name)
 
     def _touch(self, parent: str, name: str) -> None:

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Final
 
-from buckram.metadata.sqlite.changes import NEW_SESSION, Changes, Place
+from buckram.metadata.sqlite.changes import NEW_SESSION, Changes, Place, Row
 
 MAX_ROWS: Final = 256
 """Maximum rows of one statement. More take several, in a transaction that is not as short."""
 _DELETE, _COUNT, _CHANGE, _MAKE, _BEGIN, _END = range(6)
+_PUTS = (_COUNT, _CHANGE, _MAKE)
 _CHANGES = (
     "PRAGMA temp_store=MEMORY",
     "CREATE TEMP VIEW changes (what, id, parent, name, value, version, child_changes, session) AS "
@@ -62,10 +64,15 @@ SET_ALONE: Final = (
     "UPDATE OR ROLLBACK keys SET value = ?, version = version + 1 "
     "WHERE parent = ? AND name = ? AND version = ? AND session IS NULL"
 )
-VIEW: Final = (
-    "SELECT (SELECT max(id) FROM keys), (SELECT sum(seq) FROM sqlite_sequence) FROM keys WHERE parent IN ('', '/')"
-)
-"""Query for what most changes need, so that it is in memory when the lock is held. The root always exists."""
+VIEW: Final = "SELECT (SELECT max(id) FROM keys), (SELECT sum(seq) FROM sqlite_sequence), 0, NULL, '', '' FROM keys"
+"""Query for what most changes need, so that it is in memory when the lock is held. The root always exists, and
+only the first row is ever read.
+"""
+ROW: Final = "SELECT id, version, child_changes, session, parent, name FROM keys WHERE parent = ? AND name = ?"
+_LAST: Final = "SELECT 0, 0, 0, NULL, '', ''"
+"""Row behind those that were asked for; no row of the file has this id."""
+MOST_PLACES: Final = 40
+"""Maximum number of rows that are asked for along with a view."""
 ChangeRow = tuple[int, int, str, str, bytes | None, int, int, int | None]
 
 
@@ -75,19 +82,36 @@ def prepare(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+@lru_cache(maxsize=MOST_PLACES + 1)
+def _query(count: int) -> str:
+    return " UNION ALL ".join([*[ROW] * count, _LAST, VIEW]) if count else VIEW
+
+
 class View:
     """The file as of one moment, for all statements until it is closed.
 
-    It does not stop others from changing the file.
+    It does not stop others from changing the file. `rows`: the rows at the places that were asked for, at most
+    MOST_PLACES, with None for those that do not exist.
     """
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, places: Iterable[Place] = ()) -> None:
+        self.rows: dict[Place, Row | None] = dict.fromkeys(islice(places, MOST_PLACES))
         # A query with a row left to read: as long as it is open, SQLite stays in its transaction.
-        self._rows = db.execute(VIEW)
+        self._rows = db.execute(_query(len(self.rows)), [part for place in self.rows for part in place])
+        if self.rows:
+            self._read()
+
+    def _read(self) -> None:
+        for identity, version, child_changes, session, parent, name in self._rows:
+            if not identity:
+                return
+            self.rows[parent, name] = Row(identity, version, child_changes, session)
 
     def close(self) -> None:
-        with suppress(sqlite3.ProgrammingError):  # the connection was closed, because the file was replaced
+        try:
             self._rows.close()
+        except sqlite3.ProgrammingError:
+            return  # the connection was closed, because the file was replaced
 
 
 def set_alone(db: sqlite3.Connection, place: Place, version: int, value: bytes) -> bool:
@@ -110,14 +134,15 @@ def rows_of(changes: Changes, session: int | None) -> list[ChangeRow]:
 
     `session` is the writer's, begun with this if the changes say so.
     """
+    deleted, changed, made = changes.rows()
     rows: list[ChangeRow] = []
     if changes.begins_session:
         rows.append((_BEGIN, os.getpid(), "", "", None, 0, 0, session))
-    rows += [(_DELETE, identity, "", "", None, 0, 0, None) for identity in changes.deleted()]
-    for row in changes.changed():
+    rows += [(_DELETE, identity, "", "", None, 0, 0, None) for identity in deleted]
+    for row in changed:
         what = _COUNT if row.value is None else _CHANGE
         rows.append((what, row.identity, "", "", row.value, row.version, row.child_changes, None))
-    for (parent, name), row in changes.made():
+    for (parent, name), row in made:
         of = session if row.session == NEW_SESSION else row.session
         rows.append((_MAKE, 0, parent, name, row.value, row.version, row.child_changes, of))
     rows += [(_END, 0, "", "", None, 0, 0, ended) for ended in changes.ended]
@@ -136,12 +161,11 @@ def commit(db: sqlite3.Connection, rows: Sequence[ChangeRow]) -> None:
 
 
 def _statement(rows: Sequence[ChangeRow]) -> tuple[str, list[object]]:
-    if all(row[0] in (_COUNT, _CHANGE, _MAKE) for row in rows):
-        places = ",".join(["(?,?,?,?,?,?,?)"] * len(rows))
-        return f"{COMMIT}{_PUT[0]}{places}{_PUT[1]}", [value for row in rows for value in _put(*row)]
-    places = ",".join(["(?,?,?,?,?,?,?,?)"] * len(rows))
-    return f"{COMMIT}changes VALUES {places}", [value for row in rows for value in row]
-
-
-def _put(what: int, identity: int, parent: str, name: str, value: bytes | None, *rest: int | None) -> Sequence[object]:
-    return (identity or None, parent, name, value or b"", *rest)
+    values: list[object] = []
+    for what, identity, parent, name, value, version, child_changes, session in rows:
+        if what not in _PUTS:
+            places = ",".join(["(?,?,?,?,?,?,?,?)"] * len(rows))
+            return f"{COMMIT}changes VALUES {places}", [value for row in rows for value in row]
+        values += (identity or None, parent, name, value or b"", version, child_changes, session)
+    places = ",".join(["(?,?,?,?,?,?,?)"] * len(rows))
+    return f"{COMMIT}{_PUT[0]}{places}{_PUT[1]}", values

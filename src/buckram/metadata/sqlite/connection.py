@@ -7,13 +7,24 @@ Not here: keys and sessions (`metadata/sqlite/tree.py`); the file's format (`met
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from buckram.errors import MetadataError, MetadataUnavailable, StoreReplaced
 from buckram.metadata.sqlite import database_file as sqlite_file
+
+Moment = tuple[sqlite3.Connection, int]
+"""State of the file as a connection sees it: the connection, and its number for that state (`seen_version`)."""
+
+
+class Near(Protocol):
+    """Another connection, whose reads are told if they are durable (`metadata/sqlite/durable_reads.py`)."""
+
+    def moment(self) -> Moment | None: ...
+    def is_durable(self, moment: Moment | None) -> None: ...
 
 
 class SqliteConnection:
@@ -23,8 +34,12 @@ class SqliteConnection:
     (`make_durable`).
     """
 
-    def __init__(self, path: Path, busy_timeout_s: float) -> None:
-        self._path, self._busy_timeout_s = path, busy_timeout_s
+    def __init__(self, path: Path, busy_timeout_s: float, *, one_thread: bool = True) -> None:
+        """`one_thread`: False if several threads use it, one at a time."""
+        self._path, self._busy_timeout_s, self._one_thread = path, busy_timeout_s, one_thread
+        self._name = os.fspath(path)
+        self.near: Near | None = None
+        """Connection that is told what the syncs of this one have made durable."""
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._replaced = ""
@@ -45,7 +60,7 @@ class SqliteConnection:
         if self._db is None:
             if self._replaced:
                 raise StoreReplaced(self._replaced)
-            db, file = sqlite_file.connect_known(self._path, self._busy_timeout_s)
+            db, file = sqlite_file.connect_known(self._path, self._busy_timeout_s, one_thread=self._one_thread)
             if self._file not in (None, file):
                 db.close()
                 self._file_is_another(file)
@@ -90,8 +105,12 @@ class SqliteConnection:
 
     def _settle(self) -> None:
         """Make a commit durable, in the file that has the name."""
+        near = self.near
+        seen = None if near is None else near.moment()  # before the sync begins, or it may not cover all of this
         self._sync()
         self.check_file()  # if it was just replaced, the commit is in a file without a name
+        if near is not None:
+            near.is_durable(seen)
         self._empty_long_log()
 
     def make_durable(self) -> None:
@@ -104,6 +123,12 @@ class SqliteConnection:
                 self._sync()
                 self._durable_version = version
 
+    def make_all_durable(self) -> None:
+        """Make durable what anybody has committed, also if nothing of it was read through this connection."""
+        with self._translated():
+            self._open()
+            self.make_durable()
+
     def progress(self) -> int:
         """Return a number that changes when others complete a change; -1 if that cannot be seen."""
         try:
@@ -114,6 +139,10 @@ class SqliteConnection:
     def seen_version(self) -> int:
         """Return a number that changes with each commit of others."""
         return int(self._open().execute("PRAGMA data_version").fetchone()[0])
+
+    def moment(self) -> Moment:
+        """Return the state that is seen now; it is the same as long as nobody else commits anything."""
+        return self._open(), self.seen_version()
 
     @property
     def is_open(self) -> bool:
@@ -128,7 +157,7 @@ class SqliteConnection:
             raise StoreReplaced(self._replaced)
         if self._db is None:
             return
-        found = sqlite_file.which(self._path)
+        found = sqlite_file.which(self._name)
         if found != self._file:
             self._file_is_another(found)
 

@@ -80,14 +80,14 @@ def _make_private(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+def connect(path: Path, busy_timeout_s: float, *, one_thread: bool = True) -> sqlite3.Connection:
     """Open the file that `prepare` made.
 
     Raises ClusterNotInitialised if it does not exist, MetadataError if it is foreign or newer.
     """
     if not path.exists():
         raise ClusterNotInitialised(f"sqlite://{path}")
-    db = _open(path, "rw", busy_timeout_s)
+    db = _open(path, "rw", busy_timeout_s, one_thread=one_thread)
     try:
         if not _is_ours(path, db):
             raise ClusterNotInitialised(f"sqlite://{path}")
@@ -99,7 +99,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     return db
 
 
-def which(path: Path) -> tuple[int, int] | None:
+def which(path: Path | str) -> tuple[int, int] | None:
     """Return device and inode of the file with the name now; None if there is none."""
     try:
         found = os.stat(path)
@@ -108,11 +108,13 @@ def which(path: Path) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if found.st_nlink else None
 
 
-def connect_known(path: Path, busy_timeout_s: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
+def connect_known(
+    path: Path, busy_timeout_s: float, *, one_thread: bool = True
+) -> tuple[sqlite3.Connection, tuple[int, int]]:
     """Connect, and return which file that is: SQLite does not report which one it has opened."""
     for _ in range(10):
         before = which(path)
-        db = connect(path, busy_timeout_s)
+        db = connect(path, busy_timeout_s, one_thread=one_thread)
         if before is not None and before == which(path):
             return db, before
         db.close()  # it was replaced while it was being opened
@@ -124,10 +126,11 @@ def is_whole(db: sqlite3.Connection) -> bool:
     return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
 
 
-def _open(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
+def _open(path: Path, mode: str, busy_timeout_s: float, *, one_thread: bool = True) -> sqlite3.Connection:
     if path.is_dir():
         raise MetadataError(f"{path} is a directory: name the database file, for example {path / 'metadata.db'}")
-    db = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_s)
+    place = f"file:{quote(str(path))}?mode={mode}"
+    db = sqlite3.connect(place, uri=True, isolation_level=None, timeout=busy_timeout_s, check_same_thread=one_thread)
     db.execute("PRAGMA synchronous=NORMAL")
     db.execute("PRAGMA fullfsync=ON")  # counts on macOS, where fsync does not wait for the device
     return db

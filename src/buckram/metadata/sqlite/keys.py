@@ -23,9 +23,11 @@ from typing import TypeVar, cast
 
 from buckram.errors import ForkedClient, InvalidArgument, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.sqlite.changes import WatchKey
+from buckram.metadata.sqlite.connection import Moment
+from buckram.metadata.sqlite.durable_reads import SqliteNear
 from buckram.metadata.sqlite.tree import Busy, SqliteTree, Token
 from buckram.metadata.sqlite.write_lock import Wait
-from buckram.metadata.tree.key_grammar import check_key, check_multi, check_op, check_parent
+from buckram.metadata.tree.key_grammar import Absent, check_key, check_multi, check_op, check_parent
 from buckram.metadata.tree.layout import SECURITY, TENANTS, WISHES
 from buckram.seams import Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
@@ -78,11 +80,10 @@ class SqliteKeys:
         self._lost: list[Notify] = []
         self._waiting = 0
         self._closing: asyncio.Future[object] | None = None
-        self._near: SqliteTree | None = None
-        """A connection of the loop's own thread, for `peek`; it never waits for another process."""
-        self._near_durable = -1
+        self._near = SqliteNear(self._path)
         self._settling = False
         tree = SqliteTree(self._path, busy_timeout_s)
+        tree.near = self._near
         self._worker = _Worker(tree, busy_timeout_s, self._post, self._settle, self._notify)
         self._thread = threading.Thread(target=self._worker.run, name=f"metadata {self._path.name}", daemon=True)
         self._thread.start()
@@ -130,35 +131,29 @@ class SqliteKeys:
         """Return every key that is bound to no session, with version and value, as of one moment."""
         return await self._call(self._worker.tree.lasting)
 
-    def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | None]:
+    def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | Absent | None]:
         """Read as PromptKeys does: the calling thread, the loop's, reads the file's pages."""
         if self._closing is not None or os.getpid() != self._pid:
             return [None] * len(keys)
-        if self._near is None:
-            self._near = SqliteTree(self._path, 0.0)
-        try:
-            found, version = self._near.lasting_keys(keys)
-        except MetadataError:
-            return [None] * len(keys)
-        if version == self._near_durable:
-            return found
-        self._settle_near(version)
-        return [None] * len(keys)
+        found, unsettled = self._near.peek(keys)
+        if unsettled is not None:
+            self._settle_near(unsettled)
+        return found
 
-    def _settle_near(self, version: int) -> None:
-        """Have the thread make durable what `peek` sees at this version, so that it may be returned without the loop
-        waiting for a disk.
+    def _settle_near(self, moment: Moment) -> None:
+        """Have the thread make durable what `peek` sees, so that it may be returned without the loop waiting for a
+        disk.
         """
         if self._settling or self._waiting >= _MAX_WAITING:
             return
-        self._settling, near = True, self._near
+        self._settling = True
 
         def settled(done: asyncio.Future[object]) -> None:
             self._settling = False
-            if not done.cancelled() and done.exception() is None and near is self._near:
-                self._near_durable = version
+            if not done.cancelled() and done.exception() is None:
+                self._near.is_durable(moment)
 
-        self._begin(run=self._worker.tree.make_durable).add_done_callback(settled)
+        self._begin(run=self._worker.tree.make_all_durable).add_done_callback(settled)
 
     async def look(self, keys: Sequence[str]) -> list[KeyValue | None]:
         """Read as PromptKeys does, in the worker's thread."""
@@ -171,7 +166,7 @@ class SqliteKeys:
 
     async def reopen(self) -> None:
         """Go on, after StoreReplaced, with the file that now has the name."""
-        self._leave_near()
+        self._near.close()
         await self._call(self._worker.tree.reopen)
 
     def on_session_lost(self, notify: Notify) -> None:
@@ -181,7 +176,7 @@ class SqliteKeys:
         if os.getpid() != self._pid:
             return  # the file and the session are the parent's
         if self._closing is None:
-            self._leave_near()
+            self._near.close()
             self._closing = self._loop.create_future()
             self._worker.jobs.put(_Job(self._closing))
         await asyncio.shield(self._closing)
@@ -193,11 +188,6 @@ class SqliteKeys:
 
     async def _call(self, run: Callable[[], T]) -> T:
         return cast(T, await self._begin(run=run))
-
-    def _leave_near(self) -> None:
-        near, self._near, self._near_durable = self._near, None, -1
-        if near is not None:
-            near.close()
 
     def _begin(
         self, *, run: Callable[[], object] | None = None, ops: Sequence[KeyOp] | None = None

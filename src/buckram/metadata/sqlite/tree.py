@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +17,11 @@ from buckram.errors import BuckramError, MetadataError, MetadataUnavailable
 from buckram.metadata.sqlite import commit_statement as sqlite_commit
 from buckram.metadata.sqlite import database_file as sqlite_file
 from buckram.metadata.sqlite import session_lock
-from buckram.metadata.sqlite.changes import NEW_SESSION, Changes, Place, Row, WatchKey, watch_keys
-from buckram.metadata.sqlite.connection import SqliteConnection
+from buckram.metadata.sqlite.changes import NEW_SESSION, Changes, Place, Row, WatchKey, places_of, watch_keys
+from buckram.metadata.sqlite.connection import Moment, SqliteConnection
 from buckram.metadata.sqlite.session_lock import SessionLock
 from buckram.metadata.sqlite.write_lock import line_of, quick_turns
-from buckram.metadata.tree.key_grammar import split
+from buckram.metadata.tree.key_grammar import ABSENT, Absent, split
 from buckram.runtime.disk.new_directory import removed_on_failure
 from buckram.seams import MAX_PAGE_BYTES
 from buckram.types import KeyOp, KeyValue, SetValue
@@ -42,7 +42,7 @@ class Busy(MetadataUnavailable):
     """Another process is changing the file: nothing was done, and it can be tried again."""
 
 
-_LASTING_KEY = "SELECT value, version FROM keys WHERE parent=? AND name=? AND session IS NULL"
+_PRESENT_KEY = "SELECT value, version, session FROM keys WHERE parent=? AND name=?"
 _SESSION_KEYS = "SELECT session, parent, name FROM keys WHERE session IS NOT NULL ORDER BY session, id"
 Token = tuple[int, int] | None
 """State of a place: row id (never used again) and a counter; None if the key is absent."""
@@ -55,8 +55,8 @@ def _is_busy(error: sqlite3.OperationalError) -> bool:
 class SqliteTree(SqliteConnection):
     """One connection, and at most one session. Every public method raises only MetadataError and InvalidArgument."""
 
-    def __init__(self, path: Path, busy_timeout_s: float) -> None:
-        super().__init__(path, busy_timeout_s)
+    def __init__(self, path: Path, busy_timeout_s: float, *, one_thread: bool = True) -> None:
+        super().__init__(path, busy_timeout_s, one_thread=one_thread)
         self._sessions_dir = path.with_name(path.name + ".sessions")
         self._line = line_of(path)
         self._lock: SessionLock | None = None
@@ -71,6 +71,8 @@ class SqliteTree(SqliteConnection):
         """`_polled_own`: whether the file had our session when others last changed it; False means that the session was
         lost. `_polled_keys`: keys of others' sessions, as read since then if `_keys_known`.
         """
+        self._viewed: dict[Place, Row | None] = {}
+        """Rows that were read along with the present view."""
         self.touched: dict[WatchKey, None] = {}
         self.session_lost = False
 
@@ -107,27 +109,34 @@ class SqliteTree(SqliteConnection):
                 return None, None
             return KeyValue(row[3], row[1], row[2] is not None and row[2] == self._session), (row[0], row[1])
 
-    def lasting_keys(self, keys: Sequence[str]) -> tuple[list[KeyValue | None], int]:
-        """Return what keys hold that are bound to no session, as of one moment, and the version of that moment.
+    def lasting_keys(self, keys: Sequence[str]) -> tuple[list[KeyValue | Absent | None], Moment]:
+        """Return what keys hold, as of one moment, and that moment, or one after it.
 
-        None for any other key, for an absent one, and for those behind MAX_PAGE_BYTES of values.
+        None for a key that is bound to a session, and for those behind MAX_PAGE_BYTES of values.
         """
-        found: list[KeyValue | None] = []
-        room = MAX_PAGE_BYTES
         with self._translated():
             self.check_file()
             db = self._open()
+            if len(keys) == 1:  # one statement is of one moment
+                return [self._lasting(db, keys[0])], self.moment()
+            found: list[KeyValue | Absent | None] = []
+            room = MAX_PAGE_BYTES
             db.execute("BEGIN")  # one lock for all
             try:
                 for key in keys:
-                    row = db.execute(_LASTING_KEY, split(key)).fetchone() if room > 0 else None
-                    found.append(None if row is None else KeyValue(row[0], row[1], False))
-                    room -= 0 if row is None else len(row[0])
-                version = self.seen_version()
+                    found.append(one := self._lasting(db, key) if room > 0 else None)
+                    room -= len(one.value) if isinstance(one, KeyValue) else 0
+                moment = self.moment()
             finally:
                 if db.in_transaction:
                     db.execute("COMMIT")
-        return found, version
+        return found, moment
+
+    def _lasting(self, db: sqlite3.Connection, key: str) -> KeyValue | Absent | None:
+        row = db.execute(_PRESENT_KEY, split(key)).fetchone()
+        if row is None:
+            return ABSENT
+        return KeyValue(row[0], row[1], False) if row[2] is None else None
 
     def children(self, parent: str, after: str, limit: int) -> tuple[list[str], Token]:
         with self._translated():
@@ -257,7 +266,7 @@ class SqliteTree(SqliteConnection):
         """
         if len(jobs) == 1 and len(jobs[0]) == 1 and isinstance(op := jobs[0][0], SetValue) and self._set_alone(op):
             return [[op.version + 1]]
-        return self._write_all(lambda changes: changes.run(jobs))
+        return self._write_all(lambda changes: changes.run(jobs), places=places_of(jobs))
 
     def _set_alone(self, op: SetValue) -> bool:
         """Set one key, as most writes do, by a statement that needs nothing worked out before it.
@@ -281,35 +290,47 @@ class SqliteTree(SqliteConnection):
         self.touched["value", op.key] = None
         return True
 
-    def _write_all(self, body: Callable[[Changes], T], wait_s: float = TRY_S) -> T:
+    def _write_all(self, body: Callable[[Changes], T], wait_s: float = TRY_S, places: Iterable[Place] = ()) -> T:
         """Work out the changes under no lock, and hold it for the one statement that makes them.
 
-        Only if other processes were quicker each time, the lock is held from the beginning.
+        Only if other processes were quicker each time, the lock is held from the beginning. `places`: those of rows
+        that will be asked for.
         """
         with self._translated():
-            self.check_file()
-            db = self._open()
+            db = self._open()  # which file it is is checked before anything is changed in it
             if not self._line.acquire(timeout=wait_s):
                 raise Busy(f"{self._path}: other threads of this process are changing it")
             try:
+                wanted = () if self._crowded else tuple(places)
                 for _ in range(0 if self._crowded else _UNLOCKED_TRIES):
-                    with contextlib.suppress(Busy):
-                        return self._attempt(db, body)
+                    try:
+                        return self._attempt(db, body, wanted)
+                    except Busy:
+                        continue
                 self._crowded = True
-                found = self._attempt(db, body, wait_s)
+                found = self._attempt(db, body, lock_within_s=wait_s)
                 self._crowded = False
                 return found
             finally:
                 self._line.release()
 
-    def _attempt(self, db: sqlite3.Connection, body: Callable[[Changes], T], lock_within_s: float | None = None) -> T:
+    def _attempt(
+        self,
+        db: sqlite3.Connection,
+        body: Callable[[Changes], T],
+        places: Iterable[Place] = (),
+        *,
+        lock_within_s: float | None = None,
+    ) -> T:
         view: sqlite_commit.View | None = None
         try:
             if lock_within_s is None:
-                view = sqlite_commit.View(db)
+                view = sqlite_commit.View(db, places)
+                self._viewed = view.rows
             else:
                 self._begin(db, lock_within_s)
-            self._notice_lost_session(self._is_own_known())
+            if self._lock is not None:
+                self._notice_lost_session(self._is_own_known())
             changes = Changes(self, self._session or NEW_SESSION)
             self._sweep(changes)
             found = body(changes)
@@ -324,6 +345,7 @@ class SqliteTree(SqliteConnection):
         finally:
             if view is not None:
                 view.close()
+                self._viewed = {}
         try:
             self._committed(changes, changed)
         except BaseException:
@@ -394,12 +416,10 @@ class SqliteTree(SqliteConnection):
     # As Rows: what a batch of changes asks for, as of the moment of its transaction
 
     def row(self, place: Place) -> Row | None:
-        found = (
-            self._open()
-            .execute("SELECT id, version, child_changes, session FROM keys WHERE parent=? AND name=?", place)
-            .fetchone()
-        )
-        return None if found is None else Row(*found)
+        if place in self._viewed:
+            return self._viewed[place]
+        found = self._open().execute(sqlite_commit.ROW, place).fetchone()
+        return None if found is None else Row(*found[:4])
 
     def children_of(self, parent: str) -> Generator[tuple[str, int | None]]:
         with contextlib.closing(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from enum import Enum
+from typing import Final, Literal, Protocol, runtime_checkable
 
-from buckram.errors import InvalidArgument, ValueTooLarge
-from buckram.seams import MAX_MULTI_BYTES, MAX_VALUE_BYTES
+from buckram.errors import InvalidArgument, NoSuchKey, ValueTooLarge
+from buckram.seams import MAX_MULTI_BYTES, MAX_VALUE_BYTES, KeyStore
 from buckram.types import Create, KeyOp, KeyValue, SetValue
 
 MAX_KEY_BYTES = 1024
@@ -22,8 +23,8 @@ def check_key(key: str) -> None:
     """Raise InvalidArgument unless `key` is "/a/b": no empty, "." or ".." part, no control character, at most 1024
     bytes.
     """
-    parts = key.split("/")
-    if len(parts) < 2 or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
+    badly = not key.startswith("/") or key.endswith("/") or "//" in key
+    if badly or ("/." in key and not {".", ".."}.isdisjoint(key.split("/"))):
         raise InvalidArgument(f"key {key[:200]!r}: must be like /a/b, without empty parts, '.' or '..'")
     # ZooKeeper refuses these characters, so no store takes them.
     odd = not key.isascii() and any("\ud800" <= c <= "\uf8ff" or c >= "\ufff0" for c in key)
@@ -63,16 +64,25 @@ def check_multi(ops: Sequence[KeyOp]) -> None:
         raise ValueTooLarge(f"multi of {len(ops)} operations", size, MAX_MULTI_BYTES)
 
 
+class Absent(Enum):
+    """Says that there is no such key."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final[Literal[Absent.ABSENT]] = Absent.ABSENT
+
+
 @runtime_checkable
 class PromptKeys(Protocol):
     """Optional methods of a KeyStore, for a process that answers many requests in one loop: `peek` and `begin` wait for
     no other thread.
     """
 
-    def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | None]:
-        """Return what keys hold that are bound to no session, as of one moment, up to MAX_PAGE_BYTES of values.
+    def peek(self, keys: Sequence[str]) -> Sequence[KeyValue | Absent | None]:
+        """Return what keys hold, or that they do not exist, as of one moment, up to MAX_PAGE_BYTES of values.
 
-        None: use `get`, which knows more, or raises the reason.
+        None: use `get`, which knows more, or raises the reason. So it is for keys that are bound to a session.
         """
         ...
 
@@ -90,6 +100,14 @@ class PromptKeys(Protocol):
         Raises what `multi` raises for operations that no store takes.
         """
         ...
+
+
+async def prompt_get(keys: KeyStore, prompt: PromptKeys | None, key: str) -> KeyValue:
+    """Return what a key holds, without waiting where `prompt`, which is `keys`, knows it. Raises as `get` does."""
+    found = None if prompt is None else prompt.peek([key])[0]
+    if isinstance(found, Absent):
+        raise NoSuchKey(key)
+    return await keys.get(key) if found is None else found
 
 
 def split(key: str) -> tuple[str, str]:

@@ -99,7 +99,7 @@ class Layout(ClusterLayout):
 
     def ledger_of(self, key: str) -> LedgerId | None:
         folder, _, name = key.rpartition("/")
-        return self.ledger_id(name) if folder == self.ledgers else None
+        return self.ledger_id(name) if len(name) == _DIGITS and folder == self.ledgers else None
 
     def ledger_name(self, ledger_id: LedgerId) -> str:
         if not 0 <= ledger_id <= MAX_LEDGER_ID:

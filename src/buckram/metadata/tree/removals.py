@@ -24,7 +24,7 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
-from buckram.metadata.tree.key_grammar import check_multi, check_op
+from buckram.metadata.tree.key_grammar import PromptKeys, check_multi, check_op, prompt_get
 from buckram.metadata.tree.key_operations import all_children
 from buckram.seams import KeyStore, MetadataStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerId, SetValue
@@ -100,6 +100,7 @@ class Removals:
 
     def __init__(self, keys: KeyStore, own: str) -> None:
         self._keys, self._own = keys, own
+        self._prompt = keys if isinstance(keys, PromptKeys) else None
         self._waiting: list[_Removal] = []
         self._turn = asyncio.Lock()
 
@@ -169,7 +170,7 @@ class Removals:
         ids = list(ledgers)
         key = deletions_key(self._own, bucket_of(ids[0]))
         try:
-            found = await self._keys.get(key)
+            found = await prompt_get(self._keys, self._prompt, key)
         except NoSuchKey:
             return [Create(key, decode_deleted(key, b"").and_these(ids).encode())]
         before = decode_deleted(key, found.value)

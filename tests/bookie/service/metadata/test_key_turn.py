@@ -205,3 +205,22 @@ async def test_what_is_refused_is_refused_here_too(behind: Behind) -> None:
             await client.set("/seen", b"2", 0)
     finally:
         await served.close()
+
+
+async def test_a_key_that_does_not_exist_is_said_at_once_to_whoever_may_read_it(behind: Behind) -> None:
+    served = ServedMetadata(behind.open, Hides())
+    await served.start()
+    try:
+        client = await served.open()
+        await behind.keys.create("/k/0", b"")
+        await settled(client, behind)
+        behind.keys.in_threads = 0
+        with pytest.raises(NoSuchKey) as missed:
+            await client.get("/nothing")
+        assert missed.value.key == "/nothing"
+        assert behind.keys.in_threads == 0
+        with pytest.raises(AccessRefused):  # whether there is such a key is not said
+            await client.get("/hidden")
+        assert all(session.requests_held == 0 for session in served.server.sessions)
+    finally:
+        await served.close()

@@ -22,6 +22,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from buckram.bookie.service.metadata.immediate_changes import AtOnce
 from buckram.bookie.service.metadata.key_checks import KeyJudge, check_healing_report
 from buckram.core.security.key_access import KeyRules, KeyUse
 from buckram.core.security.ledger_claims import Claims, naming_key, newly_named, touched
@@ -46,7 +47,7 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
-from buckram.metadata.tree.key_grammar import MAX_PAGE, PromptKeys
+from buckram.metadata.tree.key_grammar import ABSENT, MAX_PAGE, PromptKeys
 from buckram.metadata.tree.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, KeyValue, LedgerId, SetValue
 
@@ -58,9 +59,6 @@ USES: dict[type, KeyUse] = {
 }
 _AT_ONCE = 64
 """Keys that are read at the same time from a store that does not take many at once."""
-_FEW = 4
-"""Keys that are asked for one by one: one look at many costs more than they do."""
-_MOST_PLAIN = 1000
 _MOST_COUNTED = 10_000
 """Parents whose keys a connection has counted."""
 _COUNTED_FOR = 16
@@ -72,23 +70,28 @@ Found = Mapping[str, KeyValue | None]
 
 
 class ChangeGate:
-    """`has_unused`: whether an id was given to this connection, which never tried to make a ledger with it."""
+    """`prompt` gives the keys of `store` if they answer at once. `has_unused`: whether an id was given to this
+    connection, which never tried to make a ledger with it."""
 
     def __init__(
-        self, judge: KeyJudge, rules: KeyRules, store: Callable[[], TreeStore], has_unused: Callable[[LedgerId], bool]
+        self,
+        judge: KeyJudge,
+        rules: KeyRules,
+        store: Callable[[], TreeStore],
+        prompt: Callable[[], PromptKeys | None],
+        has_unused: Callable[[LedgerId], bool],
     ) -> None:
         self._judge, self._rules, self._store, self._has_unused = judge, rules, store, has_unused
+        self._prompt = prompt
         self._places = judge.places
-        self._known_plain: dict[str, tuple[Bound | None]] = {}
         self._room: dict[str, int] = {}
         """Number of keys that may still be created below each parent before they are counted anew."""
+        self.at_once = AtOnce(self._places, rules, has_unused, self._room)
 
     async def judged(self, ops: Sequence[KeyOp]) -> tuple[list[KeyOp], Found]:
         """Return the change with the operations that have to go with it, and what some of its keys hold now. Raises
         AccessRefused, or the error that the store would raise for the change."""
-        if len(ops) == 1 and isinstance(ops[0], SetValue) and (plain := self._plain(ops[0].key)):
-            _check_size(ops[0], plain[0])
-            await self._judge.check(ops[0].key, KeyUse.SET, ops[0].value)
+        if len(ops) == 1 and await self._is_alone(ops[0]):
             return list(ops), {}
         heads = self._new_heads(ops)
         ops = self._with_data_keys(ops, heads)
@@ -118,34 +121,22 @@ class ChangeGate:
         await self._check_room(ops, bounds)
         return [*checks, *ops], before  # A key below one that is gone would make that anew, and be checked against it.
 
+    async def _is_alone(self, op: KeyOp) -> bool:
+        """Return whether a change of one key, which sets or makes it, needs nothing else to be judged, and is allowed.
+        Raises what `judged` does."""
+        if isinstance(op, SetValue) and (plain := self.at_once.plain(op.key)):
+            _check_size(op, plain[0])
+            await self._judge.check(op.key, KeyUse.SET, op.value)
+            return True
+        if isinstance(op, Create) and (plain := self.at_once.plain_anew(op.key)):
+            bounds = {op.key: plain[0]}
+            self._check_forms((op,), (), bounds, ())
+            await self._judge.check(op.key, KeyUse.CREATE, op.value)
+            await self._check_room((op,), bounds)
+            return True
+        return False
+
     # What needs no look at the store
-
-    def allows_at_once(self, ops: Sequence[KeyOp]) -> bool:
-        """Return whether a change may be made that sets one key of a stream's data, such as a cursor, which is set
-        again and again. False decides nothing: `judged` does, and says why."""
-        if len(ops) != 1:
-            return False
-        op = ops[0]
-        if not isinstance(op, SetValue) or not op.key.startswith(f"{self._places.data}/"):
-            return False
-        plain = self._plain(op.key)
-        if plain is None or (plain[0] is not None and len(op.value) > plain[0].most_bytes):
-            return False
-        return self._rules.refusal(op.key, KeyUse.SET, op.value) == ""
-
-    def _plain(self, key: str) -> tuple[Bound | None] | None:
-        """Return the bound of a key that names no ledger and is none, such as a cursor or a session's key; None for
-        other keys. Remembered, because such keys are set again and again."""
-        if (known := self._known_plain.get(key)) is not None:
-            return known
-        places = self._places
-        names = naming_key(places, key) is not None or self._rules.is_ledger(key) or places.is_share(key)
-        if names or key.startswith(places.told):
-            return None
-        if len(self._known_plain) >= _MOST_PLAIN:
-            self._known_plain.clear()
-        self._known_plain[key] = found = (bound_of(places, key),)
-        return found
 
     def _new_heads(self, ops: Sequence[KeyOp]) -> list[tuple[int, str]]:
         """Return where in a change new streams begin, with the uid of each."""
@@ -185,7 +176,7 @@ class ChangeGate:
                 why = "the same change deletes it; make it in a change of its own"
             if why:
                 raise self._judge.refused(op.key, KeyUse.CREATE, why)
-        for uid, times in Counter(uid for _, uid in heads).items():
+        for uid, times in Counter(uid for _, uid in heads).items() if len(heads) > 1 else ():
             if times > 1:
                 raise self._judge.refused(f"{self._places.data}/{uid}", KeyUse.CREATE, "two new streams have this uid")
 
@@ -237,11 +228,12 @@ class ChangeGate:
         return found
 
     async def _look(self, wanted: Iterable[str]) -> dict[str, KeyValue | None]:
-        keys, names = self._store().keys, list(dict.fromkeys(wanted))
+        names = list(dict.fromkeys(wanted))
         found: dict[str, KeyValue | None] = {}
-        prompt = keys if names and isinstance(keys, PromptKeys) else None
-        if len(names) > _FEW and prompt is not None:
-            found = {name: one for name, one in zip(names, prompt.peek(names), strict=True) if one is not None}
+        prompt = self._prompt() if names else None
+        if prompt is not None:
+            seen = zip(names, prompt.peek(names), strict=True)
+            found = {name: None if one is ABSENT else one for name, one in seen if one is not None}
         left = [name for name in names if name not in found]
         for start in range(0, len(left), _AT_ONCE):
             some = left[start : start + _AT_ONCE]

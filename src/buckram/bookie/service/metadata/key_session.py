@@ -84,8 +84,12 @@ class KeySession:
         self._ledgers = LedgerRequests(
             session, self._judge, self._present, shared.creations, noting, room, self._fitting
         )
-        self._gate = None if rules is None else ChangeGate(self._judge, rules, self._present, self._ledgers.has_unused)
         self._prompt = _prompt(shared.store)
+        self._gate = (
+            None
+            if rules is None
+            else ChangeGate(self._judge, rules, self._present, lambda: self._prompt, self._ledgers.has_unused)
+        )
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -105,13 +109,19 @@ class KeySession:
         rules.learn(key, found.value)
         return True
 
+    def may_hear(self, key: str) -> bool:
+        """Return whether the client may be told that there is no such key; if not, `carry_out` decides as it does for
+        a value. Whose a ledger was is not known any more."""
+        rules = self._rules
+        return rules is None or (not rules.is_ledger(key) and rules.refusal(key, KeyUse.READ) == "")
+
     def prompt_for_change(self, ops: Sequence[KeyOp]) -> PromptKeys | None:
         """Return keys that a change can be begun on at once; None if it needs a look at what is there: then `carry_out`
         does it."""
         if self._closed or self._prompt is None:
             return None
         if self._gate is not None:
-            return self._prompt if self._gate.allows_at_once(ops) else None
+            return self._prompt if self._gate.at_once.allows(ops) else None
         if self._shared.noting is not None:
             return None
         return None if any(map(self._needs_a_look, ops)) else self._prompt

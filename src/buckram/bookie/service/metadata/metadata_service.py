@@ -29,6 +29,7 @@ from buckram.errors import (
     ClusterNotInitialised,
     MetadataError,
     MetadataUnavailable,
+    NoSuchKey,
     StoreReplaced,
     WrongCluster,
 )
@@ -41,11 +42,11 @@ from buckram.metadata.service.packets import (
     encode_refusal,
     encode_reply,
 )
-from buckram.metadata.tree.key_grammar import PromptKeys
+from buckram.metadata.tree.key_grammar import Absent, PromptKeys
 from buckram.metadata.tree.store import TreeStore
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Notify
-from buckram.types import Create, KeyOp, SetValue
+from buckram.types import Create, KeyOp, KeyValue, SetValue
 
 OnFailed = Callable[[Session, int, BaseException], None]
 """Tells a client what became of its request."""
@@ -105,13 +106,24 @@ class KeyTurn:
         for one, found in zip(reads, prompt.peek([one.request.key for one in reads]), strict=True):
             if one.session.ended:
                 continue
-            if found is not None and len(found.value) < self._room and one.keys.may_see(one.request.key, found):
-                answers.setdefault(one.session, []).append(encode_reply(one.request_id, found))
+            if (frame := self._frame(one, found)) is not None:
+                answers.setdefault(one.session, []).append(frame)
             else:
                 self._take(one.session, one.keys, one.request_id, one.request)
         for session, frames in answers.items():
             session.send_now(b"".join(frames))
             session.recount()
+
+    def _frame(self, one: Asked, found: KeyValue | Absent | None) -> bytes | None:
+        """Return the answer to a read; None if the ordinary way has to find it."""
+        key = one.request.key
+        if isinstance(found, Absent):
+            if not one.keys.may_hear(key):
+                return None
+            return encode_refusal(one.request_id, *encode_error(NoSuchKey(key)))
+        if found is None or len(found.value) >= self._room or not one.keys.may_see(key, found):
+            return None
+        return encode_reply(one.request_id, found)
 
     def _begin(self, one: Asked) -> None:
         try:
