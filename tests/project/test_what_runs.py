@@ -54,3 +54,9 @@ def test_the_command_prints_json_and_refuses_an_unknown_operation(capsys: pytest
     with pytest.raises(SystemExit):
         main(["bread"])
     assert "there is no operation 'bread'" in capsys.readouterr().err
+
+
+def test_a_repair_reads_the_copies_of_many_entries_with_one_request() -> None:
+    names = [call.name for call in each(asyncio.run(record("repair", runs=1)))]
+    adds = 20
+    assert names.count("client/read/replicas.py:ask") < adds + 12, "one request for each add, few for all reads"
