@@ -236,7 +236,7 @@ def run_extent(
         if skip:
             at = _skip_frames(data, at, skip)
         start = at
-        if stride := _equal_stride(data, at, end, ledger, entry, count):
+        if count > 1 and (stride := _equal_stride(data, at, end, ledger, entry, count)):
             return start, start + count * stride
         for wanted in range(entry, entry + count):
             length, owner, got = unpack(data, at)

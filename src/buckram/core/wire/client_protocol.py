@@ -139,11 +139,15 @@ class ClientProtocol:
             kind: object = None
         else:
             key, kind = _v2_key(request, number)
-            rivals = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
-            if any(rival != kind for rival in rivals):
-                raise Conflict(f"another request for {key} is still unanswered on this v2 connection")
+            if key in self._pending or key in self._abandoned:
+                self._check_rivals(key, kind)
         self._register(key, _Pending(token, request, expires, kind))
         return key, self._named_first(request, data)
+
+    def _check_rivals(self, key: Key, kind: object) -> None:
+        rivals = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
+        if any(rival != kind for rival in rivals):
+            raise Conflict(f"another request for {key} is still unanswered on this v2 connection")
 
     def introduce(self, introduction: Introduction, token: object, expires: float) -> bytes:
         """Register the first exchange and return its frame. No other request is sent before the reply."""
@@ -202,6 +206,8 @@ class ClientProtocol:
 
     def _with_names(self, frames: bytes, runs: Sequence[SentRun]) -> bytes:
         """Return the frames of these runs, with the birth of each ledger ahead of its first frame where needed."""
+        if len(runs) == 1 and ((name := runs[0][0].name) is None or self._named.get(name[0]) == name[1]):
+            return frames
         wanted = [sink.name for sink, *_ in runs]
         if all(name is None or self._named.get(name[0]) == name[1] for name in wanted):
             return frames
@@ -252,24 +258,26 @@ class ClientProtocol:
         chunks, matcher = self._chunks, self._adds
         adds = self.version == 2 and not matcher.idle
         try:
-            buffer = chunks.push(chunk)
+            buffer = chunks.push(chunk) if chunks.pending_bytes else chunk
             offset = 0
             while True:
                 if adds:
                     offset = matcher.take(buffer, offset, received.acks)
-                end = chunks.next_frame(buffer, offset)
+                end = chunks.next_frame(buffer, offset) if offset < len(buffer) else 0
                 if not end:
                     break
                 self._packet(buffer, offset + PREFIX_BYTES, end, received)
                 offset = end
-            chunks.keep(buffer, offset)
+            if offset < len(buffer):
+                chunks.keep(buffer, offset)
         except (FrameTooLarge, BadPacket) as error:
             received.error = str(error)
         return received
 
     def room(self) -> memoryview | None:
         """Return where the next bytes belong if they continue a large reply, see `ChunkBuffer.room`; else None."""
-        return self._chunks.room() if self.version == 2 else None
+        chunks = self._chunks
+        return chunks.room() if chunks.pending_bytes and self.version == 2 else None
 
     def filled(self, count: int) -> Received:
         """Return what the bytes complete that were received into `room`."""

@@ -178,7 +178,9 @@ class Session(asyncio.Protocol):
         self._budget.join(self)
 
     def data_received(self, data: bytes) -> None:
-        if not self._goes_on():
+        if self._loop.time() > self._pulse.limit:
+            self._pulse.missed()
+        if not self.open:
             return
         self._received += len(data)
         try:
@@ -197,7 +199,7 @@ class Session(asyncio.Protocol):
                 add(self, item)
             else:
                 handle(self, item)
-                if self.ended:
+                if not self.open:
                     return  # the client meant another bookie: the rest of what it sent is not for this one
 
     def _goes_on(self) -> bool:
@@ -328,7 +330,9 @@ class Session(asyncio.Protocol):
 
     def held(self) -> int:
         # Called twice in each commit for each connection, so the sum is computed without further calls.
-        held = self.requests_held + self.reading_bytes + self._out_bytes + self.protocol.pending_bytes
+        protocol = self.protocol
+        held = self.requests_held + self.reading_bytes + self._out_bytes
+        held += protocol.chunks.pending_bytes + len(protocol.behind)
         return held + (self._transport.get_write_buffer_size() if self.open else 0)
 
     def unsent(self) -> int:

@@ -132,7 +132,8 @@ class GroupCommit:
             )
         if self.pending_bytes > PENDING_LIMIT:
             raise StoreError("busy", f"{self.pending_bytes} bytes wait for the disk, the limit is {PENDING_LIMIT}")
-        self._close_group()
+        if self._open is not None:
+            self._close_group()
         start = self.segment.log_end
         if start > 0 and (start + BLOCK_HEADER + size > self.soft_limit or self._index_cost() > INDEX_LIMIT):
             fresh = self._events.next_segment(self.segment)
