@@ -107,11 +107,16 @@ class Latencies:
 
     def _compare(self, now: float) -> None:
         """Drop expired averages, find the quickest bookie and grade all others anew."""
-        self._known = {bookie: one for bookie, one in self._known.items() if one.at >= now - FORGET_S}
-        self._best = min(self._known, key=lambda bookie: self._known[bookie].seconds)
-        best, self.grades = self._known[self._best], {}
+        best: _Average | None = None
+        for bookie, known in list(self._known.items()):
+            if known.at < now - FORGET_S:
+                del self._known[bookie]
+            elif best is None or known.seconds < best.seconds:
+                self._best, best = bookie, known
+        self.grades = {}
         for bookie, known in self._known.items():
-            self._grade(bookie, known, best)
+            if best is not None and known.seconds >= 2 * FLOOR_S:  # below this the grade is 0, whatever the quickest
+                self._grade(bookie, known, best)
 
     def _grade(self, bookie: BookieId, known: _Average, best: _Average) -> None:
         grade = int(log2(max(known.seconds, FLOOR_S) / max(best.seconds, FLOOR_S)))

@@ -48,6 +48,9 @@ class CorruptBytes(ValueError):
     """Stored bytes fail a check, or are not what their index says."""
 
 
+_extend = google_crc32c.extend
+
+
 def crc(data: bytes, seed: int = 0) -> int:
     return google_crc32c.extend(seed, data)  # type: ignore[no-any-return]  # the package is untyped
 
@@ -72,11 +75,11 @@ class Block:
 def pack_block_header(segment: int, salt: int, offset: int, payload: Sequence[bytes], unit: int) -> tuple[bytes, int]:
     """Return header and span of the block with this payload, in parts, at `offset` of the segment's file."""
     size = sum(map(len, payload))
-    span = padded(BLOCK_HEADER + size, unit)
+    span = -(-(BLOCK_HEADER + size) // unit) * unit
     head = _BLOCK.pack(MAGIC, FORMAT_VERSION, 0, segment, offset, size, span, salt, 0)[:-4]
-    checksum = crc(head)
+    checksum = _extend(0, head)
     for part in payload:
-        checksum = crc(part, checksum)
+        checksum = _extend(checksum, part)
     return head + _SUM.pack(checksum), span
 
 

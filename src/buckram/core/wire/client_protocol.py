@@ -105,7 +105,8 @@ class ClientProtocol:
         self.names_ledgers = False
         """True if the bookie accepts the births of ledgers, which are sent ahead of the first request about each."""
         self._named: dict[LedgerId, bytes] = {}
-        self._chunks = ChunkBuffer(max_frame_bytes)
+        self.chunks = ChunkBuffer(max_frame_bytes)
+        """The unfinished frame."""
         self._adds = AckMatcher()
         self._pending: dict[Key, list[_Pending]] = {}
         self._abandoned: dict[Key, list[object]] = {}
@@ -167,6 +168,8 @@ class ClientProtocol:
         """Register the runs of a lane. Returns the bytes to send: `frames` itself on v2, converted on v3."""
         if self.version == 2:
             self._adds.expect(acks, runs, expires)
+            if len(runs) == 1 and ((name := runs[0][0].name) is None or self._named.get(name[0]) == name[1]):
+                return frames
             return self._with_names(frames, runs) if self.names_ledgers else frames
         sent: list[bytes] = []
         owners = ((sink, slot, entry) for sink, slot, first, last in runs for entry in range(first, last + 1))
@@ -206,8 +209,6 @@ class ClientProtocol:
 
     def _with_names(self, frames: bytes, runs: Sequence[SentRun]) -> bytes:
         """Return the frames of these runs, with the birth of each ledger ahead of its first frame where needed."""
-        if len(runs) == 1 and ((name := runs[0][0].name) is None or self._named.get(name[0]) == name[1]):
-            return frames
         wanted = [sink.name for sink, *_ in runs]
         if all(name is None or self._named.get(name[0]) == name[1] for name in wanted):
             return frames
@@ -250,12 +251,12 @@ class ClientProtocol:
 
         This is the fast path of writers with few entries at a time. After None, pass the chunk to `feed`.
         """
-        return None if self._chunks.pending_bytes else self._adds.sole(chunk)
+        return None if self.chunks.pending_bytes else self._adds.sole(chunk)
 
     def feed(self, chunk: bytes) -> Received:
         """Return what the chunk completes. Bad bytes never raise, they set `error`."""
         received = Received()
-        chunks, matcher = self._chunks, self._adds
+        chunks, matcher = self.chunks, self._adds
         adds = self.version == 2 and not matcher.idle
         try:
             buffer = chunks.push(chunk) if chunks.pending_bytes else chunk
@@ -276,14 +277,13 @@ class ClientProtocol:
 
     def room(self) -> memoryview | None:
         """Return where the next bytes belong if they continue a large reply, see `ChunkBuffer.room`; else None."""
-        chunks = self._chunks
-        return chunks.room() if chunks.pending_bytes and self.version == 2 else None
+        return self.chunks.room() if self.version == 2 else None
 
     def filled(self, count: int) -> Received:
         """Return what the bytes complete that were received into `room`."""
         received = Received()
         try:
-            whole = self._chunks.filled(count)
+            whole = self.chunks.filled(count)
             if whole is not None:
                 self._packet(whole, PREFIX_BYTES, len(whole), received)
         except BadPacket as error:

@@ -188,7 +188,8 @@ class Session(asyncio.Protocol):
         except StoreError as error:
             self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # no answer would be right
             return
-        self.recount()
+        if self.open:
+            self._budget.update(self)
 
     def take(self, items: Sequence[Item]) -> None:
         """Have what the protocol found carried out."""
@@ -288,7 +289,9 @@ class Session(asyncio.Protocol):
 
     def send_now(self, data: bytes) -> None:
         """Write at once; for answers that are joined already, the acknowledgements of a commit."""
-        if self._goes_on():
+        if self._loop.time() > self._pulse.limit:
+            self._pulse.missed()
+        if self.open:
             self._written += len(data)
             self._transport.write(data)
 

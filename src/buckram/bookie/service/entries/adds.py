@@ -72,7 +72,7 @@ class AddPath:
             or record.limbo
             or record.master_key != run.master_key
             or not self._store.is_writable
-            or self._budget.refuse_adds
+            or self._budget.total > self._budget.limit
             or (
                 (name := session.named.get(run.ledger_id)) != record.birth
                 and (name is not None or run.first <= record.last or run.ledger_id in self._undecided)
