@@ -56,7 +56,8 @@ class CopyReads:
         bad: list[EntryId] = []
         if len(rest) > 1 and (listed := await self._may_list(target)) is not None:
             bad = [entry for entry in rest if entry not in listed]
-            rest = [entry for entry in rest if entry in listed]
+            unlisted = set(bad)
+            rest = [entry for entry in rest if entry not in unlisted]
         for run in _runs(rest):
             while run:
                 bad += await self._bad_singly(target, run[:AT_ONCE])

@@ -48,7 +48,8 @@ class CorruptBytes(ValueError):
     """Stored bytes fail a check, or are not what their index says."""
 
 
-_extend = google_crc32c.extend
+extend_crc = google_crc32c.extend
+"""`extend_crc(seed, data)` is what `crc` returns, without a function around it; `data` are bytes."""
 
 
 def crc(data: bytes, seed: int = 0) -> int:
@@ -77,9 +78,9 @@ def pack_block_header(segment: int, salt: int, offset: int, payload: Sequence[by
     size = sum(map(len, payload))
     span = -(-(BLOCK_HEADER + size) // unit) * unit
     head = _BLOCK.pack(MAGIC, FORMAT_VERSION, 0, segment, offset, size, span, salt, 0)[:-4]
-    checksum = _extend(0, head)
+    checksum = extend_crc(0, head)
     for part in payload:
-        checksum = _extend(checksum, part)
+        checksum = extend_crc(checksum, part)
     return head + _SUM.pack(checksum), span
 
 

@@ -299,7 +299,8 @@ class AddPath:
                 mine.append(acks)
         for session, mine in blobs.items():
             session.send_now(mine[0] if len(mine) == 1 else b"".join(mine))
-            session.recount()
+            if session.open:
+                self._budget.update(session)
         if error is None:
             self.entries += entries
             self.bytes += size
