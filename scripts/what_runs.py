@@ -45,8 +45,8 @@ _VALUE = b"x" * 100
 _REST_S = 0.02
 """What is left of an operation when its caller has the answer (that of the third bookie) begins within this time."""
 _APART_S = 0.1
-"""Writers measure their bookies by an entry now and then (`PROBE_S`). Runs are so far apart that each has such an entry,
-and not some of them."""
+"""Writers measure their bookies by an entry now and then (`PROBE_S`). Runs are so far apart that each has such an
+entry, and not some of them."""
 _CONFIG = ClientConfig(idle_lac_ms=60_000.0)
 """An explicit LAC follows an append that nothing follows. It is an operation of its own, and would fall into some runs.
 """
