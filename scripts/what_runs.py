@@ -43,7 +43,7 @@ WARM = 3
 _ENTRIES = 20
 _VALUE = b"x" * 100
 _REST_S = 0.02
-"""What is left of an operation when its caller has the answer (that of the third bookie) begins within this time."""
+"""Time within which the rest of an operation begins whose caller has the answer: that of the third bookie, seconds."""
 _APART_S = 0.1
 """Writers measure their bookies by an entry now and then (`PROBE_S`). Runs are so far apart that each has such an
 entry, and not some of them."""
@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Totals:
-    """What ran for one operation: functions, calls of them, and files that they are in."""
+    """Numbers of one operation: functions that ran, calls of them, and files that they are in."""
 
     functions: int
     calls: int

@@ -60,7 +60,7 @@ class _Forks:
 
 
 FORKS = _Forks()
-"""What distinguishes a process from its forked children. Each call of a client looks at it, without a call of its own.
+"""Number of forks, by which a process differs from its children. Each call of a client looks at it, without a function.
 """
 
 
