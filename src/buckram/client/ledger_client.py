@@ -45,7 +45,7 @@ from buckram.runtime.net.introductions import Introductions
 from buckram.runtime.net.pool import BookiePool
 from buckram.runtime.net.security.logins import secured_by
 from buckram.runtime.net.security.secure_network import tls_of_environment
-from buckram.runtime.process.process_setup import generation
+from buckram.runtime.process.process_setup import FORKS
 from buckram.runtime.process.stats import PrometheusStats
 from buckram.runtime.production import production_runtime
 from buckram.seams import MetadataStore, Runtime
@@ -192,7 +192,7 @@ class LedgerClient(NotBlocking):
         self._owned = owned
         self.uri = uri
         """The URI of the cluster's metadata; empty if the caller passed an open store."""
-        self._process, self._forks = os.getpid(), generation()
+        self._process, self._forks = os.getpid(), FORKS.count
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = asyncio._get_running_loop()
         self._handles = self.services.handles
@@ -444,7 +444,7 @@ class LedgerClient(NotBlocking):
         self.services.forget(handle)
 
     def _guard(self) -> None:
-        if generation() != self._forks:
+        if FORKS.count != self._forks:
             raise ForkedClient(
                 f"this client was connected in process {self._process}, this is its child {os.getpid()}: "
                 "a fork shares sockets, so connect again here"

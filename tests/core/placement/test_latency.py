@@ -95,7 +95,7 @@ def test_order_is_always_a_permutation_and_grades_never_negative(
     for bookie, seconds, wait in samples:
         now += wait
         found.took(bookie, seconds, now)
-        assert all(found.grade(one) >= 0 for one in ABC)
+        assert all(found.grades.get(one, 0) >= 0 for one in ABC)
         assert sorted(quick_first(members, now, (found,))) == ABC
         recent = found.recent_s(bookie, now)
         assert recent is not None

@@ -328,7 +328,7 @@ MUTANTS = (
     TestMutant(
         "db-turns-not-in-rotation",
         "a caller who asks again and again has all turns before the next one has any",
-        edited(("buckram.state.db.commits.write_queue:RoundRobin.take", "self._queues.move_to_end(caller)", "pass")),
+        edited(("buckram.state.db.commits.write_queue:RoundRobin.take", "self.queues.move_to_end(caller)", "pass")),
         (_WRITING + "test_who_asks_again_and_again_does_not_hold_others",),
     ),
     TestMutant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 RECOVER, REPAIR = "buckram.client.maintain.recover", "buckram.client.maintain.repair:_Repair"
+COPIES = "buckram.client.maintain.copy_reads:CopyReads"
 ABSENCE, CORE = "tests/client/maintain/test_recover_absence.py", "tests/core/ledgers/test_recovery.py"
 OTHER = f"{ABSENCE}::test_what_was_found_closes_no_other_record"
 REPLACED = f"{CORE}::TestWriteBack::test_a_failed_member_is_replaced_privately_from_the_head_on"
@@ -64,7 +65,7 @@ MUTANTS = (
     TestMutant(
         "repair-believes-memory",
         "repair relies on copies in a bookie's memory",
-        edited((f"{REPAIR}._bad", "from_files=True", "from_files=False")),
+        edited((f"{COPIES}._batch", "from_files=True", "from_files=False")),
         (f"{AUDIT}::test_repair_reads_what_is_on_disk_on_either_wire[3/3/2]",),
     ),
     TestMutant(

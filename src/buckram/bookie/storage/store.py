@@ -64,6 +64,8 @@ class Store(LedgerStates):
         """While true, an operator wants no new entries here; recoveries go on as far as there is room."""
         self._table = state.table = LedgerTable(config.ledger_cache_entries, state.losses, state, self._maintenance)
         self._pinned = self._table.pinned
+        self.ledger = self._table.find  # type: ignore[method-assign,assignment]  # what is only passed on
+        self.after_durable = self._log.after_durable  # type: ignore[method-assign]
         self._lookup = state.lookup = Lookup(
             state.disk,
             state.files,

@@ -146,7 +146,7 @@ class BookieWatcher:
         known = self._known.get(bookie_id)
         if known is None or known.address is None:
             return None
-        if self._bookies.find(bookie_id) is None:
+        if bookie_id not in self._bookies.writable and bookie_id not in self._bookies.readonly:
             for group in (self._bookies.writable, self._bookies.readonly):
                 if any(other.address == known.address for other in group.values()):
                     return None

@@ -9,12 +9,11 @@ repair is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Iterator, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
 
-from buckram.client.maintain.entry_lists import entry_list, lists_all
+from buckram.client.maintain.copy_reads import AT_ONCE, CopyReads
+from buckram.client.maintain.entry_lists import lists_all
 from buckram.client.maintain.evidence import Accuser
 from buckram.client.maintain.repair_report import (
     NoFreeBookie,
@@ -24,14 +23,13 @@ from buckram.client.maintain.repair_report import (
     lost_entries_problem,
 )
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
-from buckram.client.read.replicas import LedgerReads, ask, reply_is, run_race
+from buckram.client.read.replicas import ask, reply_is
 from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.cluster.conviction import Deed
 from buckram.core.entries.entry import Digest, master_key
-from buckram.core.ledgers.answers import Answer, Negative, Positive, Unknown, bookie_error
+from buckram.core.ledgers.answers import Negative, Unknown, bookie_error
 from buckram.core.ledgers.metadata import fragment_end, fragment_index, member_replaced, names_mac
-from buckram.core.ledgers.reading import Race
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.ledgers.replica_audit import Row, without
 from buckram.core.placement.policy import policy_of
@@ -42,9 +40,7 @@ from buckram.errors import (
     BookieIOError,
     BuckramError,
     Code,
-    HandleClosed,
     MetadataError,
-    UnknownLedgerState,
 )
 from buckram.runtime.net.pace import Pace
 from buckram.runtime.process.tasks import TaskScope
@@ -60,9 +56,7 @@ from buckram.types import (
     Versioned,
 )
 
-T = TypeVar("T")
 _WINDOW = 256
-_AT_ONCE = 16
 _WITHIN_S = 10.0
 
 
@@ -90,8 +84,8 @@ async def repair_ledger(
     await services.bookies.refresh()
     cell = MetadataCell(services.store, ledger_id, versioned)
     async with TaskScope(f"repair {ledger_id}") as scope:
-        work = _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress, move=move)
-        work.pace = pace or work.pace
+        key = master_key(password)
+        work = _Repair(services, ledger_id, cell, opened, key, scope, progress, move=move, pace=pace)
         try:
             return await work.run()
         finally:
@@ -131,14 +125,15 @@ class _Repair:
         progress: RepairProgress | None,
         *,
         move: bool = False,
+        pace: Pace | None = None,
     ) -> None:
         self._move = move
-        self.pace = Pace(None)
+        self._pace = pace or Pace(None)
         self._services, self._ledger_id, self._cell, self._digest, self._key = services, ledger_id, cell, digest, key
         self._scope, self._progress = scope, progress
         self.accuser = Accuser(services, ledger_id, digest, sealed=names_mac(cell.metadata))
-        self._reads = LedgerReads(services, ledger_id, digest, scope, on_digest_mismatch=self.accuser.looked_at)
         self._quorum = quorum_of(cell.metadata)
+        self._copies = CopyReads(services, ledger_id, digest, self._quorum, scope, self._pace, self.accuser.looked_at)
         self._policy = policy_of(cell.metadata.custom_metadata, services.bookies.policy)
         self._checked = self._total = self._copied = self._copied_bytes = 0
         self._replaced: list[Replacement] = []
@@ -177,19 +172,12 @@ class _Repair:
             ranges.append((metadata.last_fragment, confirmed))
         done = True
         for bookie in members:
-            held = await self._list_of(bookie) if listed else None
+            held = await self._copies.list_of(bookie) if listed else None
             for fragment, last in ranges:
                 if bookie in fragment.ensemble:
                     position = fragment.ensemble.index(bookie)
                     done &= await self._member(fragment, last, position, bookie, bookie, held)
         return done
-
-    async def _list_of(self, bookie: BookieId) -> EntryList | None:
-        """Return the bookie's list of entries; None if it has none or is in limbo: then the entries are read."""
-        try:
-            return await entry_list(self._services, bookie, self._ledger_id, self._digest.birth)
-        except UnknownLedgerState:
-            return None
 
     def _ranges(self, metadata: LedgerMetadata) -> list[tuple[Fragment, EntryId]]:
         """Return the fragments that cannot grow, with their last entry (below the first: an empty one)."""
@@ -250,9 +238,9 @@ class _Repair:
         lost: dict[EntryId, str] = {}
         while ids := list(islice(own, _WINDOW)):
             try:
-                bad = await self._bad(target, ids)
-                for start in range(0, len(bad), _AT_ONCE):
-                    lost.update(await self._copy(fragment, old, target, bad[start : start + _AT_ONCE]))
+                bad = await self._copies.bad(target, ids)
+                for start in range(0, len(bad), AT_ONCE):
+                    lost.update(await self._copy(fragment, old, target, bad[start : start + AT_ONCE]))
             except BookieError as error:
                 self._problems.append(f"entries from {ids[0]} on at bookie {target}: {error}")
                 return False
@@ -275,44 +263,22 @@ class _Repair:
             return False
         return True
 
-    async def _bad(self, target: BookieId, ids: Sequence[EntryId]) -> list[EntryId]:
-        """Return those of `ids` that the bookie does not hold in good order.
-
-        Raises the error of a bookie that does not answer: that is no evidence of anything.
-        """
-        if self._quorum.mirrored:
-            good = -1
-            while ids and good:
-                opener = partial(self._digest.open_payloads, self._ledger_id, ids[0])
-                held = _held(await self._reads.batch(target, ids[0], len(ids), opener, _ignore, from_files=True))
-                good = len(held) if held is not None else 0
-                ids = ids[good:]
-                await self.pace.take(sum(map(len, held or ())))
-        bad: list[EntryId] = []
-        for start in range(0, len(ids), _AT_ONCE):
-            part = ids[start : start + _AT_ONCE]
-            answers = await self._all([self._reads.stored(target, entry) for entry in part])
-            held_singly = [_held(answer) for answer in answers]
-            bad += [entry for entry, one in zip(part, held_singly, strict=True) if one is None]
-            await self.pace.take(sum(len(one.payload) for one in held_singly if one is not None))
-        return bad
-
     async def _copy(
         self, fragment: Fragment, old: BookieId, target: BookieId, ids: Sequence[EntryId]
     ) -> dict[EntryId, str]:
         """Read good copies and add them to the target; they are durable when this returns. Return the entries without
         one."""
         gone = old == target or self._services.bookies.info(old) is None
-        sources = await self._all([self._source(fragment, old if gone else None, entry) for entry in ids])
+        sources = await self._copies.sources(fragment, old if gone else None, ids)
         lost = {entry: source for entry, source in zip(ids, sources, strict=True) if isinstance(source, str)}
         found = [source for source in sources if isinstance(source, Entry)]
-        for failure in await self._all([self._add(target, entry) for entry in found]):
+        for failure in await self._copies.all([self._add(target, entry) for entry in found]):
             if failure is not None:
                 raise failure
         lost.update(await self._unstored(target, [entry.entry_id for entry in found]))
         size = sum(len(entry.payload) for entry in found)
         self._copied, self._copied_bytes = self._copied + len(found), self._copied_bytes + size
-        await self.pace.take(size)
+        await self._pace.take(size)
         return lost
 
     async def _unstored(self, target: BookieId, ids: Sequence[EntryId]) -> dict[EntryId, str]:
@@ -322,18 +288,14 @@ class _Repair:
         A bookie in limbo admits to no entry; what it acknowledged is good all the same.
         """
         incarnation = self._services.bookies.incarnation(target)
-        answers = await self._all([self._reads.stored(target, entry) for entry in ids])
-        denied = [
-            entry
-            for entry, answer in zip(ids, answers, strict=True)
-            if isinstance(answer, Negative) and answer.code is Code.NO_ENTRY
-        ]
+        answers = await self._copies.stored(target, ids)
+        denied = [e for e, answer in answers if isinstance(answer, Negative) and answer.code is Code.NO_ENTRY]
         why = f"bookie {target} acknowledged it and denies it"
         if denied and await self._is_still_there(target, incarnation):
             self.accuser.saw(Deed.UNSTORED, target, denied[0], why)
         unreadable = {
             entry: f"bookie {target} acknowledged it and cannot read it: {answer.error}"
-            for entry, answer in zip(ids, answers, strict=True)
+            for entry, answer in answers
             if isinstance(answer, Unknown) and isinstance(answer.error, BookieIOError)
         }
         if unreadable and await self._in_limbo(target, next(iter(unreadable))):
@@ -355,30 +317,6 @@ class _Repair:
         except MetadataError:
             return False
         return self._services.bookies.incarnation(bookie) == incarnation
-
-    async def _source(self, fragment: Fragment, old: BookieId | None, entry: EntryId) -> Entry | str:
-        """Return a good copy from a member other than `old`, or why there is none."""
-        members = [fragment.ensemble[p] for p in self._quorum.write_set(entry)]
-        order = self._services.bookies.read_order([m for m in members if m != old])
-        if not order:
-            return "there is no other replica"
-        race: Race[Entry] = Race(order)
-        outcome = await run_race(race, lambda b: self._reads.entry(b, entry), self._services, self._scope)
-        if isinstance(outcome, Positive):
-            return outcome.value
-        if isinstance(outcome, Negative):
-            return "no other replica holds it"
-        if isinstance(outcome.error, HandleClosed):
-            raise outcome.error
-        return str(outcome.error)
-
-    async def _all(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        tasks = [self._scope.spawn(job, "repair") for job in jobs]
-        try:
-            return [await task for task in tasks]
-        finally:
-            for task in tasks:
-                task.cancel()
 
     async def _add(self, target: BookieId, entry: Entry) -> BuckramError | None:
         stored = self._digest.seal(
@@ -426,19 +364,3 @@ class _Repair:
             return False
         self._replaced.append(Replacement(fragment.first_entry, old, new))
         return True
-
-
-def _held(answer: Answer[T]) -> T | None:
-    """Return what the bookie holds, None if it is missing or damaged. Raises the answer's error if that is unknown."""
-    if isinstance(answer, Positive):
-        return answer.value
-    if isinstance(answer, Negative) or answer.damaged:
-        return None
-    if isinstance(answer.error, BookieIOError | UnknownLedgerState):
-        # It answers that it cannot give the entry (bytes gone bad, limbo): another copy can only help.
-        return None
-    raise answer.error
-
-
-def _ignore(entries: int, size: int) -> None:
-    return None

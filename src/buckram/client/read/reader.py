@@ -100,7 +100,7 @@ class Reader(NotBlocking):
     @property
     def last_confirmed(self) -> EntryId:
         """Return the last entry known to be readable; -1 if none. It never decreases (S12)."""
-        return readable_until(self.metadata, self._known_lac)
+        return readable_until(self._follower.metadata, self._known_lac)
 
     @property
     def length(self) -> int | None:
@@ -159,7 +159,7 @@ class Reader(NotBlocking):
         else:
             await self._check_range(entry, entry)
             self._readable = self.last_confirmed
-        ensemble = ensemble_of(self.metadata, entry)
+        ensemble = ensemble_of(self._follower.metadata, entry)
         outcome = await self._singles.read(self._write_set(ensemble, entry), entry)
         return outcome.value if isinstance(outcome, Positive) else await self._get_again(ensemble, entry, outcome)
 
@@ -236,9 +236,9 @@ class Reader(NotBlocking):
     async def _check_range(self, first: EntryId, last: EntryId) -> None:
         _check_order(first, last)
         self._check_open()
-        if last > self.last_confirmed:
-            await self.read_last_confirmed()
         end = self.last_confirmed
+        if last > end:
+            end = await self.read_last_confirmed()
         if last > end:
             beyond = max(first, end + 1)
             if self.metadata.closed:
@@ -308,7 +308,7 @@ class Reader(NotBlocking):
         """Yield a part of the range from `first` on, maybe nothing."""
         while first <= last:
             self._check_open()
-            span = span_of(self.metadata, first, last)
+            span = span_of(self._follower.metadata, first, last)
             async with aclosing(self._local.chunks(span, self._write_set(span.ensemble, first), opener)) as chunks:
                 async for chunk in chunks:
                     first += len(chunk)
@@ -332,7 +332,7 @@ class Reader(NotBlocking):
                 self._check_open()
                 # Until their size is known entries may be of any: then one small chunk at a time.
                 while cursor <= last and len(ahead) < (_CHUNKS_AHEAD if self._sized else 1):
-                    span = span_of(self.metadata, cursor, min(last, cursor + self._chunk - 1))
+                    span = span_of(self._follower.metadata, cursor, min(last, cursor + self._chunk - 1))
                     ahead.append(begin(span))
                     cursor = span.last + 1
                 span, task = ahead.popleft()
@@ -343,7 +343,7 @@ class Reader(NotBlocking):
                 if failure is not None:
                     raise_failure(self.ledger_id, rest, failure)
                 if rest <= span.last:
-                    ahead.appendleft(begin(span_of(self.metadata, rest, span.last)))
+                    ahead.appendleft(begin(span_of(self._follower.metadata, rest, span.last)))
                 yield chunk
         finally:
             for _, task in ahead:

@@ -118,15 +118,13 @@ class LedgerFollower:
         self._store = store
         self._ledger_id = ledger_id
         self._current = current
+        self.metadata = current.metadata
+        """The newest metadata that was read."""
         self._scope = scope
         self._stale = asyncio.Event()
         self._changed = asyncio.Event()
         self._following = False
         self.deleted = False
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        return self._current.metadata
 
     @property
     def version(self) -> int:
@@ -172,6 +170,7 @@ class LedgerFollower:
     def _install(self, seen: Versioned) -> None:
         if seen.version > self._current.version:
             self._current = seen
+            self.metadata = seen.metadata
             self._changed.set()
 
     def _gone(self) -> None:

@@ -72,6 +72,8 @@ class Outbox:
         self._size = 0
         self._targets: list[tuple[LaneBatch, Slot]] = []
         self.copies = Copies(services.pending_copies)
+        self.check_client = services.guard
+        self._mirrored = window.quorum.mirrored
         self._batcher = turn = services.batcher
         if turn.entries_total is None:
             stats = services.runtime.stats
@@ -132,9 +134,6 @@ class Outbox:
 
     # -- end of the turn (Sender) -------------------------------------------------------------------------
 
-    def check_client(self) -> None:
-        self._services.guard()
-
     def send_failed(self, error: BaseException) -> None:
         self._owner.on_unusable(error)
 
@@ -171,7 +170,7 @@ class Outbox:
         data, acks, after = frame_adds(self._digest, self._key, window.ledger_id, first, window.lac, length, bodies)
         count = len(bodies)
         last = first + count - 1
-        if window.quorum.mirrored:
+        if self._mirrored:
             sink = self._owner
             window.start(Run(first, last, data, acks, after - length))
             self.copies.unanswered += count * len(self._targets)

@@ -171,7 +171,8 @@ class BelievedTime:
                 self._doubted = self._new.after, mono
                 self._away.append((mono, self._new.ahead))
             self._line, self._new, self._began_in_doubt, self._on_line = ahead, None, False, mono
-            self._steady(mono)
+            if self._away:
+                self._steady(mono)
             if mono - self._anchored >= self.hold_us:
                 self._anchor, self._anchored = ahead, mono
             return
@@ -190,9 +191,8 @@ class BelievedTime:
         return mono - max(since, self._watched)
 
     def _steady(self, mono: int) -> None:
-        """Note a reading on the line: check whether the clock has stayed there for `hold_us`, or comes and goes."""
-        if not self._away:
-            return
+        """Note a reading on the line of a clock that was away: check whether it has stayed for `hold_us`, or comes and
+        goes."""
         if self._seen(self._away[-1][0], mono) >= self.hold_us:
             self._away.clear()
         elif not self._unsteady:
@@ -278,6 +278,8 @@ class BelievedTime:
         """Take a reading, and return what may be the time."""
         best = self.best(wall, mono)
         assert self._line is not None
+        if self._new is None and not self._unsteady:
+            return Moment(min(self._line + mono, wall), max(best, self._line + mono, wall), best)
         times = [self._line + mono, wall, *(ahead + mono for _, ahead in self._away if self._unsteady)]
         return Moment(min(times), max(best, *times), best, self._why(wall, mono))
 

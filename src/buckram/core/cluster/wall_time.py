@@ -127,6 +127,8 @@ class WallClocks:
     @property
     def doubting(self) -> int:
         """Return the number of bookies in doubt, if these are half of all that sent their time, or more; else 0."""
+        if not self._guessing and False not in self._certain.values():
+            return 0
         doubting = len(self._guessing) + sum(self._certain.get(bookie) is False for bookie in self._ahead)
         return doubting if 2 * doubting >= self.telling else 0
 

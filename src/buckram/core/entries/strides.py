@@ -13,7 +13,10 @@ _RUNS = b"".join(bytes((byte,)) * 256 for byte in range(256))
 def all_equal(data: bytes | bytearray, at: int, stride: int, count: int, value: bytes) -> bool:
     """Return whether the field holds `value` in each of `count` records."""
     span = (count - 1) * stride + 1
-    return all(data[at + i : at + i + span : stride] == value[i : i + 1] * count for i in range(len(value)))
+    for i in range(len(value)):  # noqa: SIM110 - a generator would be one call more
+        if data[at + i : at + i + span : stride] != value[i : i + 1] * count:
+            return False
+    return True
 
 
 def count_up(data: bytes | bytearray, at: int, stride: int, count: int, first: int) -> bool:

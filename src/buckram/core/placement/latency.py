@@ -60,8 +60,9 @@ class Latencies:
     def __init__(self) -> None:
         self._known: dict[BookieId, _Average] = {}
         self._best: BookieId | None = None
-        self._grades: dict[BookieId, int] = {}
-        """Grades of the bookies that take at least twice as long as the quickest; 1 for twice, 2 for four times."""
+        self.grades: dict[BookieId, int] = {}
+        """Grades of the bookies that take at least twice as long as the quickest; 1 for twice, 2 for four times: the
+        binary logarithm of how many times its latency they take, rounded down."""
 
     def took(self, bookie: BookieId, seconds: float, now: float) -> None:
         """Record a latency sample (or the age of an unanswered request), in seconds."""
@@ -83,7 +84,7 @@ class Latencies:
     def forget(self, bookie: BookieId) -> None:
         """Drop the average of a bookie, because another process serves under its id now."""
         self._known.pop(bookie, None)
-        self._grades.pop(bookie, None)
+        self.grades.pop(bookie, None)
 
     def recent_s(self, bookie: BookieId, now: float) -> float | None:
         """Return the average of a bookie in seconds; None without a sample in the last FORGET_S."""
@@ -93,35 +94,35 @@ class Latencies:
     @property
     def uneven(self) -> bool:
         """Return whether any bookie has a grade above 0."""
-        return bool(self._grades)
-
-    def grade(self, bookie: BookieId) -> int:
-        """Return the grade of a bookie: the binary logarithm of how many times the quickest one's latency it takes,
-        rounded down; 0 if it is unknown."""
-        return self._grades.get(bookie, 0)
+        return bool(self.grades)
 
     def may_retry(self, bookie: BookieId, now: float) -> bool:
         """Return whether a bookie is not slow, or has had neither a sample nor a retry for RETRY_S."""
-        return bookie not in self._grades or now - self._known[bookie].asked_at >= RETRY_S
+        return bookie not in self.grades or now - self._known[bookie].asked_at >= RETRY_S
 
     def retried(self, bookie: BookieId, now: float) -> None:
-        if bookie in self._grades:
+        if bookie in self.grades:
             self._known[bookie].asked_at = now
 
     def _compare(self, now: float) -> None:
         """Drop expired averages, find the quickest bookie and grade all others anew."""
-        self._known = {bookie: one for bookie, one in self._known.items() if one.at >= now - FORGET_S}
-        self._best = min(self._known, key=lambda bookie: self._known[bookie].seconds)
-        best, self._grades = self._known[self._best], {}
+        best: _Average | None = None
+        for bookie, known in list(self._known.items()):
+            if known.at < now - FORGET_S:
+                del self._known[bookie]
+            elif best is None or known.seconds < best.seconds:
+                self._best, best = bookie, known
+        self.grades = {}
         for bookie, known in self._known.items():
-            self._grade(bookie, known, best)
+            if best is not None and known.seconds >= 2 * FLOOR_S:  # below this the grade is 0, whatever the quickest
+                self._grade(bookie, known, best)
 
     def _grade(self, bookie: BookieId, known: _Average, best: _Average) -> None:
         grade = int(log2(max(known.seconds, FLOOR_S) / max(best.seconds, FLOOR_S)))
         if grade:
-            self._grades[bookie] = grade
+            self.grades[bookie] = grade
         else:
-            self._grades.pop(bookie, None)
+            self.grades.pop(bookie, None)
 
 
 def quick_first(members: Sequence[BookieId], now: float, kinds: Sequence[Latencies]) -> Sequence[BookieId]:
@@ -129,7 +130,11 @@ def quick_first(members: Sequence[BookieId], now: float, kinds: Sequence[Latenci
 
     Once in RETRY_S a slow member that comes first keeps its place, so that its recovery is noticed.
     """
-    grades = {bookie: max(kind.grade(bookie) for kind in kinds) for bookie in members}
+    grades = dict.fromkeys(members, 0)
+    for kind in kinds:
+        for bookie, grade in kind.grades.items():
+            if grade > grades.get(bookie, grade):
+                grades[bookie] = grade
     if not any(grades.values()):
         return members
     first = members[0]

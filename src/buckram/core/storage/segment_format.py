@@ -48,6 +48,10 @@ class CorruptBytes(ValueError):
     """Stored bytes fail a check, or are not what their index says."""
 
 
+extend_crc = google_crc32c.extend
+"""`extend_crc(seed, data)` is what `crc` returns, without a function around it; `data` are bytes."""
+
+
 def crc(data: bytes, seed: int = 0) -> int:
     return google_crc32c.extend(seed, data)  # type: ignore[no-any-return]  # the package is untyped
 
@@ -72,11 +76,11 @@ class Block:
 def pack_block_header(segment: int, salt: int, offset: int, payload: Sequence[bytes], unit: int) -> tuple[bytes, int]:
     """Return header and span of the block with this payload, in parts, at `offset` of the segment's file."""
     size = sum(map(len, payload))
-    span = padded(BLOCK_HEADER + size, unit)
+    span = -(-(BLOCK_HEADER + size) // unit) * unit
     head = _BLOCK.pack(MAGIC, FORMAT_VERSION, 0, segment, offset, size, span, salt, 0)[:-4]
-    checksum = crc(head)
+    checksum = extend_crc(0, head)
     for part in payload:
-        checksum = crc(part, checksum)
+        checksum = extend_crc(checksum, part)
     return head + _SUM.pack(checksum), span
 
 
@@ -236,7 +240,7 @@ def run_extent(
         if skip:
             at = _skip_frames(data, at, skip)
         start = at
-        if stride := _equal_stride(data, at, end, ledger, entry, count):
+        if count > 1 and (stride := _equal_stride(data, at, end, ledger, entry, count)):
             return start, start + count * stride
         for wanted in range(entry, entry + count):
             length, owner, got = unpack(data, at)

@@ -56,7 +56,7 @@ def check_name(what: str, name: str) -> str:
     trouble = ""
     if "/" in name:
         trouble = "holds a separator (/), which only stands between namespace and stream"
-    elif bad := next(filter(_why_not, name), ""):
+    elif not (name.isascii() and name.isprintable()) and (bad := next(filter(_why_not, name), "")):
         trouble = f"holds U+{ord(bad):04X}{_named(bad)}, {_why_not(bad)}"
     elif name != name.strip():
         trouble = "begins or ends with a blank"

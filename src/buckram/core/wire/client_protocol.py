@@ -105,7 +105,8 @@ class ClientProtocol:
         self.names_ledgers = False
         """True if the bookie accepts the births of ledgers, which are sent ahead of the first request about each."""
         self._named: dict[LedgerId, bytes] = {}
-        self._chunks = ChunkBuffer(max_frame_bytes)
+        self.chunks = ChunkBuffer(max_frame_bytes)
+        """The unfinished frame."""
         self._adds = AckMatcher()
         self._pending: dict[Key, list[_Pending]] = {}
         self._abandoned: dict[Key, list[object]] = {}
@@ -139,11 +140,15 @@ class ClientProtocol:
             kind: object = None
         else:
             key, kind = _v2_key(request, number)
-            rivals = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
-            if any(rival != kind for rival in rivals):
-                raise Conflict(f"another request for {key} is still unanswered on this v2 connection")
+            if key in self._pending or key in self._abandoned:
+                self._check_rivals(key, kind)
         self._register(key, _Pending(token, request, expires, kind))
         return key, self._named_first(request, data)
+
+    def _check_rivals(self, key: Key, kind: object) -> None:
+        rivals = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
+        if any(rival != kind for rival in rivals):
+            raise Conflict(f"another request for {key} is still unanswered on this v2 connection")
 
     def introduce(self, introduction: Introduction, token: object, expires: float) -> bytes:
         """Register the first exchange and return its frame. No other request is sent before the reply."""
@@ -163,6 +168,8 @@ class ClientProtocol:
         """Register the runs of a lane. Returns the bytes to send: `frames` itself on v2, converted on v3."""
         if self.version == 2:
             self._adds.expect(acks, runs, expires)
+            if len(runs) == 1 and ((name := runs[0][0].name) is None or self._named.get(name[0]) == name[1]):
+                return frames
             return self._with_names(frames, runs) if self.names_ledgers else frames
         sent: list[bytes] = []
         owners = ((sink, slot, entry) for sink, slot, first, last in runs for entry in range(first, last + 1))
@@ -244,38 +251,39 @@ class ClientProtocol:
 
         This is the fast path of writers with few entries at a time. After None, pass the chunk to `feed`.
         """
-        return None if self._chunks.pending_bytes else self._adds.sole(chunk)
+        return None if self.chunks.pending_bytes else self._adds.sole(chunk)
 
     def feed(self, chunk: bytes) -> Received:
         """Return what the chunk completes. Bad bytes never raise, they set `error`."""
         received = Received()
-        chunks, matcher = self._chunks, self._adds
+        chunks, matcher = self.chunks, self._adds
         adds = self.version == 2 and not matcher.idle
         try:
-            buffer = chunks.push(chunk)
+            buffer = chunks.push(chunk) if chunks.pending_bytes else chunk
             offset = 0
             while True:
                 if adds:
                     offset = matcher.take(buffer, offset, received.acks)
-                end = chunks.next_frame(buffer, offset)
+                end = chunks.next_frame(buffer, offset) if offset < len(buffer) else 0
                 if not end:
                     break
                 self._packet(buffer, offset + PREFIX_BYTES, end, received)
                 offset = end
-            chunks.keep(buffer, offset)
+            if offset < len(buffer):
+                chunks.keep(buffer, offset)
         except (FrameTooLarge, BadPacket) as error:
             received.error = str(error)
         return received
 
     def room(self) -> memoryview | None:
         """Return where the next bytes belong if they continue a large reply, see `ChunkBuffer.room`; else None."""
-        return self._chunks.room() if self.version == 2 else None
+        return self.chunks.room() if self.version == 2 else None
 
     def filled(self, count: int) -> Received:
         """Return what the bytes complete that were received into `room`."""
         received = Received()
         try:
-            whole = self._chunks.filled(count)
+            whole = self.chunks.filled(count)
             if whole is not None:
                 self._packet(whole, PREFIX_BYTES, len(whole), received)
         except BadPacket as error:

@@ -35,12 +35,13 @@ class ChunkBuffer:
     of a large frame are joined once, when it is complete, so a frame costs two copies however small its chunks are.
     """
 
-    __slots__ = ("_have", "_need", "_parts", "_whole", "limit")
+    __slots__ = ("_need", "_parts", "_whole", "limit", "pending_bytes")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._parts: list[bytes | bytearray] = []
-        self._have = 0
+        self.pending_bytes = 0
+        """Bytes held of an unfinished frame; they are below limit plus one chunk."""
         self._need = 0
         self._whole: bytearray | None = None
 
@@ -51,7 +52,7 @@ class ChunkBuffer:
         """
         whole = self._whole
         if whole is None:
-            if not self._have or self._need - self._have < _LARGE:
+            if not self.pending_bytes or self._need - self.pending_bytes < _LARGE:
                 return None
             whole = self._whole = bytearray(self._need)
             at = 0
@@ -59,29 +60,24 @@ class ChunkBuffer:
                 whole[at : at + len(part)] = part
                 at += len(part)
             self._parts.clear()
-        return memoryview(whole)[self._have :]
+        return memoryview(whole)[self.pending_bytes :]
 
     def filled(self, count: int) -> bytearray | None:
         """Record that `count` bytes were received into `room`. Returns the whole frame once it is complete."""
-        self._have += count
+        self.pending_bytes += count
         whole = self._whole
-        if whole is None or self._have < self._need:
+        if whole is None or self.pending_bytes < self._need:
             return None
-        self._whole, self._have = None, 0
+        self._whole, self.pending_bytes = None, 0
         return whole
-
-    @property
-    def pending_bytes(self) -> int:
-        """Return the bytes held of an unfinished frame; they are below limit plus one chunk."""
-        return self._have
 
     def push(self, chunk: bytes) -> bytes:
         """Take a chunk. Raises FrameTooLarge as soon as a length prefix exceeds the limit."""
-        if not self._have:
+        if not self.pending_bytes:
             return chunk
         if self._whole is not None:
-            taken = min(len(chunk), self._need - self._have)
-            self._whole[self._have : self._have + taken] = memoryview(chunk)[:taken]
+            taken = min(len(chunk), self._need - self.pending_bytes)
+            self._whole[self.pending_bytes : self.pending_bytes + taken] = memoryview(chunk)[:taken]
             whole = self.filled(taken)
             return b"" if whole is None else bytes(whole) + chunk[taken:]
         last = self._parts[-1]
@@ -91,17 +87,17 @@ class ChunkBuffer:
             last += chunk
         else:
             self._parts.append(bytearray(chunk))
-        self._have += len(chunk)
-        if self._have < self._need:
+        self.pending_bytes += len(chunk)
+        if self.pending_bytes < self._need:
             return b""
         if self._need == PREFIX_BYTES:  # The prefix itself was cut; only now is the frame's size known.
             self._parts = [b"".join(self._parts)]
             self._need = self.frame_bytes(self._parts[0], 0)
-            if self._have < self._need:
+            if self.pending_bytes < self._need:
                 return b""
         buffer = b"".join(self._parts)
         self._parts.clear()
-        self._have = 0
+        self.pending_bytes = 0
         return buffer
 
     def keep(self, buffer: bytes, offset: int) -> None:
@@ -111,7 +107,7 @@ class ChunkBuffer:
             return
         self._need = self.frame_bytes(buffer, offset) if rest >= PREFIX_BYTES else PREFIX_BYTES
         self._parts.append(buffer[offset:] if offset else buffer)
-        self._have = rest
+        self.pending_bytes = rest
 
     def frame_bytes(self, buffer: Buffer, offset: int) -> int:
         """Return the size of the frame at `offset`, prefix included. Raises FrameTooLarge."""
@@ -124,8 +120,10 @@ class ChunkBuffer:
         """Return the end of the frame at `offset`, or 0 if it is not complete. Raises FrameTooLarge."""
         if len(buffer) - offset < PREFIX_BYTES:
             return 0
-        end = offset + self.frame_bytes(buffer, offset)
-        return end if end <= len(buffer) else 0
+        size: int = _U32.unpack_from(buffer, offset)[0] + PREFIX_BYTES
+        if size > self.limit:
+            raise FrameTooLarge(size, self.limit)
+        return offset + size if offset + size <= len(buffer) else 0
 
 
 def frame(packet: bytes) -> bytes:

@@ -193,7 +193,8 @@ class ServerProtocol:
         offers_tls: bool = False,
         needs_tls: bool = False,
     ) -> None:
-        self._chunks = ChunkBuffer(max_frame_bytes)
+        self.chunks = ChunkBuffer(max_frame_bytes)
+        """The unfinished frame."""
         self._max_run_bytes = max_run_bytes
         providers = () if auth is None else auth if isinstance(auth, Sequence) else (auth,)
         self._auth = {provider.plugin: provider for provider in providers}
@@ -205,7 +206,7 @@ class ServerProtocol:
         self._opening: Opening | None = None
         self._waiting: tuple[Auth, ReplyContext] | None = None
         """Login whose provider has to look something up; None if there is none."""
-        self._behind = b""
+        self.behind = b""
         """Bytes that came behind that login."""
         self._limit_frames()
         self._v2 = False
@@ -224,7 +225,7 @@ class ServerProtocol:
     @property
     def pending_bytes(self) -> int:
         """Return the bytes held of an unfinished frame, and behind a login that waits."""
-        return self._chunks.pending_bytes + len(self._behind)
+        return self.chunks.pending_bytes + len(self.behind)
 
     @property
     def authenticated(self) -> bool:
@@ -260,22 +261,20 @@ class ServerProtocol:
     def answer_login(self) -> list[Item]:
         """Resume a login that waits, and then the bytes that came behind it."""
         waiting, self._waiting = self._waiting, None
-        behind, self._behind = self._behind, b""
+        behind, self.behind = self.behind, b""
         items: list[Item] = []
         if waiting is None or self._closed:
             return items
         self._auth_request(*waiting, items)
         return items if self._closed else [*items, *self.feed(behind)]
 
-    def _is_opening(self) -> bool:
-        return self._opening is not None
-
-    def _is_waiting(self) -> bool:
-        return self._waiting is not None
+    def _is_held_up(self) -> bool:
+        """Return whether what follows has to wait: for TLS, or behind a login."""
+        return self._opening is not None or self._waiting is not None
 
     def _limit_frames(self) -> None:
         most = self._max_frame_bytes if self._authenticated else MAX_UNKNOWN_BYTES
-        self._chunks.limit = min(self._max_frame_bytes, most)
+        self.chunks.limit = min(self._max_frame_bytes, most)
 
     def logged_in(self) -> None:
         """Authenticate the peer: its requests are carried out from now on."""
@@ -288,19 +287,19 @@ class ServerProtocol:
         items: list[Item] = []
         if self._closed:
             return items
-        chunks = self._chunks
+        chunks = self.chunks
         if not self._authenticated:
             self._unknown_bytes += len(chunk)
             if self._unknown_bytes > MAX_UNKNOWN_BYTES:
                 self._close(f"{MAX_UNKNOWN_BYTES} bytes, the limit, before it was known who it is", items)
                 return items
-        if self._is_waiting():
-            self._behind += chunk
+        if self._waiting is not None:
+            self.behind += chunk
             return items
         try:
-            buffer = chunks.push(chunk)
+            buffer = chunks.push(chunk) if chunks.pending_bytes else chunk
             offset = 0
-            if self._is_opening():
+            if self._opening is not None:
                 self._in_clear(buffer, offset, items)
                 return items
             while True:
@@ -310,11 +309,14 @@ class ServerProtocol:
                     self._v2 = True
                 if self._v2 and self._authenticated:
                     offset, runs = scan_adds(buffer, offset, chunks.limit, self._max_run_bytes)
-                    items.extend(runs)
-                    offset, reads = wire_v2.plain_reads(buffer, offset)
-                    if runs or reads:
+                    if runs:
+                        items.extend(runs)
                         self._settled = True
+                        if offset == len(buffer):
+                            return items
+                    offset, reads = wire_v2.plain_reads(buffer, offset)
                     if reads:
+                        self._settled = True
                         items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
                         continue
                 elif self._authenticated:
@@ -323,31 +325,37 @@ class ServerProtocol:
                         self._spoken = self._settled = True
                         self._flush_adds(items)
                         items.extend(runs)
-                end = chunks.next_frame(buffer, offset)
+                end = chunks.next_frame(buffer, offset) if offset < len(buffer) else 0
                 if not end:
                     break
                 self._packet(buffer[offset + PREFIX_BYTES : end], items)
                 offset = end
-                if self._is_opening():
-                    self._in_clear(buffer, offset, items)
+                if self._is_held_up():
+                    self._hold_up(buffer, offset, items)
                     return items
                 if items and type(items[-1]) is Close:
                     return items
-                if self._is_waiting():
-                    self._behind = buffer[offset:]
-                    return items
-            self._flush_adds(items)
-            chunks.keep(buffer, offset)
+            if self._v3_adds:
+                self._flush_adds(items)
+            if offset < len(buffer):
+                chunks.keep(buffer, offset)
         except (FrameTooLarge, BadPacket) as error:
             self._flush_adds(items)
             self._close(str(error), items)
         return items
 
+    def _hold_up(self, buffer: bytes, offset: int, items: list[Item]) -> None:
+        """Take the bytes behind a packet that began TLS, or a login that waits."""
+        if self._opening is not None:
+            self._in_clear(buffer, offset, items)
+        else:
+            self.behind = buffer[offset:]
+
     def _open(self, request: Request | RefusedRequest, context: ReplyContext, items: list[Item]) -> None:
         """Begin an opening with the first request, which TLS may follow."""
         self._opening = Opening()
         self._opening.take(request, context)
-        self._chunks.limit = min(self._max_frame_bytes, MAX_OPENING_BYTES)
+        self.chunks.limit = min(self._max_frame_bytes, MAX_OPENING_BYTES)
         if self._opening.begun is not None:
             items.append(LoginBegun())
 
@@ -355,7 +363,7 @@ class ServerProtocol:
         """Take bytes in clear before TLS, none of which are carried out as if they had come through it."""
         opening = self._opening
         assert opening is not None
-        first = opening.push(self._chunks, buffer, offset)
+        first = opening.push(self.chunks, buffer, offset)
         if opening.start_tls is not None and not opening.answered:
             opening.answered = True
             items.append(Ready(encode_reply(opening.start_tls, StartTlsReply(Code.OK))))
@@ -377,22 +385,10 @@ class ServerProtocol:
     def _packet(self, packet: bytes, items: list[Item]) -> None:
         decoded = None if self._v2 else wire_v3.decode_request(packet)
         if decoded is None:
-            self._flush_adds(items)
+            if self._v3_adds:
+                self._flush_adds(items)
             self._v2 = self._spoken = True
-            named = wire_v2.named_ledger(packet)
-            if self._authenticated and named is not None:
-                items.append(Named(*named))
-                return
-            if self._authenticated and (traced := wire_v2.traced_add(packet)) is not None:
-                items.append(Traced(*traced))
-                return
-            if wire_v2.is_key_packet(packet):
-                if self._authenticated:
-                    self._settled = True
-                    items.append(KeyPacket(packet))
-                    return
-                items.append(StrangersKeyPacket(packet, self._needs_tls))
-                self._close("a request about metadata before authentication", items)
+            if packet[:4] in wire_v2.OWN_HEADERS and self._own_packet(packet, items):
                 return
             request, context = wire_v2.decode_request(packet)
         else:
@@ -405,7 +401,8 @@ class ServerProtocol:
         if isinstance(request, Add) and self._authenticated:
             self._add(request, context, items)
             return
-        self._flush_adds(items)
+        if self._v3_adds:
+            self._flush_adds(items)
         if isinstance(request, StartTls) and self._offers_tls and not first:
             # Somebody on the way could have sent it: a peer's identity must not come from a request in clear before it.
             self._close("START_TLS that is not the first request of its connection", items)
@@ -421,6 +418,25 @@ class ServerProtocol:
             items.append(Ready(encode_error(context, request.code, envelope_only=request.envelope_only)))
         else:
             items.append(Incoming(request, context))
+
+    def _own_packet(self, packet: bytes, items: list[Item]) -> bool:
+        """Take a packet that Apache's protocol lacks; return False if it is none, or only known peers may send it."""
+        named = wire_v2.named_ledger(packet)
+        if self._authenticated and named is not None:
+            items.append(Named(*named))
+            return True
+        if self._authenticated and (traced := wire_v2.traced_add(packet)) is not None:
+            items.append(Traced(*traced))
+            return True
+        if not wire_v2.is_key_packet(packet):
+            return False
+        if self._authenticated:
+            self._settled = True
+            items.append(KeyPacket(packet))
+            return True
+        items.append(StrangersKeyPacket(packet, self._needs_tls))
+        self._close("a request about metadata before authentication", items)
+        return True
 
     def _add(self, add: Add, context: ReplyContext, items: list[Item]) -> None:
         """Convert v3 adds, and v2 adds of versions 0 and 1, into the stored form, and gather them into runs."""

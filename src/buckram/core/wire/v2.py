@@ -84,8 +84,11 @@ def header_of(version: int, opcode: int, flags: int = 0) -> int:
 
 _TRACED_HEADER = header_of(2, TRACED_ADD)
 _PLAIN_READ = header_of(2, READENTRY)
+_BATCH_HEADER = header_of(2, BATCH_READ_ENTRY)
 _NAME_HEADER = header_of(2, NAME_LEDGER)
 KEY_HEADER = header_of(2, KEYS)
+OWN_HEADERS = frozenset(_U32.pack(one) for one in (_NAME_HEADER, _TRACED_HEADER, KEY_HEADER))
+"""First bytes of the packets that Apache's protocol lacks and that are no requests with a reply of their own kind."""
 
 
 def name_ledger(ledger_id: LedgerId, birth: bytes) -> bytes:
@@ -129,9 +132,9 @@ def encode_request(request: Request, request_id: int = 0) -> bytes:
     if isinstance(request, Read):
         if request.previous_lac is not None:
             raise InvalidArgument("a long poll needs protocol 3, protocol 2 has none")
-        flags = _read_flags(request)
         key = _read_key(request)
-        return _READ.pack(20 + len(key), header_of(2, READENTRY, flags), request.ledger_id, request.entry_id) + key
+        header = _PLAIN_READ | _read_flags(request)
+        return _READ.pack(20 + len(key), header, request.ledger_id, request.entry_id) + key
     if isinstance(request, Add):
         if request.deferred_sync:
             raise InvalidArgument("DEFERRED_SYNC needs protocol 3, protocol 2 has no write flags")
@@ -143,7 +146,7 @@ def encode_request(request: Request, request_id: int = 0) -> bytes:
         return (
             _BATCH.pack(
                 40 + len(key),
-                header_of(2, BATCH_READ_ENTRY, flags),
+                _BATCH_HEADER | flags,
                 request.ledger_id,
                 request.entry_id,
                 request_id,

@@ -227,7 +227,10 @@ class LocalDisk:
 
     def _write_buffers(self, file: LocalFile, offset: int, buffers: Sequence[Buffer]) -> None:
         if file.direct:
-            if all(type(one) is memoryview and not one.readonly for one in buffers):
+            for one in buffers:
+                if type(one) is not memoryview or one.readonly:
+                    break
+            else:
                 try:
                     _write_all(file.fd, offset, buffers)
                     return

@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._config, self._timeout_s = config, config.request_timeout_s
         self._on_lost = on_lost
         self._protocol = ClientProtocol(version, config.max_frame_bytes)
+        self._unfinished = self._protocol.chunks
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -119,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     def room(self) -> memoryview | None:
         """Return the memory for the next bytes (net.tcp.Receiver); None: anywhere, they then come to data_received."""
-        return self._protocol.room() if self.error is None else None
+        return self._protocol.room() if self._unfinished.pending_bytes and self.error is None else None
 
     def filled(self, count: int) -> None:
         """Take note that `count` bytes were received into `room` (net.tcp.Receiver)."""

@@ -52,18 +52,24 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))
 
 
-_generation = 0
-"""Number of forks from the process that loaded this module down to this one."""
+class _Forks:
+    """`count`: number of forks from the process that loaded this module down to this one."""
+
+    count = 0
+
+
+FORKS = _Forks()
+"""Number of forks, by which a process differs from its children. Each call of a client looks at it, without a function.
+"""
 
 
 def generation() -> int:
     """Return a number that differs between a process and its forked children."""
-    return _generation
+    return FORKS.count
 
 
 def _in_child() -> None:
-    global _generation
-    _generation += 1
+    FORKS.count += 1
 
 
 os.register_at_fork(after_in_child=_in_child)

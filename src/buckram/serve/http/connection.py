@@ -149,8 +149,10 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_line, self._discarded = False, False, 0
-        self._end_wait()
-        self._leave_heads()
+        if self._timer is not None:
+            self._end_wait()
+        if self._owes_head:
+            self._leave_heads()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -162,7 +164,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._body_ended = self._in_line = True
-        self._end_wait()
+        if self._timer is not None:
+            self._end_wait()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

@@ -54,7 +54,7 @@ class Origins:
             )
 
     def _is_known(self, name: str) -> bool:
-        return _is_address(name) or any(name == host or name.endswith(f".{host}") for host in self._hosts)
+        return name in self._hosts or _is_address(name) or any(name.endswith(f".{host}") for host in self._hosts)
 
 
 @lru_cache(1024)

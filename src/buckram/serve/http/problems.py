@@ -43,7 +43,7 @@ def header(request: Request, name: bytes, default: str = "") -> str:
 
 def has_header(request: Request, name: bytes) -> bool:
     """Return whether the request has a header of this name, given in lower case."""
-    return any(key == name for key, _ in request.scope["headers"])
+    return name in dict(request.scope["headers"])
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -335,7 +335,7 @@ class Database(NotBlocking):
         """Yield the engine, the log and the leadership while no other caller may write. For `state/db/transfer.py`."""
         ended = await self._writer.turn()
         try:
-            leadership = await self._committing.leadership()
+            leadership, _ = await self._committing.leadership()
             await self._committing.prove()
             await self._engine.settled(self._state.sequence)
             yield self._engine, self._committing, leadership

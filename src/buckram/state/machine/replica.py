@@ -180,8 +180,9 @@ class Replica:
 
         Raises NotLeader, MirrorStream, NotEnoughBookies (none runs), ReplicaStopped, HandleClosed.
         """
-        leader = self._leading()
-        if leader is not None:
+        self.check_running()
+        leader = self._leader
+        if leader is not None and not leader.ended.done():
             return leader
         reason = self._leader.ended.result() if self._leader is not None else None
         if isinstance(reason, ReplicaStopped):

@@ -159,6 +159,8 @@ class StreamSource:
         self._segment: Segment | None = None
         self._chunks: AsyncGenerator[_Chunk, None] | None = None
         self._tail: Tail | None = None
+        self._undecoded: deque[Entry | Batch | EntryHeader] = deque()
+        """Entries that were read; those of a chunk are decoded one by one, because a caller may want few of them."""
         self._ready: deque[Batch | ProducerTable] = deque()
         self._tables = tables
         self._marked = False
@@ -187,6 +189,8 @@ class StreamSource:
                 await self.follower.refresh()  # This raises NoSuchStream.
             if self._check_truncation():
                 await self._leave_segment()
+            while self._undecoded and not self._ready:
+                self._decode(self._undecoded.popleft())
             if self._ready:
                 item = self._ready.popleft()
                 if isinstance(item, ProducerTable):
@@ -268,11 +272,12 @@ class StreamSource:
 
     async def _leave_segment(self) -> None:
         self._segment, self._chunks, self._tail, self._marked = None, None, None, False
+        self._undecoded.clear()
         self._ready.clear()
         await self._open.aclose()
 
     async def _decode_next(self) -> None:
-        """Decode the next entries of the segment into batches, or leave the segment at its end."""
+        """Read the next entries of the segment, and decode those of a tail, or leave the segment at its end."""
         segment = self._segment
         assert segment is not None
         if self._marked:
@@ -289,20 +294,27 @@ class StreamSource:
         if not found:
             await self._segment_ended(segment)
             return
-        marked = False
         self._failing_since = None
+        if self._tail is None:
+            self._undecoded.extend(found)
+            return
         for entry in found:
-            if isinstance(entry, Entry):
-                decoded = decode_entry(self._name, segment, entry)
-            else:
-                decoded = in_bounds(segment, entry)
-            if isinstance(decoded, Batch):
-                self._ready.append(decoded)
-            elif decoded.kind == MARK:
-                marked = True
-            elif decoded.kind == SNAPSHOT and self._tables and isinstance(entry, Entry):
-                self._ready.append(_table_in(self._name, entry, decoded))
-        self._marked = marked and self._tail is not None
+            # A mark says that the writer rolls: this is looked at when the batches before it were taken.
+            self._marked = self._decode(entry) or self._marked
+
+    def _decode(self, entry: Entry | Batch | EntryHeader) -> bool:
+        """Decode an entry of the segment into a batch or a table, if it is one; return whether it is a mark."""
+        segment = self._segment
+        assert segment is not None
+        if isinstance(entry, Entry):
+            decoded = decode_entry(self._name, segment, entry)
+        else:
+            decoded = in_bounds(segment, entry)
+        if isinstance(decoded, Batch):
+            self._ready.append(decoded)
+        elif decoded.kind == SNAPSHOT and self._tables and isinstance(entry, Entry):
+            self._ready.append(_table_in(self._name, entry, decoded))
+        return isinstance(decoded, EntryHeader) and decoded.kind == MARK
 
     async def _segment_ended(self, segment: Segment) -> None:
         """Leave a segment whose ledger was read to the end; if it was open, wait until the list has changed."""

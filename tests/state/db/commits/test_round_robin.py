@@ -14,7 +14,7 @@ def test_callers_have_turns_in_rotation_and_keep_their_own_order() -> None:
         turns.add(item[0], item)
     assert turns.first == "a1"
     assert [turns.take() for _ in range(6)] == ["a1", "b1", "c1", "a2", "b2", "a3"]
-    assert not turns
+    assert not turns.queues
 
 
 def test_what_is_given_back_is_next_and_in_its_order() -> None:
@@ -46,4 +46,4 @@ def test_nobody_waits_for_more_than_one_turn_of_each_other_caller(asked: list[tu
                     assert len(set(passed[name])) == len(passed[name]), "somebody was passed twice by the same caller"
     assert dict(turns.oldest()) == {caller: items[0] for caller, items in waiting.items() if items}
     assert sorted(turns.drain()) == sorted(item for items in waiting.values() for item in items)
-    assert not turns
+    assert not turns.queues

@@ -62,18 +62,15 @@ class Budget:
 
     def __init__(self, connection_limit: int, total_limit: int, fair_bytes: int = FAIR_BYTES) -> None:
         self.connection_limit, self.total_limit, self._fair_bytes = connection_limit, total_limit, fair_bytes
-        self._adds_limit = int(total_limit * REFUSE_ADDS)
+        self.limit = int(total_limit * REFUSE_ADDS)
+        """Maximum number of bytes that are ever held, not counting one frame of each connection; beyond it adds are
+        refused."""
         self.total = 0
         self.highest_total = 0
         self._members: dict[Member, None] = {}
         self._paused_members: dict[Member, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._backpressure = False
-
-    @property
-    def limit(self) -> int:
-        """Return the maximum number of bytes that are ever held, not counting one frame of each connection."""
-        return self._adds_limit
 
     def join(self, member: Member) -> None:
         self._members[member] = None
@@ -91,7 +88,7 @@ class Budget:
 
     @property
     def refuse_adds(self) -> bool:
-        return self.total > self._adds_limit
+        return self.total > self.limit
 
     @property
     def full(self) -> bool:

@@ -178,7 +178,9 @@ class Session(asyncio.Protocol):
         self._budget.join(self)
 
     def data_received(self, data: bytes) -> None:
-        if not self._goes_on():
+        if self._loop.time() > self._pulse.limit:
+            self._pulse.missed()
+        if not self.open:
             return
         self._received += len(data)
         try:
@@ -186,7 +188,8 @@ class Session(asyncio.Protocol):
         except StoreError as error:
             self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # no answer would be right
             return
-        self.recount()
+        if self.open:
+            self._budget.update(self)
 
     def take(self, items: Sequence[Item]) -> None:
         """Have what the protocol found carried out."""
@@ -197,7 +200,7 @@ class Session(asyncio.Protocol):
                 add(self, item)
             else:
                 handle(self, item)
-                if self.ended:
+                if not self.open:
                     return  # the client meant another bookie: the rest of what it sent is not for this one
 
     def _goes_on(self) -> bool:
@@ -286,7 +289,9 @@ class Session(asyncio.Protocol):
 
     def send_now(self, data: bytes) -> None:
         """Write at once; for answers that are joined already, the acknowledgements of a commit."""
-        if self._goes_on():
+        if self._loop.time() > self._pulse.limit:
+            self._pulse.missed()
+        if self.open:
             self._written += len(data)
             self._transport.write(data)
 
@@ -328,7 +333,9 @@ class Session(asyncio.Protocol):
 
     def held(self) -> int:
         # Called twice in each commit for each connection, so the sum is computed without further calls.
-        held = self.requests_held + self.reading_bytes + self._out_bytes + self.protocol.pending_bytes
+        protocol = self.protocol
+        held = self.requests_held + self.reading_bytes + self._out_bytes
+        held += protocol.chunks.pending_bytes + len(protocol.behind)
         return held + (self._transport.get_write_buffer_size() if self.open else 0)
 
     def unsent(self) -> int:

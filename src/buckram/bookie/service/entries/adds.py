@@ -72,7 +72,7 @@ class AddPath:
             or record.limbo
             or record.master_key != run.master_key
             or not self._store.is_writable
-            or self._budget.refuse_adds
+            or self._budget.total > self._budget.limit
             or (
                 (name := session.named.get(run.ledger_id)) != record.birth
                 and (name is not None or run.first <= record.last or run.ledger_id in self._undecided)
@@ -299,7 +299,8 @@ class AddPath:
                 mine.append(acks)
         for session, mine in blobs.items():
             session.send_now(mine[0] if len(mine) == 1 else b"".join(mine))
-            session.recount()
+            if session.open:
+                self._budget.update(session)
         if error is None:
             self.entries += entries
             self.bytes += size

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from buckram.bookie.storage.segments.segments import Segment
 from buckram.core.storage.segment_format import BLOCK_HEADER, pack_block_header, padded
@@ -56,8 +56,10 @@ class TailRing:
         """Return a copy of these bytes; None if they are not in the ring, or not all of them."""
         if position < max(0, self.head - self.size) or position + length > self.head:
             return None
-        parts = self.parts(position, length)
-        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        start = position % self.size
+        if start + length <= self.size:
+            return self._memory[start : start + length]
+        return b"".join(self.parts(position, length))
 
 
 Slice: TypeAlias = tuple[Buffer, int, int]
@@ -188,17 +190,19 @@ class BlockAssembly:
     def assemble(self, group: Group) -> Write:
         """Copy the block of `group` to the ring's head and return the write that makes it durable."""
         parts: list[Buffer] = []
+        plain = True
         for chunk, start, end in group.slices:
             if end - start == len(chunk):
                 parts.append(chunk)
+                plain = plain and type(chunk) is bytes
             elif end - start < _SMALL:
                 parts.append(chunk[start:end])
+                plain = plain and type(chunk) is bytes
             else:
                 parts.append(memoryview(chunk)[start:end])
+                plain = False
         # The checksum takes bytes alone. Where all parts are bytes, they are copied once, to the ring.
-        payload = [part for part in parts if type(part) is bytes]
-        if len(payload) < len(parts) or len(parts) > _FEW:
-            payload = [b"".join(parts)]
+        payload = cast("list[bytes]", parts) if plain and len(parts) <= _FEW else [b"".join(parts)]
         group.slices.clear()
         segment, ring = group.segment, self._ring
         header, span = pack_block_header(segment.seq, self._salt, group.start, payload, self._alignment)
@@ -215,13 +219,15 @@ class BlockAssembly:
                 at += len(part)
         ring.head = head + span
         assert segment.file is not None
-        return Write(segment.file, group.start, [*ring.parts(head, span), *self._prezero(segment, group.start, span)])
+        written: list[Buffer] = [*ring.parts(head, span)]
+        if group.start + span > segment.zeroed_to:
+            written += self._prezero(segment, group.start, span)
+        return Write(segment.file, group.start, written)
 
     def _prezero(self, segment: Segment, start: int, span: int) -> list[Buffer]:
-        """Return the zeros to write after a small block: the next ones then overwrite allocated space."""
+        """Return the zeros to write after a small block that enters untouched space: the next ones then overwrite
+        allocated space."""
         end = start + span
-        if end <= segment.zeroed_to:
-            return []
         segment.zeroed_to = end
         stop = min(
             end + PREZERO_BYTES - (end + self.phase) % PREZERO_BYTES,

@@ -130,18 +130,22 @@ class GroupCommit:
             raise StoreError(
                 "busy", f"a run of {size} bytes is over the limit of {self.ring.size // 2}; raise tail_cache_bytes"
             )
-        if self.pending_bytes > PENDING_LIMIT:
-            raise StoreError("busy", f"{self.pending_bytes} bytes wait for the disk, the limit is {PENDING_LIMIT}")
-        self._close_group()
-        start = self.segment.log_end
-        if start > 0 and (start + BLOCK_HEADER + size > self.soft_limit or self._index_cost() > INDEX_LIMIT):
+        if (
+            waiting := self._closed_bytes + (0 if self._open is None else self._pos - self._open.start)
+        ) > PENDING_LIMIT:
+            raise StoreError("busy", f"{waiting} bytes wait for the disk, the limit is {PENDING_LIMIT}")
+        if self._open is not None:
+            self._close_group()
+        start, index = self.segment.log_end, self.segment.index
+        costs = 0 if index is None else index.cost(self.runs)
+        if start > 0 and (start + BLOCK_HEADER + size > self.soft_limit or costs > INDEX_LIMIT):
             fresh = self._events.next_segment(self.segment)
             if fresh is not None:
                 self.go_on_in(fresh)
                 start = fresh.log_end
             elif start > self.soft_limit and start + BLOCK_HEADER + size > self.hard_limit:
                 raise StoreError("full", "the log file is full and there is no room for the next one")
-            elif self._index_cost() > 4 * INDEX_LIMIT:
+            elif costs > 4 * INDEX_LIMIT:
                 raise StoreError("busy", "the index of the log file is full and the next file is not ready")
         assert self.segment is not None
         self._open = Group(self.segment, start)

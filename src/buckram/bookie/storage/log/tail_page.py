@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 
 from buckram.bookie.storage.log.log_position import Position
-from buckram.core.storage.segment_format import SECTOR, crc
+from buckram.core.storage.segment_format import SECTOR, crc, extend_crc
 from buckram.seams import PAGE_BYTES
 
 NAME = "tail"
@@ -80,7 +80,7 @@ class TailPage:
         self._offset = offset
         self._count = count = self._count + 1
         body = _SLOT.pack(_MAGIC, self._salt, count, seq, offset, checksum, self._earlier)
-        self._page[_PLACES[count & 1]] = body + crc(body).to_bytes(4, "big")
+        self._page[_PLACES[count & 1]] = body + extend_crc(0, body).to_bytes(4, "big")
 
     @property
     def end(self) -> Position:

@@ -41,7 +41,7 @@ class Fetch:
     The outcomes belong at `result_at` of the caller's list.
     """
 
-    __slots__ = ("count", "entry", "ledger", "place", "result_at", "runs", "segment")
+    __slots__ = ("count", "entry", "frames", "ledger", "place", "result_at", "runs", "segment")
 
     def __init__(
         self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], result_at: int
@@ -53,6 +53,7 @@ class Fetch:
             held += run[1]
             length += run[4]
         self.place: Place = (first, held, skip, offset, length)
+        self.frames: Buffer | None = None
 
     def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
         """Put the outcomes into `results`; the runs' bytes are data[at:]."""
@@ -84,15 +85,9 @@ class Fetch:
 
 
 class FrameFetch(Fetch):
-    """A Fetch that returns the frames themselves, as a part of what was read; None if they are damaged."""
+    """A Fetch that puts the frames themselves into `frames`, as a part of what was read; None if they are damaged."""
 
-    __slots__ = ("frames",)
-
-    def __init__(
-        self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], result_at: int
-    ) -> None:
-        super().__init__(ledger, entry, count, segment, runs, result_at)
-        self.frames: Buffer | None = None
+    __slots__ = ()
 
     def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
         first, _, skip, _, length = self.place

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from buckram.core.streams.json_values import is_int64
 from buckram.core.streams.records.positions import PositionMark
 from buckram.core.streams.records.record_format import NO_TXID
 from buckram.errors import MalformedRecord
@@ -405,10 +404,13 @@ def _load(key: str, data: bytes) -> dict[str, Any]:
     return raw
 
 
+_INT64 = range(-(2**63), 2**63)
+
+
 def _int(value: Any) -> int:
-    if not is_int64(value):
+    if type(value) is not int or value not in _INT64:  # as is_int64; a head has dozens of them
         raise TypeError(f"{value!r:.60} is no whole number of 64 bits")
-    return int(value)
+    return value
 
 
 def _text(value: Any) -> str:

@@ -47,8 +47,9 @@ class Committing:
         """Return the leader object of this process; a later leadership has another one. Raises NotLeader."""
         return await self._replica.leading()
 
-    async def leadership(self) -> int:
-        """Return the number of the present leadership, once all groups before it are in the engine's queue.
+    async def leadership(self) -> tuple[int, Leader]:
+        """Return the number of the present leadership, once all groups before it are in the engine's queue, and the
+        leader object of this moment.
 
         Raises NotLeader.
         """
@@ -58,7 +59,8 @@ class Committing:
                 if leader is not self._leader or self._sequences is None:
                     self._sequences = Sequences(await leader.open_session())
                     self._leader = leader
-        return self._sequences.session
+            leader = await self._replica.leading()  # the leadership may have ended meanwhile
+        return self._sequences.session, leader
 
     @property
     def sequence(self) -> int:

@@ -214,7 +214,7 @@ class OpenTransaction:
         turn = await self._writer.turn()
         try:
             self._check()
-            leadership = await self._committing.leadership()
+            leadership, _ = await self._committing.leadership()
             await self._committing.prove()
             await self._engine.settled(self._committing.sequence)
             if self._reading is not None and self._engine.sequence != self._sequence:

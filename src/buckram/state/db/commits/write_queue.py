@@ -35,54 +35,52 @@ class RoundRobin(Generic[T]):
     """Queue with a round-robin among callers: after a turn a caller comes after all others that wait."""
 
     def __init__(self) -> None:
-        self._queues: OrderedDict[str, deque[T]] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
+        self.queues: OrderedDict[str, deque[T]] = OrderedDict()
+        """What waits, by caller; no caller without items is here."""
 
     def add(self, caller: str, item: T) -> None:
         """Append an item behind this caller's earlier ones."""
-        queue = self._queues.get(caller)
+        queue = self.queues.get(caller)
         if queue is None:
-            queue = self._queues[caller] = deque()
+            queue = self.queues[caller] = deque()
         queue.append(item)
 
     @property
     def first(self) -> T:
         """Return the item whose turn it is. Raises StopIteration if none waits."""
-        return next(iter(self._queues.values()))[0]
+        return next(iter(self.queues.values()))[0]
 
     def take(self) -> T:
         """Remove and return the item whose turn it is; its caller comes after the others."""
-        caller, queue = next(iter(self._queues.items()))
+        caller, queue = next(iter(self.queues.items()))
         item = queue.popleft()
         if queue:
-            self._queues.move_to_end(caller)
+            self.queues.move_to_end(caller)
         else:
-            del self._queues[caller]
+            del self.queues[caller]
         return item
 
     def give_back(self, caller: str, item: T) -> None:
         """Put back an item that could not be done in its turn; it has the next one."""
-        self._queues.setdefault(caller, deque()).appendleft(item)
-        self._queues.move_to_end(caller, last=False)
+        self.queues.setdefault(caller, deque()).appendleft(item)
+        self.queues.move_to_end(caller, last=False)
 
     def oldest(self) -> Iterator[tuple[str, T]]:
         """Return the oldest item of each caller."""
-        return ((caller, queue[0]) for caller, queue in self._queues.items())
+        return ((caller, queue[0]) for caller, queue in self.queues.items())
 
     def drop_first(self, caller: str) -> T:
         """Remove and return the oldest item of this caller."""
-        queue = self._queues[caller]
+        queue = self.queues[caller]
         item = queue.popleft()
         if not queue:
-            del self._queues[caller]
+            del self.queues[caller]
         return item
 
     def drain(self) -> list[T]:
         """Remove and return all items."""
-        items = [item for queue in self._queues.values() for item in queue]
-        self._queues.clear()
+        items = [item for queue in self.queues.values() for item in queue]
+        self.queues.clear()
         return items
 
 
@@ -110,10 +108,8 @@ class QueuedCall:
     """For an open transaction, the future that is resolved when it gives its turn back; else None."""
     caller: str = ""
     """Name of the client for which a server writes (`CALLER`)."""
-
-    @property
-    def token(self) -> str | None:
-        return self.unit.token if self.unit is not None else None
+    token: str | None = None
+    """Token of the unit."""
 
 
 @dataclass(slots=True)
@@ -182,6 +178,7 @@ class WriteQueue:
         until = self._loop.time() + self._engine.limits.wait_s
         waiting = QueuedCall(self._loop.create_future(), leader, size, until, unit=unit, alone=alone, ended=ended)
         waiting.caller = CALLER.get()
+        waiting.token = None if unit is None else unit.token
         if waiting.token is not None:
             self.use(waiting.token)
         self._queue.add(waiting.caller, waiting)
@@ -216,19 +213,19 @@ class WriteQueue:
 
     async def _run(self) -> None:
         try:
-            while self._queue:
+            while self._queue.queues:
                 taken = self._take()
                 if taken:
                     await self._serve(taken)
         finally:
             self._running = None
-            if self._queue and not self._closed:
+            if self._queue.queues and not self._closed:
                 self._running = self._scope.spawn(self._run(), "turns")
 
     def _take(self) -> list[QueuedCall]:
         """Take the calls whose turn it is from the queue: a single one, or several units."""
         taken = _Taken()
-        while self._queue and len(taken.waiting) < _MOST_UNITS:
+        while self._queue.queues and len(taken.waiting) < _MOST_UNITS:
             waiting = self._queue.first
             single = waiting.unit is None or waiting.alone
             if taken.waiting and single:
@@ -274,8 +271,7 @@ class WriteQueue:
         return error
 
     async def _execute(self, taken: list[QueuedCall]) -> None:
-        leadership = await self._committing.leadership()
-        leader = await self._committing.leader()
+        leadership, leader = await self._committing.leadership()
         served: list[QueuedCall] = []
         for waiting in taken:
             if waiting.leader is not leader:
