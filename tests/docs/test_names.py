@@ -65,6 +65,17 @@ def test_every_room_is_named_once() -> None:
     assert [row for row in rows_below("The rooms") if not row[1].endswith(".")] == []
 
 
+def test_the_map_for_contributors_names_every_room() -> None:
+    """Also the folders of tests that mirror no room of the package."""
+    block = (ROOT / "CONTRIBUTING.md").read_text().split("```")[1]
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    beside = {"simulator", "chaos", "bench", "javakit", "clients", "deploy", "examples", "scripts", "tests", "docs"}
+    tests = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith("_")}
+    named = set(re.findall(r"(?:^|[ /])([\w.]+)/", block, re.MULTILINE))
+    assert (rooms | beside | tests) - named == set()
+    assert [name for name in beside if not (ROOT / name).is_dir()] == []
+
+
 def test_no_room_imports_one_that_stands_above_it() -> None:
     place = {row[0].strip("`/"): number for number, row in enumerate(rows_below("The rooms"))}
     upwards = {
