@@ -1,6 +1,7 @@
 """Each setting, command and metric has a place in a page that explains: a how-to, a tutorial or an explanation.
 
-The generated reference has all of them by itself, and tells nobody when to use one.
+The generated reference has all of them by itself, and tells nobody when to use one. The page of a bookie's HTTP API is
+written by hand; it has every path.
 """
 
 from __future__ import annotations
@@ -11,13 +12,20 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
 from scripts.metrics_page import metrics
 
+from buckram.bookie.pages.status_pages import SERVED
 from buckram.cli.app import app
 from buckram.config import SECTIONS
+from buckram.serve.admin.bookie_pages import BookiePages
+from buckram.serve.admin.cluster_pages import ClusterPages
+from buckram.serve.admin.jobs import Jobs
+from buckram.serve.admin.ledger_pages import LedgerPages
 
 DOCS = Path(__file__).parents[2] / "docs"
 FOLDERS = ("howto", "tutorial", "explanation")
@@ -91,6 +99,20 @@ def test_each_command_is_explained() -> None:
 def test_each_metric_is_explained() -> None:
     named = set(re.findall(r"\bbuckram_\w+", text()))
     assert sorted({metric.name for metric in metrics()} - named - set(ALLOWED)) == []
+
+
+def test_each_path_of_a_bookie_is_on_its_page() -> None:
+    """A row has its first path whole, and others by what is different: `/api/v1/bookie/state`, `state/readonly`."""
+    unused: Any = SimpleNamespace(bookie=None)  # Nothing is asked of it: the groups only say which paths they have.
+    groups = (BookiePages(unused, unused, Jobs()), LedgerPages(unused), ClusterPages(unused, Jobs()), Jobs())
+    paths = {path for group in groups for _, path in group.routes()} | set(SERVED)
+    named = set()
+    for line in (DOCS / "reference" / "http.md").read_text().splitlines():
+        first, *others = re.findall(r"`([\w/]+)`", line.partition(" | ")[0]) or [""]
+        named |= {first, *others, *(f"{first.rpartition('/')[0]}/{other}" for other in others)}
+        named |= {f"{first.rpartition('/')[0].rpartition('/')[0]}/{other}" for other in others}
+    assert len(paths) > 30
+    assert sorted(paths - named) == []
 
 
 def test_few_are_excepted_and_each_says_why() -> None:
