@@ -13,6 +13,8 @@ from buckram.serve.gateway.administration.session_pages import SessionPages
 from buckram.serve.gateway.database_pages import DatabasePages
 from buckram.serve.gateway.hrana_pages import HranaPages
 from buckram.serve.gateway.objects.object_pages import ObjectPages
+from buckram.serve.gateway.objects.removal_pages import RemovalPages
+from buckram.serve.gateway.objects.upload_pages import UploadPages
 from buckram.serve.gateway.openapi import needed
 from buckram.serve.gateway.shared.job_pages import JobPages
 from buckram.serve.gateway.shared.limits import GatewayLimits
@@ -34,6 +36,8 @@ def parts() -> Sequence[OperationGroup]:
         DatabasePages(_NO, limits),
         HranaPages(_NO, _NO, limits),
         ObjectPages(_NO, _NO, limits),
+        RemovalPages(_NO, jobs),
+        UploadPages(_NO),
         LedgerPages(_NO, _NO, _NO, limits),
         NamespacePages(_NO),
         ClusterPages(_NO, _NO, _NO),
@@ -54,10 +58,12 @@ def page(note: str) -> str:
         "names the value, the limit and what to do. Every change may come with an `Idempotency-Key`, other than\n"
         "statements of SQL.\n",
     ]
+    rows: dict[str, list[str]] = {}
     for part in parts():
-        lines.append(f"## {part.title}\n\n| operation | what it does | parameters and body |\n|---|---|---|")
-        lines += [_row(one) for one in part.operations()]
-        lines.append("")
+        rows.setdefault(part.title, []).extend(map(_row, part.operations()))
+    for title, of_title in rows.items():
+        lines.append(f"## {title}\n\n| operation | what it does | parameters and body |\n|---|---|---|")
+        lines += [*of_title, ""]
     return "\n".join(lines)
 
 

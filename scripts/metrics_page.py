@@ -12,14 +12,17 @@ KINDS = ("counter", "gauge", "histogram")
 PREFIX = "buckram_"
 WHO = {
     "bookie": "A bookie",
+    "cli/security": "A bookie",
     "client": "A client",
+    "streams": "A client",
     "runtime/net": "A client",
     "healing": "The auditor",
-    "serve/exporter": "The exporter",
+    "serve/cluster_exporter.py": "The exporter",
+    "replication": "A replication",
     "spark": "A Spark driver",
     "runtime/telemetry": "Whoever sends traces",
 }
-"""Process whose metrics a package makes; the parts of these packages run in one process each."""
+"""Process whose metrics a folder or module makes; the parts of each run in one process."""
 
 
 class Metric(NamedTuple):
@@ -31,7 +34,7 @@ class Metric(NamedTuple):
 
 
 def _package_of(path: Path) -> str:
-    """Return the folder that WHO knows, or else the first one."""
+    """Return the folder or module that WHO knows, or else the first folder, which `page` refuses."""
     known = [folder for folder in WHO if path.is_relative_to(folder)]
     return known[0] if known else path.parts[0]
 
@@ -62,7 +65,7 @@ def page(note: str) -> str:
     ]
     known = {metric.name: metric for metric in metrics()}
     for title in dict.fromkeys(WHO.values()):
-        rows = [known[name] for name in sorted(known) if WHO.get(known[name].package, "A bookie") == title]
+        rows = [known[name] for name in sorted(known) if WHO[known[name].package] == title]
         lines.append(f"## {title}\n\n| metric | kind | meaning |\n|---|---|---|")
         for row in rows:
             labels = f" (label {', '.join(f'`{label}`' for label in row.labels)})" if row.labels else ""

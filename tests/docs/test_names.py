@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ HISTORY = ("changelog.md", "performance-notes.md")
 """Pages about earlier versions, which may name modules that are gone."""
 OTHERS = {"daemon.py"}
 """Names of PySpark, not of this package."""
+IMPORT = re.compile(r"^ *(?:from|import) (buckram\.[\w.]+)(?: import ([\w, ]*))?", re.MULTILINE)
 MODULE = re.compile(r"`((?:[\w.]+/)*\w+\.(?:py|c)(?::[\w.]+)?|(?:[\w.]+/)+)`")
 
 
@@ -29,11 +30,70 @@ def test_modules_named_on_a_page_exist(page: Path) -> None:
     assert missing == [], f"{page.name} names what does not exist"
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY], ids=lambda page: page.name)
+def test_a_file_named_beside_its_folder_is_there(page: Path) -> None:
+    """In a line that names `streams/write/` a `roll.py` alone is in that folder; another one of its name is no help."""
+    wrong = []
+    for line in page.read_text().splitlines():
+        named = [path / name for name in re.findall(r"`((?:[\w.]+/)+)`", line) for path in (PACKAGE, ROOT)]
+        if any(folder.exists() for folder in named):
+            alone = re.findall(r"`(\w+\.py)(?::[\w.]+)?`", line)
+            wrong += [name for name in alone if not any((folder / name).exists() for folder in (PACKAGE, *named))]
+    assert wrong == [], f"{page.name} names what is not in the folder"
+
+
+def rows_below(heading: str) -> list[list[str]]:
+    """The cells of the rows of the tables below a heading of the page of the architecture."""
+    rest = ARCHITECTURE.read_text().partition(f"## {heading}\n")[2]
+    rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
 def test_every_row_of_where_is_names_a_function() -> None:
-    _, _, rest = ARCHITECTURE.read_text().partition("## Where is ...?\n")
-    rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| ") and "`" in line]
-    assert len(rows) >= 20
-    assert [row for row in rows if ".py:" not in row] == []
+    """Few rows, so that the table is read: what names find by themselves has none."""
+    rows = rows_below("Where is ...?")
+    assert 20 <= len(rows) <= 40
+    assert [row for row in rows if ".py:" not in row[2]] == []
+    assert rows == sorted(rows, key=lambda row: (row[0], row[1].lower()))
+
+
+def test_every_room_is_named_once() -> None:
+    """A sentence for each package, and no room that is gone."""
+    packages = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")} - {"."}
+    rooms = [row[0].strip("`/") for row in rows_below("The rooms")]
+    assert sorted(rooms) == sorted(packages)
+    assert [row for row in rows_below("The rooms") if not row[1].endswith(".")] == []
+
+
+def test_the_map_for_contributors_names_every_room() -> None:
+    """Also the folders of tests that mirror no room of the package."""
+    block = (ROOT / "CONTRIBUTING.md").read_text().split("```")[1]
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    beside = {"simulator", "chaos", "bench", "javakit", "clients", "deploy", "examples", "scripts", "tests", "docs"}
+    tests = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith("_")}
+    named = set(re.findall(r"(?:^|[ /])([\w.]+)/", block, re.MULTILINE))
+    assert (rooms | beside | tests) - named == set()
+    assert [name for name in beside if not (ROOT / name).is_dir()] == []
+
+
+def test_no_room_imports_one_that_stands_above_it() -> None:
+    place = {row[0].strip("`/"): number for number, row in enumerate(rows_below("The rooms"))}
+    upwards = {
+        (room, used)
+        for path in PACKAGE.rglob("*.py")
+        if (room := path.parent.relative_to(PACKAGE).as_posix()) in place
+        for used in rooms_imported(path, place)
+        if place[used] < place[room] and not f"{room}/".startswith(f"{used}/") and not used.startswith(f"{room}/")
+    }
+    assert upwards == set()
+
+
+def rooms_imported(path: Path, rooms: Container[str]) -> Iterator[str]:
+    """The rooms of the modules that a module imports, also inside functions."""
+    for module, names in IMPORT.findall(path.read_text()):
+        for name in re.findall(r"\w+", names) or [""]:
+            parts = f"{module}.{name}".split(".")[1:]
+            yield from ["/".join(parts[:n]) for n in range(len(parts), 0, -1) if "/".join(parts[:n]) in rooms][:1]
 
 
 def test_a_name_that_does_not_exist_is_reported() -> None:

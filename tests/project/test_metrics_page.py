@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from scripts.metrics_page import metrics, page
+from scripts.metrics_page import WHO, metrics, page
 
 SOURCE = Path(__file__).parents[2] / "src" / "buckram"
 
@@ -31,3 +31,14 @@ def test_labels_and_owners_are_read_from_the_calls(tmp_path: Path) -> None:
 def test_the_page_has_a_row_for_each() -> None:
     rows = re.findall(r"^\| `(buckram_\w+)` \|", page("note"), re.MULTILINE)
     assert sorted(rows) == sorted({metric.name for metric in metrics()})
+
+
+def test_each_metric_stands_under_the_process_that_has_it() -> None:
+    """A module that was moved would take its metrics to another process's section without a word."""
+    assert {metric.package for metric in metrics()} == set(WHO)
+    assert [name for name in WHO if not (SOURCE / name).exists()] == []
+    sections = re.split(r"^## ", page("note"), flags=re.MULTILINE)[1:]
+    found = {section.split("\n")[0]: set(re.findall(r"`(buckram_\w+)`", section)) for section in sections}
+    assert "buckram_cluster_healthy" in found["The exporter"]
+    assert "buckram_replication_lag_seconds" in found["A replication"]
+    assert all(found.values())

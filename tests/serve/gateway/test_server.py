@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from scripts import gateway_page
 from tests.serve.gateway.kit import Api, serving
 from tests.serve.http.kit import Raw
 from tests.support.polling import until
@@ -36,6 +37,14 @@ def test_the_document_has_every_operation_once(api: Api, gateway: Gateway) -> No
             assert one["summary"].endswith("."), path
             assert ("requestBody" in one) <= (method != "get"), path
             assert set(one["responses"]) > {"default"}
+
+
+def test_the_page_of_operations_has_every_operation_that_is_served(gateway: Gateway) -> None:
+    """The page's script lists the groups a second time, without a cluster: none may be missing there."""
+    served = {(part.title, one.method, one.path) for part in gateway.parts for one in part.operations()}
+    assert served == {(part.title, one.method, one.path) for part in gateway_page.parts() for one in part.operations()}
+    titles = [line for line in gateway_page.page("").splitlines() if line.startswith("## ")]
+    assert len(titles) == len(set(titles)) == len({part.title for part in gateway.parts})
 
 
 async def test_a_request_with_a_key_is_carried_out_once(api: Api, gateway: Gateway) -> None:
