@@ -1,16 +1,12 @@
-"""Findings of `buckram doctor` beyond a look at the cluster's health, and the fixes that lose nothing: orphans.
+"""Findings of `buckram doctor` beyond a look at the cluster's health, and the fixes that lose nothing.
 
-Not here: the look (`health/gathering.py`), reading all records (`metadata/maintain/checkup.py`), leftovers
-(`healing/cleanup.py`), what is printed (`cli/cluster/doctor.py`).
+They are orphans (ledgers and streams that nothing uses), keys that crashes and removals leave in the metadata store and
+that nothing reads any more, and, on a long look only, keys and ledgers that are no longer needed, with what removes
+them. Each leftover is judged anew right before it is removed, and removed only in the version that was judged.
 
-Keys that crashes and removals leave in the metadata store and that nothing reads any more; and their removal.
-
-Each is judged anew right before it is removed, and removed only in the version that was judged. Not here: ledgers that
-no stream lists (`streams/maintain/orphans.py`).
-
-Findings of a long look only: keys and ledgers that are no longer needed, with what removes them.
-
-Not here: what is wrong with a single record (`metadata/maintain/checkup.py`), leftovers and orphans (`healing`).
+Not here: the look (`health/gathering.py`), reading all records and what is wrong with a single one
+(`metadata/maintain/checkup.py`), ledgers that no stream lists (`streams/maintain/orphans.py`), what is printed
+(`cli/cluster/doctor.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ from buckram.seams import MetadataStore
 from buckram.streams.maintain.orphans import Orphan, delete_orphan, find_orphans
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import BookieId, LedgerId
-
 
 Fix = Callable[[], Awaitable[str]]
 """A coroutine that mends something and returns what it did. Raises BuckramError."""
@@ -73,6 +68,9 @@ async def mend(fixable: Iterable[Fixable]) -> tuple[list[tuple[Noted, str]], dic
         except BuckramError as error:
             failed[one.noted.where] = str(error)
     return done, failed
+
+
+# -- leftovers ------------------------------------------------------------------------------------------------
 
 
 async def leftovers(store: MetadataStore) -> list[Fixable]:
@@ -127,6 +125,9 @@ async def _forget_wishes(store: MetadataStore, bookies: list[BookieId]) -> str:
         with suppress(NoSuchKey):
             await change_wish(store, bookie, lambda _: NOTHING)
     return f"removed what was asked of {named(unknown)}"
+
+
+# -- findings of a long look ----------------------------------------------------------------------------------
 
 
 async def fixable_of(client: LedgerClient) -> list[Fixable]:

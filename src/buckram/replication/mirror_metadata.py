@@ -31,7 +31,6 @@ from buckram.runtime.net.pace import Pace
 from buckram.streams.read.cursors import Cursor, cursor_positions
 from buckram.streams.read.locate import known_end
 
-
 EVERY_S = 1.0
 """Interval at which settings and truncation are looked at, and progress is written down, seconds."""
 

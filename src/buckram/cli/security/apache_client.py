@@ -42,7 +42,6 @@ from buckram.metadata.zookeeper.access_lists import may_enter, share_tree
 from buckram.metadata.zookeeper.uri import ZkUri
 from buckram.runtime.net.security.certificate_files import TlsFiles
 
-
 PREFIX = "apache-"
 """Prefix of the certificate's subject and of the ZooKeeper login, so that a client gets neither the grants of another
 principal nor the cluster's own user."""

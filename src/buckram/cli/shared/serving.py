@@ -26,7 +26,6 @@ from buckram.config import TlsConfig
 from buckram.errors import InvalidArgument
 from buckram.runtime.net.security.secure_network import tls_of_environment
 
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -27,7 +27,6 @@ from buckram.errors import ConfigError, InvalidArgument, MalformedRecord
 from buckram.metadata.records.security import SecurityStore
 from buckram.seams import MetadataStore
 
-
 AUTHORITY = "ca"
 
 

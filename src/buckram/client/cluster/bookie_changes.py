@@ -1,11 +1,10 @@
-"""Changes from one list of bookies to the next, for subscribers and for the log.
+"""Changes from one list of bookies to the next, for subscribers and for the client's log of its cluster.
+
+The log is `logging.getLogger("buckram.client")`. It has changes of state only, nothing for each entry. WARNING: a
+bookie is lost, a ledger gets fewer copies than it should. INFO: a bookie came, a bookie failed a ledger's writer, an
+ensemble changed, a ledger has all its copies again.
 
 Not here: reading the lists and comparing them (`client/cluster/bookies.py`).
-
-The client's log about its cluster: `logging.getLogger("buckram.client")`. Changes of state only, nothing per entry.
-
-WARNING: a bookie is lost, a ledger gets fewer copies than it should. INFO: a bookie came, a bookie failed a ledger's
-writer, an ensemble changed, a ledger has all its copies again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class BookieChange:
 
 OnChange = Callable[[BookieChange], None]
 """Called on the loop after each change of the list; must not block or raise."""
-
 
 Unsubscribe = Callable[[], None]
 """Ends a subscription; calling it again has no effect."""

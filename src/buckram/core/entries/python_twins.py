@@ -1,29 +1,20 @@
-"""Verifies consecutive entries of one size with CRC32C together, as for all bulk reads.
+"""Python twins of the compiled functions in `_hot.c`: bulk verifying, finding and sealing of entries.
 
-`verify_entries` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
+`verify_entries` verifies consecutive entries of one size with CRC32C together, as for all bulk reads; `scan_add_frames`
+finds runs of v2 ADD frames in received bytes, with one unpack and a few comparisons per entry; `seal_adds` seals
+consecutive entries with CRC32C and frames them as v2 ADDs, as nearly all appends are. Each is the reference of its
+compiled twin; `hot.py` chooses between them.
 
-Not here: entries of other kinds, one at a time (`entry.py`).
-
-Finds runs of v2 ADD frames in received bytes, with one unpack and a few comparisons per entry.
-
-`scan_add_frames` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
-
-Not here: what a run of adds is (`core/wire/adds.py`).
-
-Seals consecutive entries with CRC32C and frames them as v2 ADDs, as nearly all appends are.
-
-`seal_adds` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
-
-Not here: other digests, and the expected replies (`core/wire/adds.py`).
-
-CRC-32C digests of many entries of equal size, checked at once: headers cost neither a call nor an object each.
-
+The digests of many entries of equal size are checked at once, so that headers cost neither a call nor an object each.
 Why it works: for messages of one size a CRC is linear but for a constant, crc(x ^ y) = crc(x) ^ crc(y) ^ crc(0). So an
 entry's digest is a constant, XOR its payload's own CRC, XOR what each byte of its header adds: a function of that byte,
 its place and the payload's size. The bytes at one place of all headers are a column. Most columns hold one value
 throughout, which goes into the constant; any other goes through a table. Numbers lie in four planes (the first bytes
 of all, then the second, ...): a look-up is four `bytes.translate` then, an XOR is one of large integers. Nothing is
 summed up over entries: every digest is compared in all of its 32 bits.
+
+Not here: entries of other kinds and other digests, one at a time (`core/entries/entry.py`), what a run of adds is, and
+the expected replies (`core/wire/adds.py`).
 """
 
 from __future__ import annotations
@@ -41,102 +32,9 @@ import google_crc32c
 from buckram.core.entries.strides import all_equal, count_up
 from buckram.types import Buffer, EntryId, LedgerId
 
-ADD = struct.Struct(">II20sqqq")
-"""Length, packet header, key; ledger, entry and LAC of the stored entry."""
-
-
-_MIN_PACKET = 24 + 24
-"""Header, key, then ledger, entry and LAC of the stored entry."""
-
-Row = tuple[int, int, LedgerId, EntryId, int, int, EntryId, int]
-"""Start and end, ledger, first id, entries, flags, greatest LAC, stride or 0, as in adds.AddRun."""
-
-
-def scan_add_frames(chunk: Buffer, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
-    """Return the offset of the unconsumed rest, and the runs.
-
-    Stops before the first frame that is incomplete, not such an ADD, or malformed.
-    """
-    rows: list[Row] = []
-    unpack = ADD.unpack_from
-    size = len(chunk)
-    stop = size - ADD.size
-    start = run_ledger = run_header = next_entry = run_length = cap = -1
-    first = stride = top = 0
-    run_key = b""
-    while offset <= stop:
-        length, header, key, ledger, entry, lac = unpack(chunk, offset)
-        end = offset + 4 + length
-        if entry == next_entry and ledger == run_ledger and header == run_header and end <= cap and key == run_key:
-            if length != run_length:
-                if length < _MIN_PACKET or length > max_packet:
-                    break
-                stride = 0
-            if lac > top:
-                top = lac
-        else:
-            if (
-                end > size
-                or header >> 16 != 0x0201
-                or length < _MIN_PACKET
-                or length > max_packet
-                or entry < 0
-                or ledger < 0
-            ):
-                break
-            if start >= 0:
-                rows.append((start, offset, run_ledger, first, next_entry - first, run_header & 0xFFFF, top, stride))
-            start, cap = offset, min(size, offset + max_run_bytes)
-            run_ledger, run_header, run_key, run_length = ledger, header, key, length
-            first, top, stride = entry, lac, length + 4
-        next_entry = entry + 1
-        offset = end
-    if start >= 0:
-        rows.append((start, offset, run_ledger, first, next_entry - first, run_header & 0xFFFF, top, stride))
-    return offset, rows
-
-
-_HEAD = struct.Struct(">qqqq")
-
-
-_FRAME = struct.Struct(">II20s32sI")
-
-
-_crc32c: Callable[[int, bytes], int] = google_crc32c.extend
-
-
-def seal_adds(
-    header: int,
-    master_key: bytes,
-    ledger_id: LedgerId,
-    first: EntryId,
-    lac: EntryId,
-    length_before: int,
-    payloads: list[bytes],
-) -> tuple[bytes, int]:
-    """Return the joined frames, and the ledger length after them. `header`: the packet header, flags included.
-
-    Raises OverflowError if an id, length or size does not fit its field.
-    """
-    length, entry = length_before, first
-    parts: list[bytes] = []
-    try:
-        if length < 0:
-            raise struct.error
-        for payload in payloads:
-            size = len(payload)
-            length += size
-            head = _HEAD.pack(ledger_id, entry, lac, length)
-            parts.append(_FRAME.pack(size + 60, header, master_key, head, _crc32c(_crc32c(0, head), payload)))
-            parts.append(payload)
-            entry += 1
-    except struct.error:
-        raise OverflowError(f"ledger {ledger_id}, entry {entry}, LAC {lac}, length {length}: out of range") from None
-    return b"".join(parts), length
-
+# -- digests in columns ---------------------------------------------------------------------------------------
 
 HEAD_BYTES = 32
-
 
 _crc_of = google_crc32c.value
 
@@ -185,16 +83,15 @@ def _planes(behind: int) -> tuple[bytes, bytes, bytes, bytes]:
     return packed[0::4], packed[1::4], packed[2::4], packed[3::4]
 
 
-OVERHEAD = HEAD_BYTES + 4
+# -- verifying entries ----------------------------------------------------------------------------------------
 
+OVERHEAD = HEAD_BYTES + 4
 
 _BLOCK = 128
 """Number of entries that are verified together: enough to save calls, few enough to stay in the processor's cache."""
 
-
 _COLUMNS_FROM = 256
 """Number of entries from which on checking headers column by column costs less than a call per entry."""
-
 
 _crc32c_of: Callable[[bytes], int] = google_crc32c.value
 
@@ -261,3 +158,98 @@ def _block(kind: str, gap: int, count: int) -> Struct:
 def _may_differ(first: EntryId, last: EntryId) -> range:
     """Return the places in the header that may differ in entries of one ledger from `first` to `last`."""
     return range(14 if first >> 16 == last >> 16 else 8, HEAD_BYTES)
+
+
+# -- finding runs of adds -------------------------------------------------------------------------------------
+
+ADD = struct.Struct(">II20sqqq")
+"""Length, packet header, key; ledger, entry and LAC of the stored entry."""
+
+_MIN_PACKET = 24 + 24
+"""Header, key, then ledger, entry and LAC of the stored entry."""
+
+Row = tuple[int, int, LedgerId, EntryId, int, int, EntryId, int]
+"""Start and end, ledger, first id, entries, flags, greatest LAC, stride or 0, as in adds.AddRun."""
+
+
+def scan_add_frames(chunk: Buffer, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
+    """Return the offset of the unconsumed rest, and the runs.
+
+    Stops before the first frame that is incomplete, not such an ADD, or malformed.
+    """
+    rows: list[Row] = []
+    unpack = ADD.unpack_from
+    size = len(chunk)
+    stop = size - ADD.size
+    start = run_ledger = run_header = next_entry = run_length = cap = -1
+    first = stride = top = 0
+    run_key = b""
+    while offset <= stop:
+        length, header, key, ledger, entry, lac = unpack(chunk, offset)
+        end = offset + 4 + length
+        if entry == next_entry and ledger == run_ledger and header == run_header and end <= cap and key == run_key:
+            if length != run_length:
+                if length < _MIN_PACKET or length > max_packet:
+                    break
+                stride = 0
+            if lac > top:
+                top = lac
+        else:
+            if (
+                end > size
+                or header >> 16 != 0x0201
+                or length < _MIN_PACKET
+                or length > max_packet
+                or entry < 0
+                or ledger < 0
+            ):
+                break
+            if start >= 0:
+                rows.append((start, offset, run_ledger, first, next_entry - first, run_header & 0xFFFF, top, stride))
+            start, cap = offset, min(size, offset + max_run_bytes)
+            run_ledger, run_header, run_key, run_length = ledger, header, key, length
+            first, top, stride = entry, lac, length + 4
+        next_entry = entry + 1
+        offset = end
+    if start >= 0:
+        rows.append((start, offset, run_ledger, first, next_entry - first, run_header & 0xFFFF, top, stride))
+    return offset, rows
+
+
+# -- sealing adds ---------------------------------------------------------------------------------------------
+
+_HEAD = struct.Struct(">qqqq")
+
+_FRAME = struct.Struct(">II20s32sI")
+
+_crc32c: Callable[[int, bytes], int] = google_crc32c.extend
+
+
+def seal_adds(
+    header: int,
+    master_key: bytes,
+    ledger_id: LedgerId,
+    first: EntryId,
+    lac: EntryId,
+    length_before: int,
+    payloads: list[bytes],
+) -> tuple[bytes, int]:
+    """Return the joined frames, and the ledger length after them. `header`: the packet header, flags included.
+
+    Raises OverflowError if an id, length or size does not fit its field.
+    """
+    length, entry = length_before, first
+    parts: list[bytes] = []
+    try:
+        if length < 0:
+            raise struct.error
+        for payload in payloads:
+            size = len(payload)
+            length += size
+            head = _HEAD.pack(ledger_id, entry, lac, length)
+            parts.append(_FRAME.pack(size + 60, header, master_key, head, _crc32c(_crc32c(0, head), payload)))
+            parts.append(payload)
+            entry += 1
+    except struct.error:
+        raise OverflowError(f"ledger {ledger_id}, entry {entry}, LAC {lac}, length {length}: out of range") from None
+    return b"".join(parts), length

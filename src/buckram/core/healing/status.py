@@ -1,11 +1,10 @@
-"""Status of a ledger that lacks copies: why it waits, by which worker, which entries are lost; and its JSON.
+"""Status of ledgers that lack copies: why each waits, by which worker, which entries are lost; and its JSON. Pure.
 
-Pure. These are records of our own, beside Apache's marks, which have no field for reasons.
+These are records of our own, beside Apache's marks, which have no field for reasons. Beside them are the reasons why it
+is not certain that all copies exist, although no ledger is known to lack any (`Shortfall`). Those are warnings: the
+cluster goes on, and machines may be restarted in turn.
 
-Reasons why it is not certain that all copies exist, although no ledger is known to lack any. Pure.
-
-These are warnings: the cluster goes on, and machines may be restarted in turn. Ledgers that are known to lack copies
-are in the queue of marked and noted ledgers (`healing/overview.py`).
+Not here: the queue of marked and noted ledgers (`healing/overview.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ from typing import TypeAlias
 from buckram.errors import MalformedRecord
 from buckram.types import BookieId, EntryId, LedgerId
 
-
 Row: TypeAlias = tuple[EntryId, EntryId]
 """First and last of a row of consecutive ids."""
-
 
 NAMED_ROWS = 100
 """Maximum number of rows of entries that a record keeps for each reason."""
@@ -118,6 +115,9 @@ def named_rows(rows: Sequence[Row], most: int = 5) -> str:
     parts = [str(first) if first == last else f"{first} to {last}" for first, last in rows[:most]]
     left = sum(last - first + 1 for first, last in rows[most:])
     return ", ".join(parts) + (f" and {left} more" if left else "")
+
+
+# -- doubts about the completeness of copies ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

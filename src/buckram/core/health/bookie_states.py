@@ -1,6 +1,6 @@
 """States of bookies: whether they answer and take entries, and the troubles that they report of themselves. Pure.
 
-Bytes that a bookie could free and keeps for now, by the reason. Pure.
+One of the troubles are bytes that a bookie could free and keeps for now, by the reason.
 
 Not here: the account that a bookie makes of its collection (`bookie/garbage/collection_account.py`).
 """
@@ -17,20 +17,15 @@ from buckram.core.health.cluster_states import lasting, named
 from buckram.core.health.facts import BookieFacts, Facts, Noted
 from buckram.types import BookieId
 
-
 NEARLY_ALL = 0.9
 
-
 NEARLY_FULL_BYTES = 2_000_000_000
-
 
 CERTIFICATE_S = 14 * 86_400
 """Seconds before the end of a certificate from which a finding asks to renew it; one week would be short notice."""
 
-
 TOKEN_S = 3_600
 """Seconds after its last use for which an expired token is reported."""
-
 
 TROUBLES = {"slow disk": "slow-disk", "bad records": "bad-records", "limbo": "limbo"}
 """State of the table by the name that a bookie gives to its trouble; any other trouble is a "bookie-trouble"."""
@@ -170,13 +165,13 @@ def _clocks(facts: Facts) -> Iterator[Noted]:
         yield Noted("clock-off", "this machine", facts.clock_doubt)
 
 
+# -- bytes that collection keeps ------------------------------------------------------------------------------
+
 WAITING_SHARE = 0.2
 """Share of the used bytes of a bookie's device above which waiting bytes are a finding."""
 
-
 WAITING_BYTES = 1_000_000_000
 """Waiting bytes below which there is no finding, however small the device is."""
-
 
 _WHAT = {
     Keeps.RECORDED: "recorded as deleted",

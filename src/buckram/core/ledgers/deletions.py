@@ -2,12 +2,11 @@
 
 A deletion is a decision, and it is never forgotten: a bookie that was away for a year finds it. Ids are given in
 ascending order, so an old bucket becomes a few long intervals around what still lives. A bucket's bytes are the shorter
-of its intervals and its bitmap, and each set has one encoding only. Not here: recording them with the removal of the
-metadata (`metadata/tree/removals.py`); deleting the ledgers on bookies (`bookie/garbage/recorded_deletions.py`).
+of its intervals and its bitmap, and each set has one encoding only. A bookie's own memory of deletions is files of a
+line of JSON and its checksum.
 
-One file of a bookie's memory of deletions, as bytes: a line of JSON and its checksum. Pure.
-
-Not here: the sets themselves (`core/ledgers/deletions.py`); when they are written (`bookie/trust/deletion_memory.py`).
+Not here: recording deletions with the removal of the metadata (`metadata/tree/removals.py`), deleting the ledgers on
+bookies (`bookie/garbage/recorded_deletions.py`), when a bookie's files are written (`bookie/trust/deletion_memory.py`).
 """
 
 from __future__ import annotations
@@ -23,19 +22,14 @@ from buckram.types import MAX_LEDGER_ID, LedgerId
 BUCKET = 1 << 14
 """Ids of one bucket: a bitmap of them has 2 KB."""
 
-
 MOST_BYTES = BUCKET // 8 + 1
 """No bucket's value is longer."""
 
-
 _INTERVALS, _BITMAP = 1, 2
-
 
 _RUN = re.compile("1+")
 
-
 _VARINT_BITS = 7
-
 
 _LONGEST = BUCKET.bit_length()
 
@@ -183,6 +177,8 @@ def _take(value: bytes, at: int) -> tuple[int, int]:
         if shift > _LONGEST:
             raise ValueError("a number is too long")
 
+
+# -- a file of a bookie's memory ------------------------------------------------------------------------------
 
 _VERSION = 1
 

@@ -1,12 +1,11 @@
-"""The proof that no ledger depends on a bookie, and whether the other bookies could take over or get by.
+"""The proof that no ledger depends on a bookie, and whether the other bookies could take over or get by without it.
 
 Only metadata is read, and every record of it: one that cannot be read ends the walk, because it could name any bookie.
-Not here: the copying (`healing/repair/replicator`).
+Whether the others can take over a bookie's ledgers, or keep Qa copies of them while it is away, is checked before
+anything is changed, so that nothing is begun that cannot end.
 
-Check that the other bookies can take over a bookie's ledgers, or that these keep Qa copies while it is away.
-
-Checked before anything is changed, so that nothing is begun that cannot end. Not here: the copying, and what keeps it
-from ending later (`healing/operations/decommission`).
+Not here: the copying (`healing/repair/replicator`), and what keeps it from ending later
+(`healing/operations/decommission`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from buckram.seams import MetadataStore
 from buckram.types import BookieId, Fragment, LedgerId, LedgerMetadata
 
 _PAGE = 1000
-
 
 _AT_ONCE = 64
 
@@ -87,6 +85,8 @@ def shown(ledgers: Collection[LedgerId], most: int = 10) -> str:
     """Return the first of these ledgers as text for people."""
     return ", ".join(map(str, list(ledgers)[:most])) + (", ..." if len(ledgers) > most else "")
 
+
+# -- room on the other bookies --------------------------------------------------------------------------------
 
 Shape = tuple[tuple[BookieId, ...], Quorum, str]
 

@@ -1,9 +1,8 @@
 """`EtcdClient`: requests to whichever member of an etcd cluster answers, each with a deadline.
 
 All of a client's traffic goes to one member at a time. When that one fails, streams move on with the requests, so
-nothing waits on a member that others found dead. A mutation is sent twice only if the first never left.
-
-etcd's refusals as Buckram's errors: which of its answers prove that nothing happened, and what helps.
+nothing waits on a member that others found dead. A mutation is sent twice only if the first never left. etcd's refusals
+become Buckram's errors by which of its answers prove that nothing happened, and by what helps.
 """
 
 from __future__ import annotations
@@ -29,23 +28,20 @@ from buckram.errors import (
 )
 from buckram.runtime.net.http_client import BadAnswer, HttpConnection
 
+# -- refusals of etcd -----------------------------------------------------------------------------------------
+
 # gRPC's codes, as the gateway's JSON has them.
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, EXHAUSTED, OUT_OF_RANGE, UNAUTHENTICATED = 3, 5, 7, 8, 11, 16
 
-
 UNAVAILABLE = 14
-
 
 REQUEST_LIMIT = 1_572_864
 """etcd's default of --max-request-bytes."""
 
-
 OPS_LIMIT = 128
 """etcd's default of --max-txn-ops; conditions count like operations."""
 
-
 _STALE_TOKEN = ("invalid auth token", "user name is empty", "revision of auth store is old")
-
 
 _TRANSIENT = (2, 4, 13, UNAVAILABLE)
 """gRPC codes unknown, deadline exceeded, internal, unavailable: it is open whether the change happened."""
@@ -109,27 +105,22 @@ def translate(
     return MetadataError(f"{what}: {said}")
 
 
-_log = logging.getLogger("buckram.etcd")
+# -- the client -----------------------------------------------------------------------------------------------
 
+_log = logging.getLogger("buckram.etcd")
 
 Answer = dict[str, Any]
 
-
 _CONNECT_S = 2.0
-
 
 _ANSWER_S = 3.0
 """Seconds after which a read is asked again, of the next member."""
 
-
 _MAX_CONNECTIONS = 16
-
 
 _MAX_WAITING = 10_000
 
-
 _MAX_TOKENS = 2
-
 
 CLOSED = "this metadata store was closed"
 

@@ -1,14 +1,13 @@
-"""The judge of single keys: may the peer of a connection do this to that key? Reads first what the answer depends on.
+"""Checks of single keys: whether the peer of a connection may do something to a key.
 
-Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/metadata/change_gate.py`);
-noting refusals for the audit trail, which `bookie/service/metadata/key_session.py` does for all of them.
+The judge first reads what the answer depends on. The keys in which tenants report ledgers that lack copies and slow
+bookies are shared by all of them; each report has a key of its own form, so that no tenant takes the places of others
+or changes their reports.
 
-The keys in which tenants report to the cluster's healing, shared by all of them: which ledgers lack copies, which
-bookies are slow. Each report has a key of its own form there, so that no tenant takes the places of others or changes
-their words.
-
-Not here: how large and how many they are (`core/security/write_limits.py`), who reads them
-(`metadata/records/incomplete_copies.py`, `metadata/records/bookie_health.py`).
+Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/metadata/change_gate.py`),
+noting refusals for the audit trail (`bookie/service/metadata/key_session.py`), the size and number of reports
+(`core/security/write_limits.py`), who reads them (`metadata/records/incomplete_copies.py`,
+`metadata/records/bookie_health.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from buckram.metadata.tree.key_grammar import MAX_PAGE
 from buckram.metadata.tree.layout import SECURITY
 from buckram.metadata.tree.store import TreeStore
 from buckram.types import Create, SetValue
-
 
 _BETWEEN_SCANS_S = 1.0
 """Least time between two scans of all heads for the stream of an unknown key, seconds."""
@@ -113,6 +111,9 @@ class KeyJudge:
 def _placed(error: AccessRefused, key: str) -> AccessRefused:
     error.place = key
     return error
+
+
+# -- reports of tenants to healing ----------------------------------------------------------------------------
 
 
 async def check_healing_report(judge: KeyJudge, store: TreeStore, op: Create | SetValue) -> None:
