@@ -132,7 +132,7 @@ async def test_keys_that_nobody_reads(site: Site) -> None:
     store = site.client.services.store
     await change_wish(store, "stranger", lambda _: OperatorRequest(readonly=True))
     try:
-        found = await site.doors.expect("leftovers", "wishes of bookies stranger", at=("doctor",))
+        found = await site.doors.expect("leftovers", "requests to bookies stranger", at=("doctor",))
         assert "`buckram doctor --fix`" in found["do"]
     finally:
         await change_wish(store, "stranger", lambda _: NOTHING)

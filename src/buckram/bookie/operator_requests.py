@@ -78,7 +78,7 @@ class OperatorRequests:
                 next_at = self._countdown.next_at({self._bookie_id: self._wish}, loop.time())
                 wait_s = LOOK_S if next_at is None else min(LOOK_S, next_at - loop.time())
             except MetadataError as error:
-                log.info("bookie %s: what is asked of it cannot be read now: %s", self._bookie_id, error)
+                log.info("bookie %s: the requests of operators cannot be read now: %s", self._bookie_id, error)
                 wait_s = delays.take()
             self._publish()
             with suppress(TimeoutError):
@@ -89,7 +89,7 @@ class OperatorRequests:
         try:
             self._wish = await read_wish(self._metadata, self._bookie_id, self._changed.set)
         except MalformedRecord as error:
-            log.warning("bookie %s: what is asked of it stays as it was: %s", self._bookie_id, error)
+            log.warning("bookie %s: the requests of operators stay as they were: %s", self._bookie_id, error)
         self._countdown.seen({self._bookie_id: self._wish}, asyncio.get_running_loop().time())
         self._publish()
 
@@ -148,7 +148,7 @@ class CollectRequests:
                 found = await self._collector.collect(whole=True)
                 answer = {"state": DONE} | found.as_json()
             except (MetadataError, StoreError, OSError) as error:
-                log.warning("the collection that was asked for did not end: %s", error)
+                log.warning("the collection that an operator asked for did not complete: %s", error)
                 answer = {"state": FAILED, "why": str(error)}
             await self._answer(word, answer)
 
@@ -161,7 +161,7 @@ class CollectRequests:
                 await self._put(value)
                 break
             except MetadataError as error:
-                log.info("what a collection came to cannot be written now: %s", error)
+                log.info("the result of a collection cannot be recorded now: %s", error)
             await asyncio.sleep(delays.take())
 
     async def _put(self, value: bytes) -> None:

@@ -113,7 +113,11 @@ class Registration:
                     await self._metadata.unregister(self._info.bookie_id)
             except (MetadataError, TimeoutError) as error:
                 why = str(error) or f"the metadata store did not answer within {UNREGISTER_S:g} s"
-                log.warning("bookie %s: not unregistered, its session will end it: %s", self._info.bookie_id, why)
+                log.warning(
+                    "bookie %s: it could not be unregistered, so its registration ends with its session: %s",
+                    self._info.bookie_id,
+                    why,
+                )
 
     def _session_lost(self) -> None:
         self.registered = False
@@ -204,7 +208,7 @@ class Handover:
         try:
             await self._metadata.end_session(ticket)
         except (InvalidArgument, MetadataError) as error:
-            log.info("the session of the process before is waited for: %s", error)
+            log.info("the session of the previous process cannot be ended, so its end is awaited: %s", error)
 
     def remember(self) -> None:
         """Write down the present session for the next process; call it before the session registers anything.
@@ -241,9 +245,10 @@ def check_others(own: BookieId, properties: Mapping[str, str], others: Iterable[
     if not different:
         return
     names = ", ".join(sorted(different)[:3]) + (f" and {len(different) - 3} more" if len(different) > 3 else "")
-    mine, theirs = ("asks for a login", "nobody is asked by") if asks else ("asks nobody", "a login is asked for by")
+    mine = "asks for a login" if asks else "asks for no login"
     raise ConfigError(
-        f"bookie {own} {mine} ([auth] logins), and {theirs} {names}: who is kept out by the one reads the same entries "
-        "at the other. Give all bookies of a cluster the same logins; while that is being rolled out, one bookie after "
+        f"bookie {own} {mine} ([auth] logins), unlike {names}: a client that one of them refuses could read the same "
+        "entries from another. Give all bookies of a cluster the same logins; while that is being rolled out, "
+        "one bookie after "
         "the other, set [auth] mixed = 'allowed' on each"
     )

@@ -40,7 +40,7 @@ class NotLeader(MachineError):
     retryable = True
 
     def __init__(self, machine: str, leader: str) -> None:
-        who = f"{leader!r} leads it" if leader else "nobody leads it at the moment"
+        who = f"{leader!r} leads it" if leader else "no process leads it at the moment"
         super().__init__(
             machine, f"this process does not lead it, {who}: execute there, wait (m.lead()), or m.lead(takeover=True)"
         )

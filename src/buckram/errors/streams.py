@@ -403,7 +403,9 @@ class CursorMoved(StreamError):
 
     def __init__(self, stream: str, cursor: str, offset: Offset, wanted: int) -> None:
         super().__init__(
-            stream, f"cursor {cursor!r} is at {offset} by another reader and cannot go to {wanted}: it only moves up"
+            stream,
+            f"cursor {cursor!r} was moved to {offset} by another reader and cannot go back to {wanted}: "
+            "a cursor only moves forward",
         )
         self.cursor, self.offset = cursor, offset
 

@@ -87,13 +87,13 @@ async def leftovers(store: MetadataStore) -> list[Fixable]:
         found.append(Fixable(noted, lambda: _unmark(store, gone)))
     reasons = [one.ledger async for one in board.waiting() if one.ledger not in frozenset(marked)]
     if reasons:
-        why = "reasons are kept for which they wait, and they wait for nothing"
+        why = "reasons are kept for which they waited, and they do not wait any more"
         noted = Noted("leftovers", f"reasons of ledgers {named([str(one) for one in reasons])}", why)
         found.append(Fixable(noted, lambda: _forget_reasons(store, reasons)))
     unknown = await _wishes_of_nobody(store)
     if unknown:
-        why = "something is asked of bookies that the cluster does not know"
-        noted = Noted("leftovers", f"wishes of bookies {named(unknown)}", why)
+        why = "requests are kept to bookies that the cluster does not know"
+        noted = Noted("leftovers", f"requests to bookies {named(unknown)}", why)
         found.append(Fixable(noted, lambda: _forget_wishes(store, unknown)))
     return found
 
@@ -124,7 +124,7 @@ async def _forget_wishes(store: MetadataStore, bookies: list[BookieId]) -> str:
     for bookie in unknown:
         with suppress(NoSuchKey):
             await change_wish(store, bookie, lambda _: NOTHING)
-    return f"removed what was asked of {named(unknown)}"
+    return f"removed the requests to {named(unknown)}"
 
 
 # -- findings of a long look ----------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ async def test_limbo_goes_on_while_an_open_ledger_names_the_bookie() -> None:
 
             await until(waits_for_it, "waits for the open ledger alone")
             (trouble,) = end_of(c).troubles()
-            assert "its writer may have been told" in trouble.why
+            assert "its writer may have acknowledgements" in trouble.why
             assert store_of(c).limbo
             reader = await other.recover(writer.ledger_id)
             await reader.close()

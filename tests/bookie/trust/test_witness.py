@@ -231,7 +231,7 @@ async def test_a_restore_that_nobody_accepted_is_waited_for(tmp_path: Path) -> N
         await trusted(kit)
         key, store = kit.metadata.layout.history, kit.metadata
         await store.keys.set(key, encode_history(History(1, "r", accepted=False)), 0)
-        await suspect(kit, "nobody has accepted")
+        await suspect(kit, "no operator has accepted")
         await accept(store, 2)
         await trusted(kit)
 

@@ -204,7 +204,7 @@ def test_while_others_say_otherwise_a_time_is_not_believed_however_long_it_holds
         process.pass_us(600 * SECOND)
         process.judge.told(process.true, process.true, process.wall, process.mono)
         assert process.certain is None
-    assert "others are certain of another time" in process.judge.moment(process.wall, process.mono).why
+    assert "other bookies are certain of another time" in process.judge.moment(process.wall, process.mono).why
     process.pass_us(2 * HOLD_US)  # nobody says anything any more
     assert process.certain == process.wall
 

@@ -36,7 +36,7 @@ async def test_a_change_whose_answer_was_lost_is_seen_by_the_next_read(etcd_serv
     async with proxied(etcd_server.address) as way, opened(way.address) as keys:
         await keys.create("/a", b"")
         way.lose_answer = "kv/txn"
-        with pytest.raises(MetadataUnavailable, match="it is open whether it happened"):
+        with pytest.raises(MetadataUnavailable, match="whether it happened is not known"):
             await keys.set("/a", b"1", 0)
         assert (await keys.get("/a")).value == b"1"
         assert await keys.set("/a", b"2", 1) == 2

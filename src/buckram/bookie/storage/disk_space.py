@@ -53,8 +53,8 @@ class SpaceWatch:
                 short
                 or waiting
                 or (
-                    f"{usable} bytes of its device are free, it keeps {self._reserved} and writes again from "
-                    f"{self._again}: free space there"
+                    f"{usable} bytes of its device are free, less than the {self._reserved} that it reserves; "
+                    f"it is writable again from {self._again} on: free space there"
                 )
             )
         return self.writable != before
@@ -143,7 +143,7 @@ class Reserve:
     def _cut(self, size: int) -> None:
         if not self._said:
             self._said = True
-            log.warning("the disk is full: the file %r gives its room to what the store must write down", RESERVE_FILE)
+            log.warning("the disk is full: the file %r is given up for what the store has to write", RESERVE_FILE)
         try:
             with opened(self._disk, RESERVE_FILE) as file:
                 self._disk.shrink(file, size)

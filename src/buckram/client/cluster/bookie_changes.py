@@ -49,7 +49,7 @@ def log_change(change: BookieChange, now: BookieSet) -> None:
         else:
             log.warning("bookie %s is lost: it is not registered any more", bookie_id)
     for bookie_id in change.appeared:
-        log.info("bookie %s is there", bookie_id)
+        log.info("bookie %s has appeared", bookie_id)
     for bookie_id in change.reborn:
         log.warning("bookie %s came back without the data that it had", bookie_id)
     for bookie_id in change.convicted:

@@ -274,7 +274,8 @@ class BehindNotes:
                 self._noted[one.bookie] = one
         except MetadataError as error:
             text = (
-                "ledger %d: %s may lack entries, and that cannot be noted, so check it with `buckram ledger check`: %s"
+                "ledger %d: %s may lack entries, and no note of that could be written, so check it with "
+                "`buckram ledger check`: %s"
             )
             log.warning(text, self._ledger_id, names, error)
             return False

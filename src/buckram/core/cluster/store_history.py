@@ -130,7 +130,7 @@ def why_not_accepted(history: History) -> str:
     state, _, other = history.moved.partition(" ")
     if state in _MOVES:
         return _MOVES[state].format(other)
-    return "it was restored from a backup and nobody has accepted that yet"
+    return "it was restored from a backup, and no operator has accepted that yet"
 
 
 def _came(memory: Memory, history: History) -> bool:

@@ -64,9 +64,9 @@ def _who_heals(healing: HealingFacts) -> Iterator[Noted]:
     if healing.brake is not None:
         yield Noted("nothing-copied", ", ".join(healing.brake.bookies), healing.brake.why)
     if not healing.enabled:
-        yield Noted("autorecovery-disabled", "cluster", "it is disabled: lost copies are not made again")
+        yield Noted("autorecovery-disabled", "cluster", "autorecovery is disabled: lost copies are not replaced")
     elif not healing.auditor:
-        yield Noted("auditor-missing", "cluster", "nobody looks for lost bookies: nothing is copied when one goes")
+        yield Noted("auditor-missing", "cluster", "no auditor is running: the ledgers of a lost bookie are not copied")
 
 
 def _where(found: Sequence[LackingLedger]) -> str:

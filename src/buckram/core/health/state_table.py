@@ -39,7 +39,12 @@ METADATA = (
         "a record cannot be read",
         "put the record {where} back from a backup of the metadata, a cookie from the file VERSION of its bookie",
     ),
-    State("foreign-node", _W, "a key that is no part of a cluster", "see who made {where}, and have it made no more"),
+    State(
+        "foreign-node",
+        _W,
+        "a key that is no part of a cluster",
+        "find out which program made {where}, and stop it from doing so",
+    ),
     State(
         "wrong-cookie",
         _E,
@@ -50,7 +55,7 @@ METADATA = (
         "bad-registration",
         _E,
         "a registration does not say how to reach its bookie",
-        "restart bookie {bookie} with software that registers well and with its address configured",
+        "restart bookie {bookie} with software that registers its address, and with that address configured",
     ),
     State(
         "open-admission",
@@ -73,7 +78,7 @@ METADATA = (
     State(
         "restore-not-accepted",
         _E,
-        "the metadata were restored, and nobody has said that they shall be used",
+        "the metadata were restored, and no operator has accepted them yet",
         "start all bookies, let them run, then `buckram cluster accept-restore`",
     ),
     State(
@@ -176,7 +181,7 @@ BOOKIES = (
     State(
         "bookie-read-only",
         _E,
-        "it takes no new entries, and nobody asked it to",
+        "it takes no new entries, and no operator asked for that",
         "see `buckram bookie show {bookie}` and its log; it turns writable by itself when it can",
     ),
     State(
@@ -252,7 +257,8 @@ BOOKIES = (
         "clock-off",
         _E,
         "its clock is far from those of the others",
-        "set the clock of {where} right: until then nothing goes by age, and writers stamp records with the median",
+        "set the clock of {where} right: until then nothing is ended by its age, and writers stamp records with "
+        "the median",
     ),
     State(
         "clock-jump",
@@ -271,7 +277,7 @@ BOOKIES = (
     State(
         "token-expired",
         _W,
-        "somebody shows it a token that has expired",
+        "a client shows it a token that has expired",
         "give {subject} a new token: `buckram token create --subject {subject}`",
     ),
     State(
@@ -292,20 +298,20 @@ HEALING = (
     State(
         "nothing-copied",
         _E,
-        "nothing is copied, because too many bookies went at once",
-        "start them again, or say that they are gone for good: `buckram autorecovery proceed`",
+        "copying has stopped, because too many bookies were lost at once",
+        "start them again, or declare them lost for good: `buckram autorecovery proceed`",
     ),
     State(
         "autorecovery-disabled",
         _E,
-        "lost copies are not made again, since autorecovery is disabled",
+        "lost copies are not replaced, since autorecovery is disabled",
         "`buckram autorecovery enable`",
         lasting="10m",
     ),
     State(
         "auditor-missing",
         _E,
-        "nobody looks for lost bookies: nothing is copied when one goes",
+        "no auditor is running: the ledgers of a lost bookie are not copied",
         "run it as a service: `buckram autorecovery run`",
         lasting="10m",
     ),
@@ -331,13 +337,13 @@ HEALING = (
     State(
         "degraded",
         _W,
-        "clients find it slow for long",
+        "clients have found it slow for a long time",
         "look at the machine and the network of {bookie}; `[client] replace_slow_s` lets writers replace such a one",
     ),
     State(
         "too-few-domains",
         _W,
-        "new ledgers have copies in fewer hosts or racks than their placement says",
+        "new ledgers have copies in fewer hosts or racks than their placement asks for",
         "start bookies on another {level}; if they are on other ones already, say so with [bookie] host_id or "
         "`buckram placement topology set`",
     ),
@@ -363,7 +369,7 @@ STREAMS = (
         "a janitor removes them: `buckram stream janitor`",
         "`buckram stream orphans --delete`",
     ),
-    State("leftovers", _W, "keys that nobody reads any more", "nothing: they do no harm", "`buckram doctor --fix`"),
+    State("leftovers", _W, "keys that no program reads any more", "nothing: they do no harm", "`buckram doctor --fix`"),
     State(
         "namespace-over-quota",
         _W,
@@ -391,7 +397,7 @@ STREAMS = (
     State(
         "cursor-holds-retention",
         _W,
-        "a cursor that nobody moves keeps records that the policy would let go",
+        "a cursor that no reader moves keeps records that the policy would delete",
         "start the reader of cursor {cursor} again, or see who owns it: `buckram stream cursor list {stream}`",
         "`buckram stream cursor delete {stream} {cursor}` gives the records up",
     ),
@@ -420,7 +426,7 @@ OTHER = (
     State(
         "not-asked",
         _W,
-        "it could not be asked, so nobody knows whether it is well",
+        "it could not be asked, so its state is not known",
         "look again; if it stays so, see why: `buckram doctor`",
     ),
 )

@@ -135,7 +135,9 @@ def decode_deleted(key: str, value: bytes) -> Deleted:
     except (ValueError, IndexError) as error:
         raise MalformedRecord(f"{key}: no set of deleted ledgers ({error}); restore it from a backup") from None
     if found.encode() != value:
-        raise MalformedRecord(f"{key}: a set of deleted ledgers in a form that nobody writes; restore it from a backup")
+        raise MalformedRecord(
+            f"{key}: a set of deleted ledgers in a form that Buckram never writes; restore it from a backup"
+        )
     return found
 
 

@@ -66,15 +66,15 @@ SHARE = Bound("the key by which a stream holds a ledger", KB, 10_000)
 BEHIND = Bound("the note of a member that lacks entries", KB, 100_000, name_bytes=2 * MAX_NAME_BYTES)
 """Note of a member that lacks entries: empty, one for each ledger with a failed member, until that was checked."""
 
-DEGRADED = Bound("what a client says of a slow bookie", 4 * KB, 10_000, session_key=True, name_bytes=2 * MAX_NAME_BYTES)
+DEGRADED = Bound("a client's report of a slow bookie", 4 * KB, 10_000, session_key=True, name_bytes=2 * MAX_NAME_BYTES)
 """Report of a client on a slow bookie: a sentence, one for each client and slow bookie."""
 
 OF_STREAM: dict[str, Bound] = {
     # Keys that are alone.
     "lease": Bound("the lease of a stream", 4 * KB, session_key=True),  # the writer's name, at most 200 bytes
-    "insertion": Bound("what a bulk step asks of a writer", 128 * KB, session_key=True),  # 100 ledgers
+    "insertion": Bound("the request of a bulk step to a writer", 128 * KB, session_key=True),  # 100 ledgers
     "progress": Bound("the progress of a mirror", 64 * KB),
-    "backup": Bound("what is known of backups", 64 * KB),
+    "backup": Bound("the record of a stream's backups", 64 * KB),
     "backing-up": Bound("the claim of a backup", KB, session_key=True),
     # Keys below a folder.
     "pages/": Bound("a page of segments", STORED, MAX_PAGES),  # 256 rows; of files 1 KB each

@@ -95,7 +95,7 @@ class FirstChecks:
             except (StoreReplaced, ClusterNotInitialised):
                 raise
             except MetadataError as error:
-                log.warning("auditor %s: who was away is not known: %s", self._auditor.name, error)
+                log.warning("auditor %s: the bookies that were away are not known: %s", self._auditor.name, error)
                 self._attendance = None
                 wait_s = delays.take()
             with suppress(TimeoutError):
@@ -134,7 +134,7 @@ class FirstChecks:
             await self._write()
         for bookie in attendance.unverified:
             if bookie not in before:
-                log.info("auditor %s: bookie %s was away: its copies are looked at now", self._auditor.name, bookie)
+                log.info("auditor %s: bookie %s was away: its copies are checked now", self._auditor.name, bookie)
         self._unverified.set(len(attendance.unverified))
         return there
 
@@ -151,7 +151,7 @@ class FirstChecks:
             self._version = await self._board.say_attendance(self._attendance, self._version)
         except (VersionConflict, KeyExists, NoSuchKey):
             self._attendance = None  # another auditor wrote it: read its record before anything else
-            raise MetadataError("another auditor has just said who was away") from None
+            raise MetadataError("another auditor has just recorded which bookies were away") from None
 
     async def _walk(self) -> None:
         """Find out which ledgers are open; all that was closed before needs no look when a bookie comes back later."""
@@ -257,7 +257,7 @@ class FirstChecks:
         if self._attendance.looked_at(bookie, session, rest_of):
             await self._write()
             self._unverified.set(len(self._attendance.unverified))
-            text = "auditor %s: bookie %s is back: %d ledgers looked at, %d lack copies, %d could not be told"
+            text = "auditor %s: bookie %s is back: %d ledgers checked, %d lack copies, %d could not be checked"
             log.info(text, self._auditor.name, bookie, looked, found.marked, len(unknown))
 
     async def _candidates(self, bookie: BookieId, unsettled: Unsettled) -> AsyncIterator[LedgerId]:

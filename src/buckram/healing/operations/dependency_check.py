@@ -111,7 +111,7 @@ async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection
     if needed > free > 0:
         raise OperationRefused(
             f"{needed} bytes of bookie {bookie} are to be copied, and the {len(others)} others that are writable have "
-            f"{free} free: start one more bookie, or delete what nobody needs"
+            f"{free} free: start one more bookie, or delete ledgers that are not needed"
         )
 
 

@@ -31,7 +31,7 @@ _POLL_S = 0.1
 
 FOLLOW_S = 20.0
 
-HANGS = "it hangs, or is of a release that cannot be asked"
+HANGS = "it hangs, or is of a release that does not follow requests"
 
 LONGEST_S = 7 * 86_400.0
 
@@ -65,7 +65,7 @@ async def ask_readonly(client: LedgerClient, bookie: BookieId, wanted: bool, *, 
         return Asked(bookie, state)
     if wanted:
         raise OperationRefused(
-            f"bookie {bookie} did not become read-only within {within_s:g} s; the wish is kept: {HANGS}"
+            f"bookie {bookie} did not become read-only within {within_s:g} s; the request is kept: {HANGS}"
         )
     raise OperationRefused(
         f"bookie {bookie} is still read-only after {within_s:g} s, though nobody asks it to be: its disk is full, "

@@ -418,6 +418,6 @@ def _reasons_of(copied: Copied) -> list[Reason]:
         found.append(Reason(Why.NO_GOOD_COPY, f"entries {named_rows(rows)} have no good copy", rows))
     if copied.unread:
         rows = tuple(sorted(copied.unread))
-        text = f"entries {named_rows(rows)} are where nobody answers: {copied.error}"
+        text = f"entries {named_rows(rows)} are on bookies that do not answer: {copied.error}"
         found.append(Reason(Why.COPY_AWAY, text, rows))
     return found

@@ -48,7 +48,7 @@ class OpenLedgers:
         birth = birth_of(metadata)
         ends = await self._ends(ledger, metadata, birth)
         if not ends:
-            return "none of its bookies says how far it is written"
+            return "none of its bookies tells how far it is written"
         still_s = self._still.look(ledger, birth, ends, asyncio.get_running_loop().time())
         if still_s < self._grace_s:
             left = self._grace_s - still_s

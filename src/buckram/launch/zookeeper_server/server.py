@@ -191,10 +191,10 @@ class ZooKeeperServer:
                 self.port = free_port(self.settings.host)
                 self._spawn()
             if cancelled():
-                raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper was told to stop before it served")
+                raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper was stopped before it was ready")
             if time.monotonic() > limit:
                 raise ZooKeeperFailed(
-                    f"{self.directory.path}: ZooKeeper does not serve after {deadline_s:g} s; see {self.log}: "
+                    f"{self.directory.path}: ZooKeeper is not ready after {deadline_s:g} s; see {self.log}: "
                     f"{self.directory.last_words()}"
                 )
             time.sleep(POLL_SECONDS)
@@ -319,8 +319,8 @@ def check_port(host: str, port: int) -> None:
         if error.errno == errno.EADDRINUSE:
             raise _port_in_use(host, port) from None
         raise ConfigError(
-            f"cannot listen on {join(host, port)}: {error.strerror}; --host needs an address of this machine, --port "
-            "one that you may use"
+            f"cannot listen on {join(host, port)}: {error.strerror}; --host needs an address of this machine, "
+            "--port a port that you may use"
         ) from None
 
 

@@ -101,7 +101,7 @@ def translate(
     if refused.code == NOT_FOUND and refused.message == "Not Found":
         return ConfigError(f"{said}: it is no etcd 3.5 or later, or runs with --enable-grpc-gateway=false")
     if refused.transient or refused.overloaded:
-        return MetadataUnavailable(f"{what}: {said}; it is open whether it happened")
+        return MetadataUnavailable(f"{what}: {said}; whether it happened is not known")
     return MetadataError(f"{what}: {said}")
 
 
@@ -218,7 +218,7 @@ class EtcdClient:
                 if attempt.sent and not attempt.repeat:
                     self.leave(at)
                     raise MetadataUnavailable(
-                        f"{attempt.what}: {attempt.why}; it is open whether it happened"
+                        f"{attempt.what}: {attempt.why}; whether it happened is not known"
                     ) from None
             self.leave(at)
             await asyncio.sleep(delays.take() if self._at <= at else 0)

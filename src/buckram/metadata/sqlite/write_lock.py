@@ -125,8 +125,9 @@ class Wait:
         who = f"process {holder.pid}" + (f" ({holder.program})" if holder.program else "")
         if holder.stopped:
             return (
-                f"{self._path}: {who} was stopped in the middle of a change {waited} ago or earlier, and nobody else "
-                f"can change anything. `kill -CONT {holder.pid}` lets it go on, `kill -9 {holder.pid}` takes its "
+                f"{self._path}: {who} was stopped in the middle of a change {waited} ago or earlier, and no "
+                f"other process can change anything. `kill -CONT {holder.pid}` lets it go on, `kill -9 "
+                f"{holder.pid}` takes its "
                 "change back; reads go on, nothing was changed"
             )
         return (

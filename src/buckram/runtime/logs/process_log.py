@@ -62,7 +62,7 @@ def logging_to(
         yield Log(handler, log_default)
     except Exception as error:
         if config.format == "json":  # for people the command line says it by itself
-            log.error("it ends: %s", error)
+            log.error("the process ends: %s", error)
         raise
     finally:
         root.handlers = before
@@ -169,7 +169,7 @@ class LineWriter:
         while (line := self._lines.get()) is not None:
             lost, self._lost = self._lost, 0
             if lost:
-                line = f"{line}\n({lost} lines before this one were left out: whoever reads this log is too slow)"
+                line = f"{line}\n({lost} lines before this one were left out: the reader of this log is too slow)"
             with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, and nowhere to say so
                 self._stream.write(f"{line}\n")
                 self._stream.flush()

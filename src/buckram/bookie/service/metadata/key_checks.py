@@ -131,13 +131,15 @@ async def check_healing_report(judge: KeyJudge, store: TreeStore, op: Create | S
         return
     bookie, _, client = op.key.removeprefix(f"{store.own}/{DEGRADED}/").rpartition("@")
     if not bookie or not client:
-        raise judge.refused(op.key, use, "what is told of a slow bookie is named BOOKIE@CLIENT")
+        raise judge.refused(op.key, use, "a report of a slow bookie is named BOOKIE@CLIENT")
     if isinstance(op, Create):
         if not op.ephemeral:
-            raise judge.refused(op.key, use, "what is told of a slow bookie goes with the session that tells it")
+            raise judge.refused(
+                op.key, use, "a report of a slow bookie belongs to the session that makes it and ends with it"
+            )
         await _check_bookie(judge, store, op, use, bookie)
     elif not (await store.keys.get(op.key)).owned:
-        raise judge.refused(op.key, use, "another session told it")
+        raise judge.refused(op.key, use, "another session made this report")
 
 
 async def _check_bookie(judge: KeyJudge, store: TreeStore, op: Create | SetValue, use: KeyUse, bookie: str) -> None:

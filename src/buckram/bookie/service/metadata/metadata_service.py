@@ -137,7 +137,9 @@ class MetadataService:
     def _take(self, session: Session, keys: KeySession | None, request_id: int, request: KeyRequest) -> None:
         """Carry a request out in a task of its own, or say that there are too many."""
         if keys is not None and keys.in_work >= MAX_IN_WORK:
-            busy = MetadataUnavailable(f"{MAX_IN_WORK} requests of this connection are in work; try again later")
+            busy = MetadataUnavailable(
+                f"{MAX_IN_WORK} requests of this connection are in progress, the limit; try again later"
+            )
             session.send(encode_refusal(request_id, *encode_error(busy)))
             return
         if self._scope.closed:
@@ -228,7 +230,7 @@ class MetadataService:
 
     async def _reset(self, why: str) -> None:
         """End all sessions and leave the shared store: what comes next opens another one."""
-        log.warning("the metadata service begins anew: %s", why)
+        log.warning("the metadata service starts again after an error: %s", why)
         shared, self._shared = self._shared, None
         for session in list(self._sessions):
             session.close()

@@ -92,11 +92,13 @@ class ConnectionGate:
         if "token" in self.logins:
             need_extra("[auth] logins: token")
         if auth.oidc_issuer and self.logins and "token" not in self.logins:
-            raise ConfigError("[auth] oidc_issuer: its tokens come by the login token, add it to [auth] logins")
+            raise ConfigError(
+                "[auth] oidc_issuer: tokens of the issuer need the login `token`: add it to [auth] logins"
+            )
         if "certificate" in self.logins and (tls.mode == "off" or tls.client_certificates == "no"):
             raise ConfigError("[auth] logins: certificate needs [tls] mode and client_certificates, set both")
         if self.authorises and not self.logins:
-            raise ConfigError("[auth] authorisation = 'on': grants need to know who asks, set [auth] logins")
+            raise ConfigError("[auth] authorisation = 'on': grants need clients that log in: set [auth] logins")
 
     @property
     def certificate(self) -> tuple[str, int]:
