@@ -246,7 +246,7 @@ class BookieReadOnly(BookieError):
 
 
 class BookieTooBusy(BookieError):
-    """The bookie, or the connection to it, has as many requests outstanding as it takes."""
+    """The bookie, or the connection to it, has as many outstanding requests as it accepts."""
 
     code = Code.TOO_MANY_REQUESTS
 

@@ -42,7 +42,7 @@ Unsubscribe = Callable[[], None]
 
 
 def log_change(change: BookieChange, now: BookieSet) -> None:
-    """Log which bookies appeared and are gone, lost their data, or are convicted; `now` is the new list."""
+    """Log which bookies appeared, are gone, lost their data or are convicted; `now` is the new list."""
     for bookie_id in change.gone:
         if bookie_id in now.readonly:
             log.info("bookie %s is read-only: it takes no new entries", bookie_id)

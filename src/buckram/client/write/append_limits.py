@@ -25,7 +25,7 @@ from buckram.types import BookieId, EntryId
 
 
 class _Waiting:
-    """Payloads still to be enqueued (from `done` on) and the future of all of them; a flush has none."""
+    """An append that waits for room: its payloads, enqueued up to `done`, and their future. A flush has no payloads."""
 
     __slots__ = ("done", "entry_id", "future", "many", "payloads", "size")
 

@@ -36,7 +36,7 @@ from buckram.types import Buffer, EntryId, LedgerId
 
 HEAD_BYTES = 32
 
-_crc_of = google_crc32c.value
+_crc_of: Callable[[bytes], int] = google_crc32c.value
 
 
 def digests_match(
@@ -93,8 +93,6 @@ _BLOCK = 128
 _COLUMNS_FROM = 256
 """Number of entries from which on checking headers column by column costs less than a call per entry."""
 
-_crc32c_of: Callable[[bytes], int] = google_crc32c.value
-
 
 def verify_entries(
     packet: bytes | bytearray,
@@ -124,7 +122,7 @@ def verify_entries(
     if count >= _COLUMNS_FROM:
         crcs = array("I")
         for block in fields(packet, at, stride, count, OVERHEAD, f"{size}s"):
-            crcs.extend(map(_crc32c_of, block))
+            crcs.extend(map(_crc_of, block))
             if payloads is not None:
                 payloads += block
         if digests_match(packet, at, stride, size, crcs, _may_differ(first, first + count - 1)):
@@ -133,7 +131,7 @@ def verify_entries(
             payloads.clear()
     for number, found in enumerate(fields(packet, at, stride, count, 0, f"{HEAD_BYTES}sI{size}s")):
         block = found[2::3]
-        if tuple(map(_crc32c, map(_crc32c_of, found[::3]), block)) != found[1::3]:
+        if tuple(map(_crc32c, map(_crc_of, found[::3]), block)) != found[1::3]:
             return number * _BLOCK
         if payloads is not None:
             payloads += block

@@ -127,8 +127,9 @@ def deletions_key(own: str, bucket: int) -> str:
 
 
 def decode_deleted(key: str, value: bytes) -> Deleted:
-    """Read what `Deleted.encode` wrote. Raises MalformedRecord for anything else, also for another encoding of a set: a
-    value that this code cannot have written must not delete anything.
+    """Return the set that a key's value holds. Raises MalformedRecord for what `Deleted.encode` cannot have written.
+
+    Another encoding of a legal set is refused, too: a value that this code cannot have written deletes no ledger.
     """
     try:
         found = _decoded(value)

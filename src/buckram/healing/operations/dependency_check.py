@@ -92,7 +92,7 @@ Shape = tuple[tuple[BookieId, ...], Quorum, str]
 
 
 async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection[LedgerId]) -> None:
-    """Raise Refused if a ledger finds no other bookie, or all others together have less free than is to be copied."""
+    """Raise OperationRefused if a ledger finds no other bookie, or if the others have too little free space in all."""
     needed, stuck = 0, list[LedgerId]()
     known: dict[Shape, bool] = {}
     async for ledger, metadata in ledger_records(client.services.store, ledgers):

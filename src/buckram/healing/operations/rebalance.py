@@ -198,7 +198,10 @@ def _by_ledger(move: Move) -> LedgerId:
 
 
 async def _survey(client: LedgerClient, within: float) -> Balance:
-    """Read every record. Bookies that leave, rest or do not answer take no part, nor do ledgers that name them."""
+    """Return the balance of the bookies, read from the record of every ledger.
+
+    Bookies that leave, rest or do not answer take no part, nor do ledgers that name them.
+    """
     services = client.services
     there = await services.store.bookies()
     wishes = await read_wishes(services.store)

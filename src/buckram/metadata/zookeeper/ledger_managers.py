@@ -338,7 +338,7 @@ def serialise_layout(manager: Manager) -> bytes:
 
 
 def parse_layout(node: str, record: bytes) -> LedgerLayout:
-    """Parse the node; lines after the second are ignored.
+    """Parse the record of the LAYOUT node; lines after the second are ignored.
 
     Raises MalformedRecord, which names the node, what it holds and what to do.
     """

@@ -134,7 +134,7 @@ class ConnectionGate:
         )
 
     def admit(self, session: Session) -> str:
-        """Let one more peer in; one that is not known yet has to be known in time. Return why not, or empty."""
+        """Admit one more peer. One that is not known yet has to log in within a time. Return why not, or empty."""
         if session.local:
             self._local(session)
         return "" if session.protocol.authenticated else self.unknown.admit(session)
