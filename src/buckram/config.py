@@ -204,7 +204,8 @@ class BookieConfig:
     )
     audit_sink: str = _key(
         "",
-        "where a copy of the audit trail goes as it is noted: file: and an absolute path (JSON lines, synced), or "
+        "where a copy of the audit trail is sent as events are recorded: file: and an absolute path (JSON "
+        "lines, synced), or "
         "syslog:; needs [auth] audit = on; empty: nowhere",
     )
     connection_buffer_bytes: int = _key(
@@ -243,12 +244,13 @@ class BookieConfig:
     )
     collection_age_s: float = _key(
         900.0,
-        "a ledger's data goes only after it was absent in two complete listings this far apart, unless its deletion is "
-        "recorded",
+        "a ledger's data is deleted only after the ledger was absent from two complete listings this far apart, "
+        "unless its deletion is recorded",
     )
     deletions_interval_s: float = _key(
         5.0,
-        "pause between two looks at the recorded deletions; what is recorded goes without a listing or an age",
+        "pause between two looks at the recorded deletions; ledgers whose deletion is recorded are deleted "
+        "without a listing or an age",
         least=0.1,
     )
 

@@ -338,8 +338,8 @@ TOLD = WitnessStatement("inc", 2, 3, 40, 1, "r", "n1")
         (TOLD, ""),
         (replace(TOLD, offset=41, nonce="n2"), ""),  # its answer was lost
         (replace(TOLD, starts=3, seq=1, nonce="n2"), ""),
-        (replace(TOLD, offset=39, nonce="n0"), "says less"),
-        (replace(TOLD, nonce="n0"), "says less"),
+        (replace(TOLD, offset=39, nonce="n0"), "of an earlier time"),
+        (replace(TOLD, nonce="n0"), "of an earlier time"),
         (None, "did not come"),
     ],
 )

@@ -382,8 +382,8 @@ class ForeignLedger(StreamError):
         what = f"files of history at {location} (id {ledger})" if location else f"ledger {ledger}"
         super().__init__(
             stream,
-            f"its metadata name {what}, made for another stream or for none; nothing of it was read or deleted. Tell an"
-            " administrator: somebody wrote that into the stream's metadata",
+            f"its metadata name {what}, made for another stream or for none; nothing of it was read or deleted. "
+            "Tell an administrator, because a client wrote that into the stream's metadata",
         )
         self.ledger, self.location = ledger, location
 

@@ -47,7 +47,7 @@ async def orphans(client: LedgerClient) -> list[Fixable]:
     if not found:
         return []
     where = f"ledgers {named([str(one.ledger) for one in found])}"
-    why = f"{len(found)} ledgers were made for streams, are in none, and never will be"
+    why = f"{len(found)} ledgers were made for streams, but no stream lists them or ever will"
     return [Fixable(Noted("orphans", where, why), lambda: _delete(client, found))]
 
 

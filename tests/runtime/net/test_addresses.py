@@ -141,7 +141,7 @@ async def test_where_a_bookie_or_a_server_says_it_is() -> None:
     bookie = Bookie.__new__(Bookie)
     for advertise in ("0.0.0.0:3181", "[::]:3181"):
         bookie._config = BookieConfig(advertise=advertise)
-        with pytest.raises(ConfigError, match=r"advertise = .* nobody can connect"):
+        with pytest.raises(ConfigError, match=r"advertise = .* no client can connect"):
             bookie._advertised(3181)
     bookie._config = BookieConfig(host="::")
     with pytest.raises(ConfigError, match="set advertise = HOST:PORT"):

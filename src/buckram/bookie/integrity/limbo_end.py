@@ -64,8 +64,10 @@ class LimboEnd:
         """Return what limbo waits for, while the store is in it."""
         if not self._store.limbo:
             return []
-        why = f"it may lack acknowledged data (loss {self._store.loss}), and answers `unknown` for entries that "
-        "it does not have"
+        why = (
+            f"it may lack acknowledged data (loss {self._store.loss}), and answers `unknown` for entries that "
+            "it does not have"
+        )
         if self._waits:
             why += f"; {self._waits}"
         elif self._unproved > 0 and self._open:

@@ -147,4 +147,4 @@ def _note(failure: BuckramError, error: BaseException | None, what: str) -> None
     """Prefer the body's exception; attach the close error as a note."""
     if error is None:
         raise failure
-    error.add_note(f"closing {what} failed too: {failure}")
+    error.add_note(f"closing {what} failed as well: {failure}")

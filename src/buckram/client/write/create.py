@@ -71,8 +71,10 @@ def _cure(quorum: Quorum, error: NotEnoughBookies) -> str:
         return ""  # places are the trouble
     hint = f"; with {there} of them ensemble={fitting(there, quorum)} would do" if there else ""
     if missing <= quorum.write_quorum - quorum.ack_quorum:
-        hint += f"; up to {missing} may be away if the cluster knows them (their cookies exist) and "
-        "degraded=False is left out"
+        hint += (
+            f"; up to {missing} may be away if the cluster knows them (their cookies exist) and "
+            "degraded=False is left out"
+        )
     return hint
 
 

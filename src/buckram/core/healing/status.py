@@ -146,21 +146,23 @@ def shortfalls(
     """
     found: list[Shortfall] = []
     if not checked:
-        why = "no check of all copies was complete yet: what lacked before is not known"
+        why = "no check of all copies has been completed yet, so it is not known which copies lack entries"
         found.append(Shortfall("unverified", "cluster", why))
     elif not attended:
-        why = "no auditor has watched yet which bookies were away: what they lack since the last check is not known"
+        why = (
+            "no auditor has watched yet which bookies were away, so it is not known what they lack since the last check"
+        )
         found.append(Shortfall("unverified", "cluster", why))
     if untold:
         many = "1 ledger" if untold == 1 else f"{untold} ledgers"
         why = (
-            f"the last check of all copies could not tell of {many}: a record was not readable, or a bookie did not "
+            f"the last check of all copies could not check {many}: a record was not readable, or a bookie did not "
             "answer"
         )
         found.append(Shortfall("unverified", "cluster", why))
     for bookie, left in unverified.items():
         many = "the ledgers" if left is None else "1 ledger" if left == 1 else f"{left} ledgers"
-        why = f"it was away, and its copies of {many} written meanwhile were not looked at yet"
+        why = f"it was away, and its copies of {many} written meanwhile have not been checked yet"
         found.append(Shortfall("unverified", bookie, why))
     found += [Shortfall("degraded", bookie, why) for bookie, why in degraded.items()]
     return found

@@ -83,7 +83,7 @@ def _space(one: BookieFacts) -> Iterator[Noted]:
             yield Noted("bookie-rests", one.id, f"an operator asked for it: {one.asked}", bookie=one.id)
         elif one.answers:
             why = said.readonly_why if said is not None else ""
-            yield Noted("bookie-read-only", one.id, why or "it does not say why", bookie=one.id)
+            yield Noted("bookie-read-only", one.id, why or "it reports no reason", bookie=one.id)
     elif one.free_bytes is not None and one.free_bytes < NEARLY_FULL_BYTES:
         yield Noted("disk-nearly-full", one.id, f"{one.free_bytes} bytes are free", bookie=one.id)
 
@@ -154,7 +154,7 @@ def _clocks(facts: Facts) -> Iterator[Noted]:
             off.add(bookie)
     if facts.time_doubted:
         who = named([one.id for one in facts.doubting])
-        why = f"{len(facts.doubting)} bookies are in doubt of the time ({who}): nothing is ended by its age"
+        why = f"{len(facts.doubting)} bookies doubt the time ({who}): nothing is ended by its age"
         yield Noted("clock-jump", "cluster", why)
     else:
         for one in facts.doubting:

@@ -95,8 +95,8 @@ def why_kept(facts: Facts, bookie: BookieId) -> str:
         )
     doubting = named([one.bookie for one in facts.suspects])
     return (
-        f"bookie {bookie} is kept: the metadata store is not believed by {doubting}; `buckram cluster check` says what "
-        "to do about that first"
+        f"bookie {bookie} is kept: the metadata store is not believed by {doubting}; `buckram cluster check` "
+        "says what to do first"
     )
 
 

@@ -9,8 +9,8 @@ from buckram.core.health.states import Severity, State
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 _RENEW = (
-    "say `buckram certificate renew {file}` on its machine, if `buckram up --secure` made it; else put a new "
-    "certificate in its place; it is read again by itself"
+    "run `buckram certificate renew {file}` on its machine, if `buckram up --secure` made it; else put a new "
+    "certificate in its place; the bookie reads it again by itself"
 )
 _GONE = "if it is gone for good, `buckram bookie decommission {bookie}` has others take its copies"
 
@@ -110,7 +110,7 @@ METADATA = (
     State(
         "waiting-bytes",
         _W,
-        "much of what lies on a bookie waits to be removed",
+        "much of the data on a bookie waits to be removed",
         "see what it is, and until when it is kept: `buckram bookie show {bookie}`; the runbook says how to decide",
     ),
     State(
@@ -175,7 +175,7 @@ BOOKIES = (
     State(
         "bookie-rests",
         _I,
-        "an operator has asked it to take no new entries",
+        "an operator has made it read-only",
         "nothing; `buckram bookie writable {bookie}` takes it back",
     ),
     State(
@@ -221,7 +221,7 @@ BOOKIES = (
         "it ends by itself when every ledger that names bookie {bookie} is closed and complete; see "
         "`buckram ledger recover`",
     ),
-    State("bookie-trouble", _W, "it says that something is wrong", "see `buckram bookie show {bookie}`"),
+    State("bookie-trouble", _W, "it reports that something is wrong", "see `buckram bookie show {bookie}`"),
     State(
         "descriptors-short",
         _W,
@@ -232,7 +232,8 @@ BOOKIES = (
         "connections-short",
         _W,
         "it may take few more connections",
-        "raise [bookie] max_connections of bookie {bookie}, or the limit of open files; look who connects so often",
+        "raise [bookie] max_connections of bookie {bookie}, or the limit of open files; find out which client "
+        "connects so often",
     ),
     State(
         "mixed-releases",
@@ -264,13 +265,13 @@ BOOKIES = (
         "clock-jump",
         _E,
         "clocks were set, and the time is in doubt",
-        "compare `date -u` on the machines: set a clock right that is wrong; where all are right, wait for an hour, or "
-        "say `buckram cluster accept-time`",
+        "compare `date -u` on the machines: set a clock right that is wrong; where all are right, wait for an "
+        "hour, or run `buckram cluster accept-time`",
     ),
     State(
         "clock-doubted",
         _W,
-        "it is in doubt of the time",
+        "it doubts the time",
         "see what sets the clock of {bookie} (`timedatectl`, `chronyc tracking`), and let only one do so; it is "
         "believed when it has been steady for an hour, or by `buckram cluster accept-time`",
     ),
@@ -331,8 +332,8 @@ HEALING = (
     State(
         "unverified",
         _W,
-        "it was away, and its copies written meanwhile were not looked at yet",
-        "they are looked at by themselves; `buckram ledger check --all` tells now",
+        "it was away, and its copies written meanwhile have not been checked yet",
+        "they are checked by themselves; `buckram ledger check --all` checks them now",
     ),
     State(
         "degraded",
@@ -365,7 +366,7 @@ STREAMS = (
     State(
         "orphans",
         _W,
-        "ledgers were made for streams, are in none, and never will be",
+        "ledgers were made for streams, but no stream lists them or ever will",
         "a janitor removes them: `buckram stream janitor`",
         "`buckram stream orphans --delete`",
     ),
@@ -418,7 +419,7 @@ STREAMS = (
         "backup-failed",
         _W,
         "the last attempt to make a backup failed",
-        "set right what it says: the janitor tries again; `buckram db show {where}` shows the newest backup",
+        "correct what the message names: the janitor tries again; `buckram db show {where}` shows the newest backup",
     ),
 )
 

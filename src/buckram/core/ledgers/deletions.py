@@ -134,7 +134,7 @@ def decode_deleted(key: str, value: bytes) -> Deleted:
     try:
         found = _decoded(value)
     except (ValueError, IndexError) as error:
-        raise MalformedRecord(f"{key}: no set of deleted ledgers ({error}); restore it from a backup") from None
+        raise MalformedRecord(f"{key}: not a set of deleted ledgers ({error}); restore it from a backup") from None
     if found.encode() != value:
         raise MalformedRecord(
             f"{key}: a set of deleted ledgers in a form that Buckram never writes; restore it from a backup"

@@ -336,7 +336,7 @@ class Promise:
 
     def __str__(self) -> str:
         proof = "a sealed LAC" if self.entry is None else f"the header of entry {self.entry}"
-        return f"{proof} from bookie {self.bookie} says that everything up to {self.lac} was acknowledged"
+        return f"{proof} from bookie {self.bookie} proves that everything up to {self.lac} was acknowledged"
 
 
 class Promises:

@@ -256,8 +256,9 @@ class Fold:
             raise ReplicaStopped(
                 self.machine,
                 offset,
-                f"apply() failed with {error!r}: the state may be half changed, so it goes no further. A command that "
-                "the state does not allow is refused by CommandRefused; correct apply() and open the machine again",
+                f"apply() failed with {error!r}: the state may be half changed, so no further command is "
+                "applied. Raise CommandRefused for a command that the state does not allow; correct apply() and "
+                "open the machine again",
             ) from error
         self.commands += 1
         self.sessions.store(session, sequence, record.lowest, outcome, self.time_us, self.commands)

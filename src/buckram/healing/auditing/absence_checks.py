@@ -80,7 +80,7 @@ class FirstChecks:
         self._walked_at = float("-inf")
         stats = client.services.runtime.stats
         self._unverified = stats.gauge(
-            "buckram_healing_unverified_bookies", "bookies that were away and whose copies were not looked at since"
+            "buckram_healing_unverified_bookies", "bookies that were away and whose copies have not been checked since"
         )
 
     async def run(self) -> None:

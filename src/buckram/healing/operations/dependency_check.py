@@ -110,8 +110,8 @@ async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection
     free = sum(space[0] for space in (await spaces(client, others)).values())
     if needed > free > 0:
         raise OperationRefused(
-            f"{needed} bytes of bookie {bookie} are to be copied, and the {len(others)} others that are writable have "
-            f"{free} free: start one more bookie, or delete ledgers that are not needed"
+            f"{needed} bytes of bookie {bookie} are to be copied, and the {len(others)} others that are "
+            f"writable have {free} bytes free: start one more bookie, or delete ledgers that are not needed"
         )
 
 

@@ -68,7 +68,8 @@ async def ask_readonly(client: LedgerClient, bookie: BookieId, wanted: bool, *, 
             f"bookie {bookie} did not become read-only within {within_s:g} s; the request is kept: {HANGS}"
         )
     raise OperationRefused(
-        f"bookie {bookie} is still read-only after {within_s:g} s, though nobody asks it to be: its disk is full, "
+        f"bookie {bookie} is still read-only after {within_s:g} s, although no request for that is left: its "
+        "disk is full, "
         f"which its log says, or {HANGS}"
     )
 

@@ -142,7 +142,7 @@ class _Rebalance:
         """Move places of one ledger, unless somebody else holds its lock."""
         ledger, sessions = moves[0].ledger, self._sessions
         if await self._tree.read_mark(ledger) is not None:
-            found.failed[ledger] = "it lacks copies: that comes first, `buckram autorecovery status` tells more"
+            found.failed[ledger] = "it lacks copies, which are restored first: see `buckram autorecovery status`"
             return
         try:
             if not await self._tree.lock(ledger):

@@ -330,7 +330,7 @@ class LedgerRepair:
         if isinstance(reply, BuckramError):
             raise reply
         if reply.code is not Code.OK:
-            raise BookieError(target, f"does not say that its copies are durable: {reply.code.name}")
+            raise BookieError(target, f"does not confirm that its copies are durable: {reply.code.name}")
 
     async def _name(self, cell: MetadataCell, member: Missing, target: BookieId) -> bool:
         """Put the target in the place of the lost bookie; return whether this call did it."""

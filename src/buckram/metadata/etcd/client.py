@@ -85,7 +85,9 @@ def translate(
     if refused.code in (PERMISSION_DENIED, UNAUTHENTICATED) or "authentication" in refused.message:
         return AccessRefused(what, f"{said}: give user and password in the URI or in BUCKRAM_ETCD_AUTH")
     if refused.stale_token:
-        return AccessRefused(what, f"{said}: it wants user and password, in the URI or in BUCKRAM_ETCD_AUTH")
+        return AccessRefused(
+            what, f"{said}: it needs a user and a password: give them in the URI or in BUCKRAM_ETCD_AUTH"
+        )
     if "too large" in refused.message:
         return ValueTooLarge(f"{what} ({said}; its --max-request-bytes can be raised)", size, REQUEST_LIMIT)
     if "too many operations" in refused.message:

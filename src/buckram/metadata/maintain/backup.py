@@ -201,7 +201,7 @@ def read_file(path: Path) -> Backup:
     try:
         return _parse(lines)
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise MalformedRecord(f"{path}: not a whole backup of Buckram's ({error}); use another one") from None
+        raise MalformedRecord(f"{path}: not a complete backup of Buckram ({error}); use another one") from None
 
 
 def _parse(lines: list[bytes]) -> Backup:

@@ -80,7 +80,12 @@ async def examine_members(store: TreeStore) -> Checkup:
         checkup.instance_id = await store.instance_id()
     except MalformedRecord as error:
         node, _, found = str(error).partition(": ")
-        _add(checkup, "metadata-damaged", node, f"{found}; until it is mended no ledger can be read, and none was")
+        _add(
+            checkup,
+            "metadata-damaged",
+            node,
+            f"{found}; until it is repaired no ledger can be read, so this check read none",
+        )
         checkup.instance_id = (await _value(store, checkup, store.layout.instance_id) or b"").decode("utf-8", "replace")
     if not checkup.instance_id:
         found = "missing: the cluster's cookies carry no instance id"
@@ -161,7 +166,7 @@ async def _examine_registrations(store: TreeStore, checkup: Checkup, *, readonly
             checkup.problems.append(Noted("open-admission", name, found, {"admission": admission}, name))
         if info.rpc_address is None:
             found = "no address" if record else "empty, and the id is no host:port"
-            _add(checkup, "bad-registration", node, f"{found}: nobody can reach it", name)
+            _add(checkup, "bad-registration", node, f"{found}: no client can reach it", name)
 
 
 async def _examine_accused(store: TreeStore, checkup: Checkup) -> None:

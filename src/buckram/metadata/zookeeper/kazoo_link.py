@@ -163,7 +163,7 @@ class KazooLink:
         try:
             self.client = self._start()
         except (OSError, RuntimeError) as error:  # no file descriptors, no threads: perhaps later
-            _log.error("the connection to ZooKeeper cannot be made anew: %s", error)
+            _log.error("the connection to ZooKeeper cannot be restored: %s", error)
             self._loop.call_later(_RESTART_S, self._restart)
 
     def _state(self, client: Any, _: str) -> None:

@@ -331,8 +331,9 @@ class ChangeGate:
         if ledger in claims.intents and await self._get(await self._place(ledger) or self._places.own) is None:
             return LedgerIdRefused(ledger)
         naming = [op for op in ops if isinstance(op, Create | SetValue) and naming_key(self._places, op.key)]
-        why = f"it names ledger {ledger}, which was not made for stream {name or '?'} and which that stream "
-        "does not hold"
+        why = (
+            f"it names ledger {ledger}, which was not made for stream {name or '?'} and which that stream does not hold"
+        )
         return self._judge.refused(naming[0].key, USES[type(naming[0])], why)
 
     async def _check_shares(self, ops: Sequence[KeyOp], trial: KeyRules) -> list[CheckVersion]:

@@ -320,7 +320,10 @@ class _Parser:
             if not isinstance(name, str) or not _NAME.fullmatch(name) or "." in name:
                 raise InvalidArgument(f"{where}: a field needs a name of letters, digits and _, not {str(name)[:60]!r}")
             if name.lower() in (other.lower() for other in found):
-                raise InvalidArgument(f"{where}: field {name} comes twice; Spark tells no small letters from large")
+                raise InvalidArgument(
+                    f"{where}: field {name} comes twice, because Spark does not distinguish "
+                    "small letters from capitals; rename one"
+                )
             inside = self.type(one.get("type"), f"field {name}", space, depth + 1)
             found[name] = Field(name, inside, inside.nullable and "default" in one and one["default"] is None)
         return tuple(found.values())
