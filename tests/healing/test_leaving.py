@@ -113,7 +113,7 @@ async def test_a_drain_without_room_is_refused_before_it_begins(monkeypatch: pyt
 
         monkeypatch.setattr("buckram.healing.operations.dependency_check.spaces", full)
         with pytest.raises(
-            OperationRefused, match=r"100000 bytes.*3 others that are writable have 3000 free: start one more"
+            OperationRefused, match=r"100000 bytes.*3 others that are writable have 3000 bytes free: start one more"
         ):
             await drain(client, bookie, ignore)
         assert await read_wishes(client.services.store) == {}

@@ -162,7 +162,7 @@ async def test_all_clocks_ahead_for_some_seconds_end_nothing_and_stamp_nothing()
             report = await janitor.clean()
             assert report.truncated_records == 0
             assert "wall time was set 3456000 s ahead to 20" in report.problems[0]
-            assert "held for 3" in report.problems[0]
+            assert "run steadily for 3" in report.problems[0]
         async with with_clock(c, clock) as late:  # it begins now, and the bookies tell it the time
             async with late.namespace().writer("s") as writer:
                 await writer.append(b"y")
