@@ -276,7 +276,7 @@ async def test_who_changes_the_source_meanwhile_is_found_out(small: tuple[Cluste
         writes.append(tree.open_session(lambda notify: None, lambda: None))
         tree.apply(Create(f"{source.own}/streams/late", b"late"), writes[0])
 
-    with pytest.raises(MetadataError, match=r"streams/late.*somebody changes"):
+    with pytest.raises(MetadataError, match=r"streams/late.*another program changes"):
         await move(source, target, RNG, started)
     await refused(target, "unfinished copy")
     await refused(source, "being moved")

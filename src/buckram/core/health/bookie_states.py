@@ -90,7 +90,7 @@ def _space(one: BookieFacts) -> Iterator[Noted]:
 
 def _limits(bookie: str, said: BookieReport) -> Iterator[Noted]:
     if said.most_files and said.open_files >= NEARLY_ALL * said.most_files:
-        why = f"{said.open_files} of the {said.most_files} files that it may open are open"
+        why = f"{said.open_files} of {said.most_files} files that it may open are open"
         yield Noted("descriptors-short", bookie, why, bookie=bookie)
     if said.most_connections and said.connections >= NEARLY_ALL * said.most_connections:
         why = f"{said.connections} of {said.most_connections} connections are in use"
