@@ -96,7 +96,7 @@ async def test_limbo_ends_when_replicators_have_made_every_copy_again() -> None:
         async def told() -> bool:
             reply = await client.services.pool.call(name, GetBookieInfo(DISK_STATE | LOSS))
             assert isinstance(reply, BookieInfoReply)
-            return bool(reply.loss) and any(f"first is {first}: this bookie lacks entries" in one.why for one in reply.troubles)
+            return bool(reply.loss) and any(f"first is {first}: this bookie lacks" in one.why for one in reply.troubles)
 
         await until(told, "told what it waits for")
         assert store_of(c).limbo  # nobody copies: it goes on
