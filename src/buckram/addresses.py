@@ -118,8 +118,8 @@ def check_reachable(host: str, what: str) -> str:
     """Return the host. ConfigError, which begins with `what`, for one that nobody can connect to."""
     if is_unspecified(host):
         raise ConfigError(
-            f"{what}: {host or 'no host'} means every address of a machine, and nobody can connect to that: give the "
-            "name or address by which others reach this machine, such as 10.0.0.7 or bookie-1.example.org"
+            f"{what}: {host or 'no host'} means every address of a machine, to which no client can connect: "
+            "give the name or address by which others reach this machine, such as 10.0.0.7 or bookie-1.example.org"
         )
     return host
 
@@ -129,7 +129,7 @@ def check_announced(host: str, what: str, cure: str) -> str:
     which begins with `what`, for one that nobody can connect to; `cure` tells how to set another one.
     """
     if is_unspecified(host):
-        raise ConfigError(f"{what} listens everywhere, so clients need to be told where: {cure}")
+        raise ConfigError(f"{what} listens on all addresses, so clients have to know which one to use: {cure}")
     return host
 
 

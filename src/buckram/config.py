@@ -39,8 +39,9 @@ def _key(
 
 
 _BELIEVE_CLOCK = (
-    "a wall clock that was set by more than a minute is believed when it has held for so long, or when the bookies "
-    "agree, or by `buckram cluster accept-time`; until then nothing is ended by its age"
+    "how long a wall clock that was set by more than a minute has to run steadily before it is believed; it is "
+    "believed earlier when the bookies agree, or by `buckram cluster accept-time`; until then nothing is ended "
+    "by its age"
 )
 
 
@@ -87,7 +88,9 @@ class AuthConfig:
     """Authentication: logins that a bookie requires, and credentials of a client."""
 
     logins: str = _key(
-        "", "bookies: which logins count, of token, certificate and sasl, with spaces between; empty: nobody is asked"
+        "",
+        "bookies: which logins count, of token, certificate and sasl, with spaces between; empty: clients "
+        "need no login",
     )
     authorisation: str = _key(
         "off",
@@ -121,7 +124,7 @@ class AuthConfig:
     oidc_groups_claim: str = _key("groups", "the claim with the groups of who logs in")
     oidc_principal_claim: str = _key("sub", "the claim that becomes the principal oidc:NAME")
     oidc_known_s: float = _key(3600.0, "how long keys that are known count while the issuer is away", least=1)
-    oidc_admin_groups: str = _key("", "groups whose members are administrators, with commas between; empty: nobody is")
+    oidc_admin_groups: str = _key("", "groups whose members are administrators, with commas between; empty: none")
     oidc_roles: str = _key(
         "", "GROUP=ROLE,...: roles of groups; a group that is not named is the role oidc-group:GROUP"
     )
@@ -202,7 +205,8 @@ class BookieConfig:
     )
     audit_sink: str = _key(
         "",
-        "where a copy of the audit trail goes as it is noted: file: and an absolute path (JSON lines, synced), or "
+        "where a copy of the audit trail is sent as events are recorded: file: and an absolute path (JSON "
+        "lines, synced), or "
         "syslog:; needs [auth] audit = on; empty: nowhere",
     )
     connection_buffer_bytes: int = _key(
@@ -231,7 +235,8 @@ class BookieConfig:
         choices=("known", "any"),
     )
     admission_timeout_s: float = _key(
-        30.0, "how long an add to a new ledger waits for the metadata store before it is told to come later"
+        30.0,
+        "how long an add to a new ledger waits for the metadata store before it gets the answer to try again later",
     )
     collection_interval_s: float = _key(
         900.0,
@@ -240,12 +245,13 @@ class BookieConfig:
     )
     collection_age_s: float = _key(
         900.0,
-        "a ledger's data goes only after it was absent in two complete listings this far apart, unless its deletion is "
-        "recorded",
+        "a ledger's data is deleted only after the ledger was absent from two complete listings this far apart, "
+        "unless its deletion is recorded",
     )
     deletions_interval_s: float = _key(
         5.0,
-        "pause between two looks at the recorded deletions; what is recorded goes without a listing or an age",
+        "pause between two looks at the recorded deletions; ledgers whose deletion is recorded are deleted "
+        "without a listing or an age",
         least=0.1,
     )
 
@@ -288,17 +294,17 @@ class ClientConfig:
     location: str = _key("", "where this client is, such as /region/rack: it reads from bookies that are near first")
     close_copies_s: float = _key(
         5.0,
-        "so long closing waits for bookies that lack entries; then the ledger is noted as lacking copies, which takes "
+        "how long closing waits for bookies that lack entries; then the ledger is noted as lacking copies, which takes "
         "two seconds more at most",
         least=0.0,
     )
     degraded_after_s: float = _key(
         30.0,
-        "a bookie that takes eight times as long as others for so long is told as degraded; 0: never",
+        "a bookie that takes eight times as long as others for so long is reported as degraded; 0: never",
         least=0.0,
     )
     replace_slow_s: float = _key(
-        0.0, "after so long another bookie takes the place of such a one in open ledgers; 0: it stays", least=0.0
+        0.0, "how long a bookie is degraded before another one takes its place in open ledgers; 0: it stays", least=0.0
     )
     long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie", least=0.01)
     wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads", choices=(2, 3))
@@ -315,12 +321,14 @@ class HealingConfig:
     """Auditors and replicators: when copies are made again, and how fast."""
 
     lost_bookie_delay_s: float = _key(
-        300.0, "how long a bookie may be away before its ledgers are copied; what the metadata store says wins"
+        300.0,
+        "how long a bookie may be away before its ledgers are copied; a delay that is set in the "
+        "metadata store takes precedence",
     )
     brake_levels: str = _key(
         "region zone rack",
-        "levels of the topology of which no whole domain may go within the delay, or nothing is copied until an "
-        "operator says so; with host also the bookies of one machine",
+        "levels of the topology: when all bookies of one domain of such a level are lost within the delay, "
+        "copying stops until an operator allows it; host stands for the bookies of one machine",
     )
     bookie_check_interval_s: float = _key(3600.0, "how often all ledgers are compared with the bookies", least=1)
     copies_check_interval_s: float = _key(
@@ -330,13 +338,17 @@ class HealingConfig:
         0.0, "how often entries of every bookie of every ledger are read and their digests verified; 0: never"
     )
     digest_check_fraction: float = _key(
-        0.01, "the part of a bookie's entries of a ledger that this check reads; 1: all", least=0.0, most=1.0
+        0.01, "the part of a bookie's entries of a ledger that the digest check reads; 1: all", least=0.0, most=1.0
     )
     placement_check_interval_s: float = _key(
         86400.0, "how often ledgers that break their placement are counted, by their records alone; 0: never"
     )
     old_mark_s: float = _key(3600.0, "a ledger that lacks copies for longer is named in the auditor's log", least=1)
-    check_requests_per_s: int = _key(200, "the most such questions in a second, so that reads are served; 0: no limit")
+    check_requests_per_s: int = _key(
+        200,
+        "the most requests in a second that the checks of all ledgers send to "
+        "bookies, so that reads are served; 0: no limit",
+    )
     open_ledger_grace_s: float = _key(
         600.0, "how long an open ledger of a lost bookie must stand still before it is recovered"
     )

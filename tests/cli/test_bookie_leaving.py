@@ -89,7 +89,7 @@ def test_a_bookie_that_is_down_is_said_to_be_down(cluster: ThreadedCluster, run:
         (("replace", "nobody", "bookie-0"), Exit.NOT_FOUND, "nobody"),
         (("maintenance", "nobody", "--for", "30m"), Exit.NOT_FOUND, "nobody"),
         (("drain", "a bookie"), Exit.USAGE, "a bookie"),
-        (("drain", "bookie-0"), Exit.FAILED, "nobody runs autorecovery: `buckram autorecovery run`"),
+        (("drain", "bookie-0"), Exit.FAILED, "no process runs autorecovery: start `buckram autorecovery run`"),
         (("drain", "bookie-0", "--rate", "0"), Exit.USAGE, "nothing would ever be copied"),
         (("drain", "bookie-0", "--rate", "fast"), Exit.USAGE, "needs a size"),
         (("decommission", "bookie-0"), Exit.USAGE, "stop it first"),

@@ -229,4 +229,4 @@ def test_a_torn_backup_is_refused(cluster: Up, tmp_path: Path) -> None:
         file.write_bytes(bad)
         refused = buckram("cluster", "restore", file, "--yes", uri=cluster.uri)
         assert refused.code == 1
-        assert "not a whole backup" in refused.err
+        assert "not a complete backup" in refused.err

@@ -89,7 +89,7 @@ def test_another_server_at_the_port_is_not_taken_for_this_one(tmp_path: Path) ->
         assert not is_logged(b"12345678", mine.directory.data)
         own = mine.directory.data
         mine.directory.data = tmp_path / "b"
-        with pytest.raises(ZooKeeperFailed, match="does not serve after"):
+        with pytest.raises(ZooKeeperFailed, match="is not ready after"):
             mine.wait_ready(0.3)
         mine.directory.data = own
 

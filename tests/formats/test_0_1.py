@@ -118,8 +118,8 @@ async def test_the_irreversible_upgrade_is_logged_once_before_the_first_write(
         disk.caplog = caplog
         store = Store.open(disk, STORE, NullStats(), random.Random(1))
         expected = [
-            f"{place}/bookie has format 2 and gets format 3 now: "
-            "releases that know no more than format 2 will not read it any more"
+            f"{place}/bookie has format 2 and is upgraded to format 3: "
+            "releases that know only format 2 cannot read it any more"
         ]
         assert disk.said == (expected if time == 0 else [])
         assert format_of(place) == 3

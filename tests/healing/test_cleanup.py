@@ -34,7 +34,7 @@ async def test_descriptors_that_run_out_are_named(tmp_path: Path, monkeypatch: p
             assert "descriptors-short" not in {one.state.name for one in (await gatherer.look()).findings}
             monkeypatch.setattr(report, "current_limit", lambda: report.in_use() + 1)
             whys = {one.state.name: one.why for one in (await gatherer.look()).findings}
-            assert "may be open" in whys["descriptors-short"]
+            assert "may open" in whys["descriptors-short"]
         finally:
             await gatherer.close()
 

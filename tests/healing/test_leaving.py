@@ -114,7 +114,7 @@ async def test_a_drain_without_room_is_refused_before_it_begins(monkeypatch: pyt
 
         monkeypatch.setattr("buckram.healing.operations.dependency_check.spaces", full)
         with pytest.raises(
-            OperationRefused, match=r"100000 bytes.*3 others that are writable have 3000 free: start one more"
+            OperationRefused, match=r"100000 bytes.*3 others that are writable have 3000 bytes free: start one more"
         ):
             await drain(client, bookie, ignore)
         assert await read_wishes(client.services.store) == {}
@@ -140,12 +140,14 @@ async def test_a_drain_that_cannot_finish_says_what_is_left_and_goes_on_later() 
 async def test_nothing_is_begun_while_nothing_would_be_copied() -> None:
     async with cluster(bookies=4) as c, c.client() as client:
         await write(client, 10)
-        with pytest.raises(OperationRefused, match="nobody runs autorecovery: `buckram autorecovery run`"):
+        with pytest.raises(OperationRefused, match="no process runs autorecovery: start `buckram autorecovery run`"):
             await drain(client, c.bookies[0], ignore)
         async with healing(c, PATIENT):
             await tree(client).prepare()
             await tree(client).enable(False)
-            with pytest.raises(OperationRefused, match="autorecovery is disabled: `buckram autorecovery enable`"):
+            with pytest.raises(
+                OperationRefused, match="autorecovery is disabled: enable it with `buckram autorecovery enable`"
+            ):
                 await drain(client, c.bookies[0], ignore)
         assert await read_wishes(client.services.store) == {}
 
@@ -193,7 +195,7 @@ async def test_the_last_bookie_that_holds_something_stays_known() -> None:
         await eventually(lambda: is_gone(client, bookie), "gone")
         found = await decommission(client, bookie, ignore, stuck_s=0.5)
         assert found.remaining == (ledger,)
-        assert "are where nobody answers" in found.reasons[ledger]
+        assert "are on bookies that do not answer" in found.reasons[ledger]
         assert await client.services.store.read_cookie(bookie)
         assert await read_wishes(client.services.store) == {}, "the usual delay counts again"
         await c.restart(c.bookies.index(bookie))

@@ -73,7 +73,7 @@ async def test_copies_that_nobody_has_looked_at(site: Site) -> None:
     """Of all of them until a check of all copies was complete, and then of a bookie that was away."""
     store = site.client.services.store
     board, attendance = HealingStatusStore(store), Attendance()
-    assert "no check of all copies was complete yet" in (await site.doors.expect("unverified", "cluster"))["why"]
+    assert "no check of all copies has been completed yet" in (await site.doors.expect("unverified", "cluster"))["why"]
     attendance.seen(sessions_of(await store.bookies()))
     attendance.walked(Unsettled())
     version = await board.say_attendance(attendance, -1)
@@ -132,7 +132,7 @@ async def test_keys_that_nobody_reads(site: Site) -> None:
     store = site.client.services.store
     await change_wish(store, "stranger", lambda _: OperatorRequest(readonly=True))
     try:
-        found = await site.doors.expect("leftovers", "wishes of bookies stranger", at=("doctor",))
+        found = await site.doors.expect("leftovers", "requests to bookies stranger", at=("doctor",))
         assert "`buckram doctor --fix`" in found["do"]
     finally:
         await change_wish(store, "stranger", lambda _: NOTHING)

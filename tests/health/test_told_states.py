@@ -117,7 +117,7 @@ async def test_a_registration_without_an_address(site: Site) -> None:
     try:
         await sessions.keys.create(key, b"", ephemeral=True)
         found = await site.doors.expect("bad-registration", key, also=("bookie-silent", "apache-without-cookie"))
-        assert "nobody can reach it" in found["why"]
+        assert "no client can reach it" in found["why"]
     finally:
         await sessions.close()
     await site.doors.gone("bad-registration")

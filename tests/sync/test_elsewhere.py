@@ -171,5 +171,5 @@ def test_green_threads_that_patch_nothing_are_fine(uri: str) -> None:
 
 
 def test_memory_of_another_process_is_told_from_a_cluster_that_never_was() -> None:
-    with pytest.raises(ClusterNotInitialised, match=r"lives in one process.*metadata='sqlite'"):
+    with pytest.raises(ClusterNotInitialised, match=r"lives in the process that made it.*metadata='sqlite'"):
         buckram.sync.connect("memory:elsewhere")

@@ -61,7 +61,7 @@ async def _run(directory: str, disk: Disk, config: StoreConfig, loss: int | None
     runtime = production_runtime()
     try:
         if superblock.read_superblock(disk) is None:
-            raise InvalidArgument(f"{directory}: no bookie has its data there")
+            raise InvalidArgument(f"{directory}: this is not the data directory of a bookie")
         store = Store.open(disk, config, runtime.stats, runtime.rng)
     except CorruptStore as error:
         raise CorruptStore(f"{directory}: {error}") from error
@@ -74,5 +74,5 @@ async def _run(directory: str, disk: Disk, config: StoreConfig, loss: int | None
         await store.close()
     written = superblock.read_superblock(disk)
     if loss is not None and (written is None or written.limbo):
-        raise OSError(errno.EIO, f"{directory}: the disk did not take it; nothing has changed")
+        raise OSError(errno.EIO, f"{directory}: the disk did not accept the change; nothing was changed")
     return found

@@ -1,13 +1,10 @@
 """Follows what operators ask of this bookie: to be read-only, to rest for a while, to collect garbage now.
 
-The word comes through a key of the metadata store, so it needs no port of the bookie, and one that was said while the
-bookie was down holds from its start on. Not here: the records (`core/healing/operator_requests`), the copying of what a
-bookie gives away (`healing/`), the collection itself (`bookie/garbage/collector`).
+A request is a key of the metadata store, so it needs no port of the bookie, and a request that was made while the
+bookie was down is followed from its start on. The result of a collection is written back into the store.
 
-Collects garbage when an operator asks for it, and writes into the metadata store what that came to.
-
-Not here: how the request arrives (`bookie/operator_requests.py`); the collection (`bookie/garbage/collector.py`); the
-command's side (`healing/operations/operator_calls.py`).
+Not here: the records (`core/healing/operator_requests`), the copying of what a bookie gives away (`healing/`), the
+collection itself (`bookie/garbage/collector.py`), the command's side (`healing/operations/operator_calls.py`).
 """
 
 from __future__ import annotations
@@ -29,67 +26,6 @@ from buckram.seams import MetadataStore
 from buckram.types import BookieId
 
 log = logging.getLogger("buckram.bookie")
-
-
-class CollectRequests:
-    """Answers one request after the other. Of those that arrive during a collection only the newest counts."""
-
-    def __init__(self, metadata: MetadataStore, bookie_id: BookieId, collector: Collector) -> None:
-        self._metadata, self._collector = metadata, collector
-        self._key = answer_key(metadata, bookie_id)
-        self._word = ""
-        self._asked = asyncio.Event()
-
-    def ask(self, word: str) -> None:
-        """Collect soon, and answer under this word."""
-        self._word = word
-        self._asked.set()
-
-    async def run(self) -> None:
-        """Handle requests until cancelled."""
-        while True:
-            await self._asked.wait()
-            self._asked.clear()
-            word = self._word
-            log.info("an operator asks for a collection")
-            await self._answer(word, {"state": BEGUN})
-            try:
-                found = await self._collector.collect(whole=True)
-                answer = {"state": DONE} | found.as_json()
-            except (MetadataError, StoreError, OSError) as error:
-                log.warning("the collection that was asked for did not end: %s", error)
-                answer = {"state": FAILED, "why": str(error)}
-            await self._answer(word, answer)
-
-    async def _answer(self, word: str, answer: dict[str, Any]) -> None:
-        """Write the answer, and try again while the store is away, unless something newer is asked for."""
-        value = json.dumps({"word": word} | answer).encode()
-        delays = Delays(STORE_WATCH)
-        while word == self._word:
-            try:
-                await self._put(value)
-                break
-            except MetadataError as error:
-                log.info("what a collection came to cannot be written now: %s", error)
-            await asyncio.sleep(delays.take())
-
-    async def _put(self, value: bytes) -> None:
-        """Write the reply as a session key, so that it lives as long as the session; a reply of an earlier session is
-        replaced."""
-        keys = self._metadata.keys
-        try:
-            found = await keys.get(self._key)
-            if found.owned:
-                await keys.set(self._key, value, found.version)
-                return
-            await keys.delete(self._key, found.version)
-        except (NoSuchKey, VersionConflict):
-            pass
-        try:
-            await keys.create(self._key, value, ephemeral=True)
-        except KeyExists:
-            await self._put(value)
-
 
 LOOK_S = 60.0
 """Interval at which the key is read whether or not a watch fires, seconds."""
@@ -142,7 +78,7 @@ class OperatorRequests:
                 next_at = self._countdown.next_at({self._bookie_id: self._wish}, loop.time())
                 wait_s = LOOK_S if next_at is None else min(LOOK_S, next_at - loop.time())
             except MetadataError as error:
-                log.info("bookie %s: what is asked of it cannot be read now: %s", self._bookie_id, error)
+                log.info("bookie %s: the requests of operators cannot be read now: %s", self._bookie_id, error)
                 wait_s = delays.take()
             self._publish()
             with suppress(TimeoutError):
@@ -153,7 +89,7 @@ class OperatorRequests:
         try:
             self._wish = await read_wish(self._metadata, self._bookie_id, self._changed.set)
         except MalformedRecord as error:
-            log.warning("bookie %s: what is asked of it stays as it was: %s", self._bookie_id, error)
+            log.warning("bookie %s: the requests of operators stay as they were: %s", self._bookie_id, error)
         self._countdown.seen({self._bookie_id: self._wish}, asyncio.get_running_loop().time())
         self._publish()
 
@@ -181,3 +117,66 @@ class OperatorRequests:
             self._shown = shown
             log.info("bookie %s: asked to be read-only: %s, to rest: %s, to be out: %s", self._bookie_id, *shown)
             self._on_change()
+
+
+# -- collections on request -----------------------------------------------------------------------------------
+
+
+class CollectRequests:
+    """Answers one request after the other. Of those that arrive during a collection only the newest counts."""
+
+    def __init__(self, metadata: MetadataStore, bookie_id: BookieId, collector: Collector) -> None:
+        self._metadata, self._collector = metadata, collector
+        self._key = answer_key(metadata, bookie_id)
+        self._word = ""
+        self._asked = asyncio.Event()
+
+    def ask(self, word: str) -> None:
+        """Collect soon, and answer under this word."""
+        self._word = word
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Handle requests until cancelled."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            word = self._word
+            log.info("an operator asks for a collection")
+            await self._answer(word, {"state": BEGUN})
+            try:
+                found = await self._collector.collect(whole=True)
+                answer = {"state": DONE} | found.as_json()
+            except (MetadataError, StoreError, OSError) as error:
+                log.warning("the collection that an operator asked for did not complete: %s", error)
+                answer = {"state": FAILED, "why": str(error)}
+            await self._answer(word, answer)
+
+    async def _answer(self, word: str, answer: dict[str, Any]) -> None:
+        """Write the answer, and try again while the store is away, unless something newer is asked for."""
+        value = json.dumps({"word": word} | answer).encode()
+        delays = Delays(STORE_WATCH)
+        while word == self._word:
+            try:
+                await self._put(value)
+                break
+            except MetadataError as error:
+                log.info("the result of a collection cannot be recorded now: %s", error)
+            await asyncio.sleep(delays.take())
+
+    async def _put(self, value: bytes) -> None:
+        """Write the reply as a session key, so that it lives as long as the session; a reply of an earlier session is
+        replaced."""
+        keys = self._metadata.keys
+        try:
+            found = await keys.get(self._key)
+            if found.owned:
+                await keys.set(self._key, value, found.version)
+                return
+            await keys.delete(self._key, found.version)
+        except (NoSuchKey, VersionConflict):
+            pass
+        try:
+            await keys.create(self._key, value, ephemeral=True)
+        except KeyExists:
+            await self._put(value)

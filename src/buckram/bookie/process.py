@@ -462,7 +462,10 @@ class Bookie:
         self._fail(WrongCookie(why))
 
     def _stood_still(self) -> None:
-        log.warning("the process stood still: nothing is served until the metadata store says whose its id is")
+        log.warning(
+            "the process stood still: no request is served until the metadata store confirms that the "
+            "id still belongs to this directory"
+        )
         self._server.doubt()
         self._scope.spawn(self._confirm_member(), "confirmation")
 

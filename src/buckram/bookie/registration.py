@@ -1,17 +1,13 @@
-"""Registers the bookie in the metadata store as writable or read-only, again after a lost session.
+"""Registers the bookie in the metadata store as writable or read-only, and again after a lost session.
 
-The bookie serves whether or not it is registered; the registration only tells clients where it is.
+The bookie serves whether or not it is registered; the registration only tells clients where it is. At the start, two
+more things are done here. A bookie takes over from a killed process of the same directory by ending its metadata
+session at once; otherwise the old registration would stay until the session expires (ten seconds on ZooKeeper), and
+the new process may not treat it as its own. The lock of the directory proves that the old process is dead, and
+`Disk.identity` proves that the directory is not a copy of one whose bookie is alive. And a bookie without logins is
+refused in a cluster with logins, unless a setting allows it, because it would give away copies of what they protect.
+
 Not here: how a registration is stored (`metadata/`).
-
-The check for bookies of one cluster with and without logins. A bookie without logins gives away most of what one
-with logins protects, because it holds copies of the same entries. Such a cluster is refused at the start, unless a
-setting allows it.
-
-Takes over from a killed process of the same bookie by ending its metadata session at once.
-
-Otherwise the old registration stays until the session expires (ten seconds on ZooKeeper), and the new process may not
-treat it as its own. The lock of the directory proves that the old process is dead; `Disk.identity` proves that the
-directory is not a copy of one whose bookie is alive.
 """
 
 from __future__ import annotations
@@ -31,98 +27,14 @@ from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Disk, MetadataStore, Write
 from buckram.types import BookieId, BookieInfo
 
-
-def check_others(own: BookieId, properties: Mapping[str, str], others: Iterable[BookieInfo]) -> None:
-    """Raise ConfigError if another registered bookie asks for logins and this one does not, or the other way round."""
-    asks = LOGIN_PROPERTY in properties
-    different = [one.bookie_id for one in others if one.bookie_id != own and (LOGIN_PROPERTY in one.properties) != asks]
-    if not different:
-        return
-    names = ", ".join(sorted(different)[:3]) + (f" and {len(different) - 3} more" if len(different) > 3 else "")
-    mine, theirs = ("asks for a login", "nobody is asked by") if asks else ("asks nobody", "a login is asked for by")
-    raise ConfigError(
-        f"bookie {own} {mine} ([auth] logins), and {theirs} {names}: who is kept out by the one reads the same entries "
-        "at the other. Give all bookies of a cluster the same logins; while that is being rolled out, one bookie after "
-        "the other, set [auth] mixed = 'allowed' on each"
-    )
-
-
 log = logging.getLogger("buckram.bookie")
-
-
-SESSION_FILE = "SESSION"
-
-
-_SIZE = 512
-
-
-class Handover:
-    """One directory and the session of the process that holds its lock."""
-
-    def __init__(self, disk: Disk, metadata: MetadataStore) -> None:
-        self._disk, self._metadata = disk, metadata
-        self._written = ""
-
-    async def end_previous(self) -> None:
-        """End the session of the process before. After an error the registration waits until that session expires."""
-        identity = self._disk.identity()
-        try:
-            left, _, rest = self._read().partition("\n")
-        except OSError as error:
-            log.warning("the session of the process before is waited for, %s cannot be read: %s", SESSION_FILE, error)
-            return
-        if not identity or not left:
-            return
-        ticket, newline, _ = rest.partition("\n")
-        if left != identity or not newline or not ticket or ticket == self._metadata.session_ticket():
-            return
-        try:
-            await self._metadata.end_session(ticket)
-        except (InvalidArgument, MetadataError) as error:
-            log.info("the session of the process before is waited for: %s", error)
-
-    def _read(self) -> str:
-        if SESSION_FILE not in self._disk.names():
-            return ""
-        file = self._disk.open(SESSION_FILE)
-        try:
-            return file.read(0, _SIZE).decode("ascii", "replace")
-        finally:
-            file.close()
-
-    def remember(self) -> None:
-        """Write down the present session for the next process; call it before the session registers anything.
-
-        The file is not synced, because after a reboot it is not needed. Errors are only logged.
-        """
-        ticket, identity = self._metadata.session_ticket(), self._disk.identity()
-        if not ticket or not identity or ticket == self._written:
-            return
-        record = f"{identity}\n{ticket}\n".encode("ascii").ljust(_SIZE, b"\n")
-        if len(record) > _SIZE:
-            return
-        try:
-            file = self._disk.open(SESSION_FILE, create=SESSION_FILE not in self._disk.names())
-            try:
-                self._disk.write_now([Write(file, 0, [record])], sync=False)
-            finally:
-                file.close()
-        except OSError as error:
-            log.info(
-                "%s cannot be written, so a restart after a kill waits for the session's end: %s", SESSION_FILE, error
-            )
-            return
-        self._written = ticket
-
 
 HEARTBEAT_S, HUNG_S = 1.0, 2.0
 """Interval of the heartbeat, and the delay of one from which on the process counts as hung, seconds: writers may have
 gone on without it."""
 
-
 WITHIN_S = 40.0
 """Time a start waits for the store, or for the session of a killed predecessor to end, seconds (Apache: 10-40 s)."""
-
 
 UNREGISTER_S = 5.0
 
@@ -201,7 +113,11 @@ class Registration:
                     await self._metadata.unregister(self._info.bookie_id)
             except (MetadataError, TimeoutError) as error:
                 why = str(error) or f"the metadata store did not answer within {UNREGISTER_S:g} s"
-                log.warning("bookie %s: not unregistered, its session will end it: %s", self._info.bookie_id, why)
+                log.warning(
+                    "bookie %s: it could not be unregistered, so its registration ends with its session: %s",
+                    self._info.bookie_id,
+                    why,
+                )
 
     def _session_lost(self) -> None:
         self.registered = False
@@ -260,3 +176,88 @@ class Registration:
                     level = logging.INFO if isinstance(error, MetadataUnavailable) else logging.WARNING
                     log.log(level, "bookie %s: not registered, trying again: %s", self._info.bookie_id, error)
                 await asyncio.sleep(delays.take())
+
+
+# -- taking over from a killed process ------------------------------------------------------------------------
+
+SESSION_FILE = "SESSION"
+
+_SIZE = 512
+
+
+class Handover:
+    """One directory and the session of the process that holds its lock."""
+
+    def __init__(self, disk: Disk, metadata: MetadataStore) -> None:
+        self._disk, self._metadata = disk, metadata
+        self._written = ""
+
+    async def end_previous(self) -> None:
+        """End the session of the process before. After an error the registration waits until that session expires."""
+        identity = self._disk.identity()
+        try:
+            left, _, rest = self._read().partition("\n")
+        except OSError as error:
+            log.warning("the session of the process before is waited for, %s cannot be read: %s", SESSION_FILE, error)
+            return
+        if not identity or not left:
+            return
+        ticket, newline, _ = rest.partition("\n")
+        if left != identity or not newline or not ticket or ticket == self._metadata.session_ticket():
+            return
+        try:
+            await self._metadata.end_session(ticket)
+        except (InvalidArgument, MetadataError) as error:
+            log.info("the session of the previous process cannot be ended, so its end is awaited: %s", error)
+
+    def _read(self) -> str:
+        if SESSION_FILE not in self._disk.names():
+            return ""
+        file = self._disk.open(SESSION_FILE)
+        try:
+            return file.read(0, _SIZE).decode("ascii", "replace")
+        finally:
+            file.close()
+
+    def remember(self) -> None:
+        """Write down the present session for the next process; call it before the session registers anything.
+
+        The file is not synced, because after a reboot it is not needed. Errors are only logged.
+        """
+        ticket, identity = self._metadata.session_ticket(), self._disk.identity()
+        if not ticket or not identity or ticket == self._written:
+            return
+        record = f"{identity}\n{ticket}\n".encode("ascii").ljust(_SIZE, b"\n")
+        if len(record) > _SIZE:
+            return
+        try:
+            file = self._disk.open(SESSION_FILE, create=SESSION_FILE not in self._disk.names())
+            try:
+                self._disk.write_now([Write(file, 0, [record])], sync=False)
+            finally:
+                file.close()
+        except OSError as error:
+            log.info(
+                "%s cannot be written, so a restart after a kill waits for the session's end: %s", SESSION_FILE, error
+            )
+            return
+        self._written = ticket
+
+
+# -- bookies with and without logins in one cluster -----------------------------------------------------------
+
+
+def check_others(own: BookieId, properties: Mapping[str, str], others: Iterable[BookieInfo]) -> None:
+    """Raise ConfigError if another registered bookie asks for logins and this one does not, or the other way round."""
+    asks = LOGIN_PROPERTY in properties
+    different = [one.bookie_id for one in others if one.bookie_id != own and (LOGIN_PROPERTY in one.properties) != asks]
+    if not different:
+        return
+    names = ", ".join(sorted(different)[:3]) + (f" and {len(different) - 3} more" if len(different) > 3 else "")
+    mine = "asks for a login" if asks else "asks for no login"
+    raise ConfigError(
+        f"bookie {own} {mine} ([auth] logins), unlike {names}: a client that one of them refuses could read the same "
+        "entries from another. Give all bookies of a cluster the same logins; while that is being rolled out, "
+        "one bookie after "
+        "the other, set [auth] mixed = 'allowed' on each"
+    )

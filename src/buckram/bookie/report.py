@@ -47,7 +47,7 @@ def report_of(
     guard: BookieSecurity | None,
     time_doubt: str,
 ) -> BookieReport:
-    """Return the report about the bookie as it is now. `time_doubt`: why it is in doubt of the time."""
+    """Return the report about the bookie as it is now. `time_doubt`: why it doubts the time."""
     collector, service, store = bookie.collector, bookie.service, bookie.store
     refusal = bookie.witness.refusal if bookie.witness is not None else Refusal()
     certificate, ends_s = door.certificate if door is not None else ("", 0)

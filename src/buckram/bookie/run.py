@@ -58,8 +58,7 @@ class ReadyHook(Protocol):
 
 
 class AdminPages(Protocol):
-    """Maker of the pages that --http serves beyond the status pages; it lives above this package
-    (`serve/admin/serving.py`)."""
+    """Makes the pages that --http serves beyond the status pages (`serve/admin/serving.py`, above this package)."""
 
     def __call__(self, site: Site, /) -> AbstractAsyncContextManager[Handler]: ...
 

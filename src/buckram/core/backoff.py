@@ -17,7 +17,7 @@ class Random(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays in seconds: the first one, and the longest."""
+    """Bounds of the delays between attempts, in seconds: the first one, and the longest."""
 
     first_s: float
     most_s: float

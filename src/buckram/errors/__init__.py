@@ -1,8 +1,9 @@
 """Every error that Buckram raises on purpose, as one tree: `except BuckramError` catches all of them.
 
 Every error names the value, the limit and what to do. `retryable` means: the same call may succeed later without any
-change by the caller. Errors of ledgers, bookies and the metadata store are in `base.py`, of streams in `streams.py`.
-The wire's status codes are in codes.py and imported from here.
+change by the caller. Errors of ledgers, bookies and the metadata store are in `base.py`, of machines,
+objects and databases in `state.py`, of streams in `streams.py`. The wire's status codes are in codes.py and imported
+from here.
 """
 
 from buckram.codes import Code

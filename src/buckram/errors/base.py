@@ -246,7 +246,7 @@ class BookieReadOnly(BookieError):
 
 
 class BookieTooBusy(BookieError):
-    """The bookie, or the connection to it, has as many requests outstanding as it takes."""
+    """The bookie, or the connection to it, has as many outstanding requests as it accepts."""
 
     code = Code.TOO_MANY_REQUESTS
 
@@ -358,9 +358,9 @@ class ClusterNotInitialised(MetadataError):
         do = f"start one with `buckram up`, or prepare it with `buckram cluster init --metadata {uri}`"
         if uri.startswith("memory:"):
             do = (
-                "what is in memory lives in one process, which this is not, and ends with its last session: connect "
-                "where it was made (`async with buckram.testing.cluster()`), or use one that processes share, such as "
-                "that of `buckram up` or buckram.testing.cluster(metadata='sqlite')"
+                "a cluster in memory lives in the process that made it, until its last session ends: connect in "
+                "that process (`async with buckram.testing.cluster()`), or use a cluster that processes share, "
+                "such as that of `buckram up` or buckram.testing.cluster(metadata='sqlite')"
             )
         super().__init__(f"no cluster at {uri}: {do}")
         self.uri = uri

@@ -1,8 +1,6 @@
-"""The typed errors of SQL databases. Each names the database and what to do. Nothing is decided here.
+"""The typed errors of replicated state machines, objects and SQL databases.
 
-The typed errors of replicated state machines. Each names the machine and what to do. Nothing is decided here.
-
-The typed errors of objects. Each names the object and what to do. Nothing is decided here.
+Each names the machine, object or database, and what to do. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -11,6 +9,8 @@ from buckram.errors.base import BuckramError, InvalidArgument
 from buckram.errors.streams import StreamPurpose
 from buckram.extras import needs
 from buckram.types import LedgerId, Offset
+
+# -- replicated state machines --------------------------------------------------------------------------------
 
 
 class MachineLog(StreamPurpose):
@@ -40,7 +40,7 @@ class NotLeader(MachineError):
     retryable = True
 
     def __init__(self, machine: str, leader: str) -> None:
-        who = f"{leader!r} leads it" if leader else "nobody leads it at the moment"
+        who = f"{leader!r} leads it" if leader else "no process leads it at the moment"
         super().__init__(
             machine, f"this process does not lead it, {who}: execute there, wait (m.lead()), or m.lead(takeover=True)"
         )
@@ -153,6 +153,9 @@ class TooStale(MachineError):
         return found
 
 
+# -- objects --------------------------------------------------------------------------------------------------
+
+
 class ObjectError(BuckramError):
     """An error of one object, named NAMESPACE/NAME."""
 
@@ -210,6 +213,9 @@ class DataLost(ObjectError):
     """The bytes were given up before they got their name: this process was taken for dead. Put the object again."""
 
     retryable = True
+
+
+# -- SQL databases --------------------------------------------------------------------------------------------
 
 
 def limit_named(name: str) -> str:

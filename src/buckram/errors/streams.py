@@ -382,8 +382,8 @@ class ForeignLedger(StreamError):
         what = f"files of history at {location} (id {ledger})" if location else f"ledger {ledger}"
         super().__init__(
             stream,
-            f"its metadata name {what}, made for another stream or for none; nothing of it was read or deleted. Tell an"
-            " administrator: somebody wrote that into the stream's metadata",
+            f"its metadata name {what}, made for another stream or for none; nothing of it was read or deleted. "
+            "Tell an administrator, because a client wrote that into the stream's metadata",
         )
         self.ledger, self.location = ledger, location
 
@@ -403,7 +403,9 @@ class CursorMoved(StreamError):
 
     def __init__(self, stream: str, cursor: str, offset: Offset, wanted: int) -> None:
         super().__init__(
-            stream, f"cursor {cursor!r} is at {offset} by another reader and cannot go to {wanted}: it only moves up"
+            stream,
+            f"cursor {cursor!r} was moved to {offset} by another reader and cannot go back to {wanted}: "
+            "a cursor only moves forward",
         )
         self.cursor, self.offset = cursor, offset
 

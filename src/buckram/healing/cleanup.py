@@ -1,16 +1,12 @@
-"""Findings of `buckram doctor` beyond a look at the cluster's health, and the fixes that lose nothing: orphans.
+"""Findings of `buckram doctor` beyond a look at the cluster's health, and the fixes that lose nothing.
 
-Not here: the look (`health/gathering.py`), reading all records (`metadata/maintain/checkup.py`), leftovers
-(`healing/cleanup.py`), what is printed (`cli/cluster/doctor.py`).
+They are orphans (ledgers and streams that nothing uses), keys that crashes and removals leave in the metadata store and
+that nothing reads any more, and, on a long look only, keys and ledgers that are no longer needed, with what removes
+them. Each leftover is judged anew right before it is removed, and removed only in the version that was judged.
 
-Keys that crashes and removals leave in the metadata store and that nothing reads any more; and their removal.
-
-Each is judged anew right before it is removed, and removed only in the version that was judged. Not here: ledgers that
-no stream lists (`streams/maintain/orphans.py`).
-
-Findings of a long look only: keys and ledgers that are no longer needed, with what removes them.
-
-Not here: what is wrong with a single record (`metadata/maintain/checkup.py`), leftovers and orphans (`healing`).
+Not here: the look (`health/gathering.py`), reading all records and what is wrong with a single one
+(`metadata/maintain/checkup.py`), ledgers that no stream lists (`streams/maintain/orphans.py`), what is printed
+(`cli/cluster/doctor.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +47,7 @@ async def orphans(client: LedgerClient) -> list[Fixable]:
     if not found:
         return []
     where = f"ledgers {named([str(one.ledger) for one in found])}"
-    why = f"{len(found)} ledgers were made for streams, are in none, and never will be"
+    why = f"{len(found)} ledgers were made for streams, but no stream lists them or ever will"
     return [Fixable(Noted("orphans", where, why), lambda: _delete(client, found))]
 
 
@@ -74,6 +70,9 @@ async def mend(fixable: Iterable[Fixable]) -> tuple[list[tuple[Noted, str]], dic
     return done, failed
 
 
+# -- leftovers ------------------------------------------------------------------------------------------------
+
+
 async def leftovers(store: MetadataStore) -> list[Fixable]:
     """Return the leftovers: marks of ledgers that are gone, reasons of ledgers that do not wait any more, wishes of
     unknown bookies.
@@ -88,13 +87,13 @@ async def leftovers(store: MetadataStore) -> list[Fixable]:
         found.append(Fixable(noted, lambda: _unmark(store, gone)))
     reasons = [one.ledger async for one in board.waiting() if one.ledger not in frozenset(marked)]
     if reasons:
-        why = "reasons are kept for which they wait, and they wait for nothing"
+        why = "reasons are kept for which they waited, and they do not wait any more"
         noted = Noted("leftovers", f"reasons of ledgers {named([str(one) for one in reasons])}", why)
         found.append(Fixable(noted, lambda: _forget_reasons(store, reasons)))
     unknown = await _wishes_of_nobody(store)
     if unknown:
-        why = "something is asked of bookies that the cluster does not know"
-        noted = Noted("leftovers", f"wishes of bookies {named(unknown)}", why)
+        why = "requests are kept to bookies that the cluster does not know"
+        noted = Noted("leftovers", f"requests to bookies {named(unknown)}", why)
         found.append(Fixable(noted, lambda: _forget_wishes(store, unknown)))
     return found
 
@@ -125,7 +124,10 @@ async def _forget_wishes(store: MetadataStore, bookies: list[BookieId]) -> str:
     for bookie in unknown:
         with suppress(NoSuchKey):
             await change_wish(store, bookie, lambda _: NOTHING)
-    return f"removed what was asked of {named(unknown)}"
+    return f"removed the requests to {named(unknown)}"
+
+
+# -- findings of a long look ----------------------------------------------------------------------------------
 
 
 async def fixable_of(client: LedgerClient) -> list[Fixable]:

@@ -20,7 +20,7 @@ from buckram.seams import MetadataStore
 from buckram.types import BookieId, EntryId, LedgerId
 
 _AT_ONCE = 64
-NOTED = "a client noted that a member may lack entries; that one is looked at as soon as it answers"
+NOTED = "a client noted that a member may lack entries; the member is checked as soon as it answers"
 COPIES, PLACEMENT = "checkallledgers", "placementpolicycheck"
 """Names of the checks of all copies and of placement, as keys in the tree: Apache's check of all ledgers marks the
 same.

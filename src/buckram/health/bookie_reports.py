@@ -141,7 +141,7 @@ class Asking:
             asked=asked,
         )
         if address is None:
-            return facts if info is None else _silent(facts, "its registration says no address")
+            return facts if info is None else _silent(facts, "its registration has no address")
         try:
             async with asyncio.timeout(ASK_S):
                 reply = await self._pool.call(name, _EVERYTHING, timeout_s=ASK_S)

@@ -86,7 +86,7 @@ class StreamsLook:
             async with asyncio.timeout(STREAMS_S):
                 await work
         except TimeoutError:
-            self._missed.append((what, f"not all were looked at within {STREAMS_S:g} s"))
+            self._missed.append((what, f"not all were checked within {STREAMS_S:g} s"))
         except BuckramError as error:
             self._missed.append((what, str(error)))
 
@@ -118,7 +118,7 @@ class StreamsLook:
             async for name, head in self._heads(namespace):
                 seen += 1
                 if seen > MOST_STREAMS:
-                    self._missed.append(("streams", f"only {MOST_STREAMS} were looked at, in the order of their names"))
+                    self._missed.append(("streams", f"only {MOST_STREAMS} were checked, in the order of their names"))
                     return
                 try:
                     await self._look_at(name, head, policy)

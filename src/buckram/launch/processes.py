@@ -113,7 +113,7 @@ class BookieProcess:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
                 if cancelled():
-                    raise ChildFailed(f"{self.directory}: the bookie was told to stop before it was ready")
+                    raise ChildFailed(f"{self.directory}: the bookie was stopped before it was ready")
                 left = limit - time.monotonic()
                 if not selector.select(max(0.0, min(left, SLICE_SECONDS))):
                     if left > 0:
@@ -132,7 +132,7 @@ class BookieProcess:
         """Return the last line of its log."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").strip().splitlines()
-            return lines[-1] if lines else "it said nothing"
+            return lines[-1] if lines else "it logged nothing"
         return f"no log at {self.log}"
 
     def signal(self, number: signal.Signals) -> None:

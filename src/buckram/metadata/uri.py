@@ -154,7 +154,9 @@ def _zookeeper_tls() -> Callable[[], ssl.SSLContext] | None:
     ca, certificate, key = (os.environ.get(name, "") for name in (ZOOKEEPER_CA, ZOOKEEPER_CERT, ZOOKEEPER_KEY))
     if not ca:
         if certificate or key:
-            raise ConfigError(f"{ZOOKEEPER_CERT}: TLS to ZooKeeper needs {ZOOKEEPER_CA}, who is trusted, as well")
+            raise ConfigError(
+                f"{ZOOKEEPER_CERT}: TLS to ZooKeeper needs {ZOOKEEPER_CA}, the authorities that are trusted, as well"
+            )
         return None
     try:
         return TlsFiles(TlsConfig("required", ca, certificate, key), server_side=False).context

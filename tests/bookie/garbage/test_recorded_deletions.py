@@ -83,7 +83,7 @@ async def test_what_has_metadata_all_the_same_is_kept(tmp_path: Path, caplog: py
         for _ in range(2):
             assert (await finder.recorded_round()).tolist() == []
         assert kit.store.entries(1) == [(0, 1)]
-        assert caplog.text.count("has metadata all the same") == 1
+        assert caplog.text.count("the metadata store has a record of it") == 1
 
 
 async def test_records_that_cannot_be_read_delete_nothing(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ async def test_limbo_ends_when_replicators_have_made_every_copy_again() -> None:
         async def told() -> bool:
             reply = await client.services.pool.call(name, GetBookieInfo(DISK_STATE | LOSS))
             assert isinstance(reply, BookieInfoReply)
-            return bool(reply.loss) and any(f"first is {first}: entries" in one.why for one in reply.troubles)
+            return bool(reply.loss) and any(f"first is {first}: this bookie lacks" in one.why for one in reply.troubles)
 
         await eventually(told, "told what it waits for")
         assert store_of(c).limbo  # nobody copies: it goes on
@@ -128,7 +128,7 @@ async def test_limbo_goes_on_while_an_open_ledger_names_the_bookie() -> None:
 
             await eventually(waits_for_it, "waits for the open ledger alone")
             (trouble,) = end_of(c).troubles()
-            assert "its writer may have been told" in trouble.why
+            assert "its writer may have acknowledgements" in trouble.why
             assert store_of(c).limbo
             reader = await other.recover(writer.ledger_id)
             await reader.close()

@@ -40,7 +40,7 @@ async def refusal(there: Guarded, tls: TlsConfig | None, token: str, scheme: str
 
 
 async def test_no_token(there: Guarded, files: Files) -> None:
-    assert "give a token (BUCKRAM_TOKEN," in await refusal(there, files.client, "")
+    assert "has no token: set one (BUCKRAM_TOKEN," in await refusal(there, files.client, "")
 
 
 async def test_a_word_that_is_no_token(there: Guarded, files: Files) -> None:

@@ -180,7 +180,7 @@ async def test_a_bookie_that_asks_does_not_stand_beside_one_that_does_not(cluste
     with pytest.raises(ConfigError, match=r"asks for a login .*bookie-1.*mixed = 'allowed'"):
         await cluster.start(2, files.bookie, logins)
     await cluster.start(2, files.bookie, replace(logins, mixed="allowed"))
-    with pytest.raises(ConfigError, match=r"bookie-3 asks nobody .*bookie-2"):
+    with pytest.raises(ConfigError, match=r"bookie-3 asks for no login .*bookie-2"):
         await cluster.start(3, NO_TLS, NO_AUTH)
     await cluster.stop(1)
     await cluster.start(3, files.bookie, logins)

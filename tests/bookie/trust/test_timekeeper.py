@@ -160,7 +160,7 @@ async def test_a_single_clock_that_is_wrong_is_never_believed_while_others_are_t
     await three.pass_us(10 * 60 * SECOND)
     three.clocks["b"].ahead = 40 * DAY
     await three.pass_us(3 * HOUR)
-    assert "others are certain of another time" in three.keepers["b"].moment().why
+    assert "other bookies are certain of another time" in three.keepers["b"].moment().why
     assert three.certain("a")
     assert three.certain("c")
 

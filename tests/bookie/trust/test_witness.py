@@ -182,12 +182,12 @@ async def test_a_contradiction_ends_when_the_ledger_is_known_again_as_it_was(tmp
         await make(kit, B)
         stranger = await named(kit, B)
         assert (await stranger.call(add(5, 0))).code in (Code.TOO_MANY_REQUESTS, Code.READ_ONLY)
-        await suspect(kit, "ledger 5 is another one")
+        await suspect(kit, "ledger 5 is of another ledger")
         looks = me._looks
         await until(lambda: me._looks > looks + 5)
         assert me.suspect, "looking again does not make it right"
     async with bookie(tmp_path, tree, admission="known") as kit:
-        await suspect(kit, "ledger 5 is another one")
+        await suspect(kit, "ledger 5 is of another ledger")
         await forget(kit, accepted=False)
         await make(kit, A)
         await trusted(kit)
@@ -231,7 +231,7 @@ async def test_a_restore_that_nobody_accepted_is_waited_for(tmp_path: Path) -> N
         await trusted(kit)
         key, store = kit.metadata.layout.history, kit.metadata
         await store.keys.set(key, encode_history(History(1, "r", accepted=False)), 0)
-        await suspect(kit, "nobody has accepted")
+        await suspect(kit, "no operator has accepted")
         await accept(store, 2)
         await trusted(kit)
 

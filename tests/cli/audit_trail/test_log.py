@@ -126,7 +126,7 @@ def test_a_note_has_one_place_however_often_it_is_read() -> None:
         case.log.take({"a": note, "b": None})
     assert [(one.action, one.what) for one in case.log.batch(9)] == [
         ("grant", "token:alice"),
-        ("lost", "1 note of another process, which does not parse"),
+        ("lost", "1 note of another process that cannot be parsed"),
     ]
     assert list(case.log.written_notes) == []
     case.write()

@@ -94,11 +94,11 @@ def test_leftovers_are_named_and_removed(cluster: ThreadedCluster, run: Run) -> 
     assert [one["where"] for one in found] == [
         f"marks of ledgers {GONE}",
         f"reasons of ledgers {GONE + 1}",
-        "wishes of bookies stranger",
+        "requests to bookies stranger",
     ]
     mended = run("doctor", "--fix", "--json").json
     done = {one["done"] for one in mended["fixed"]}
-    assert {"removed 1 marks", "removed the reasons of 1 ledgers", "removed what was asked of stranger"} == done
+    assert {"removed 1 marks", "removed the reasons of 1 ledgers", "removed the requests to stranger"} == done
     assert not any(one["what"] == "leftovers" for one in mended["problems"])
     again = run("doctor", "--fix")
     assert not any(line.startswith("fixed:") for line in again.out.splitlines())

@@ -35,5 +35,5 @@ async def test_log_names_lost_bookies_ensemble_changes_and_degraded_ledgers(
         await cluster[first].start()
         await until(lambda: not writer.degraded, "healed")
         assert said(logging.INFO, f"ledger {writer.ledger_id}: healed")
-        assert said(logging.INFO, f"bookie {first} is there")
+        assert said(logging.INFO, f"bookie {first} has appeared")
     assert len(caplog.records) < 20

@@ -73,7 +73,7 @@ async def test_repair_convicts_who_acknowledges_and_denies() -> None:
         forgets(cluster["b1"])
         report = await client.repair(ledger_id)
         assert not report.healthy
-        assert "bookie b1 acknowledged it and denies it" in report.problems[0]
+        assert "bookie b1 acknowledged it, and now answers that it does not have it" in report.problems[0]
         (one,) = await accused(cluster)
         assert (one.bookie, one.verdict, one.evidence[0].deed) == ("b1", "convicted", Deed.UNSTORED)
 

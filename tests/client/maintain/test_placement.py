@@ -45,7 +45,7 @@ async def test_what_breaks_the_placement_is_found_and_moved_with_all_its_entries
         assert report.entries_copied == len(BODIES)
         report = await client.repair(striped, move=True)
         assert not report.healthy, "two of three are in one rack whatever is moved: one write quorum of two stays there"
-        assert "no bookies are there" in report.problems[0]
+        assert "no available bookies could mend" in report.problems[0]
         assert [one.ledger_id async for one in misplaced(client.services)] == [striped]
         await c.kill(next(c.bookies.index(b) for b in await members(client, bad) if b != c.bookies[3]))
         async with client.open(bad) as reader:

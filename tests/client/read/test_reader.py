@@ -186,7 +186,7 @@ async def test_opening_needs_a_covering_set_of_answers() -> None:
     async with readable() as (cluster, client), client.create() as writer:
         await writer.append(b"x")
         cluster["b0"].refuse = cluster["b1"].refuse = lambda request: Code.UNKNOWN_LEDGER_STATE
-        with pytest.raises(ReadFailed, match="too few bookies"):
+        with pytest.raises(ReadFailed, match="too few of the bookies"):
             await client.open(writer.ledger_id)
         cluster["b1"].refuse = lambda request: None
         await (await client.open(writer.ledger_id)).close()

@@ -209,7 +209,7 @@ async def test_keys_from_a_command(tmp_path: Path) -> None:
     assert "a secret" not in str(error.value)
     late = EncryptionKeys(EncryptionConfig(command=f"{script} {{namespace}} {answer}"))
     answer.write_text("")
-    with pytest.raises(ConfigError, match="no key of it is here"):
+    with pytest.raises(ConfigError, match="this process has no key of it"):
         await late.sealing(SHOP, required=True)
     answer.write_text(f"{'ab' * 32}\n")
     assert (await late.sealing(SHOP, required=True)).key == found, "it is asked again"

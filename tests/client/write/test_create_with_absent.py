@@ -102,7 +102,7 @@ async def test_without_degraded_it_is_refused_and_says_why() -> None:
 async def test_an_unknown_bookie_is_no_member() -> None:
     """Two bookies and nobody else who ever had a cookie."""
     async with cluster(bookies=2) as c, c.client() as client:
-        with pytest.raises(NotEnoughBookies, match="their cookie exists"):
+        with pytest.raises(NotEnoughBookies, match="their cookies exist"):
             await client.create()
 
 

@@ -82,7 +82,7 @@ def test_a_jump_that_nobody_saw_to_hold_is_not_believed(by: int) -> None:
     for _ in range(5):
         process.pass_us(2 * HOLD_US, step=2 * HOLD_US)
         assert process.certain is None, "it shows the same again, and what it showed in between is not known"
-    assert "held for 3600 s more" in process.judge.moment(process.wall, process.mono).why
+    assert "run steadily for 3600 s more" in process.judge.moment(process.wall, process.mono).why
     assert process.best == process.true, "what is written down goes on"
     process.pass_us(HOLD_US - SEEN_US, step=SEEN_US)
     assert process.certain is None
@@ -204,7 +204,7 @@ def test_while_others_say_otherwise_a_time_is_not_believed_however_long_it_holds
         process.pass_us(600 * SECOND)
         process.judge.told(process.true, process.true, process.wall, process.mono)
         assert process.certain is None
-    assert "others are certain of another time" in process.judge.moment(process.wall, process.mono).why
+    assert "other bookies are certain of another time" in process.judge.moment(process.wall, process.mono).why
     process.pass_us(2 * HOLD_US)  # nobody says anything any more
     assert process.certain == process.wall
 

@@ -46,7 +46,7 @@ def test_a_change_whose_answer_was_lost_is_no_alarm() -> None:
     (History(), TOLD, "epoch is 0, and 3 was seen"),
     (History(3, "other"), TOLD, "began with restore 'other'"),
     (History(4, "third"), TOLD, "restore id is still 'third'"),
-    (History(4, "fourth", accepted=False), TOLD, "nobody has accepted"),
+    (History(4, "fourth", accepted=False), TOLD, "no operator has accepted"),
 ])  # fmt: skip
 def test_a_store_that_went_back(history: History, found: Confirmed | None, why: str) -> None:
     verdict = judge(MEMORY, history, found)

@@ -21,7 +21,7 @@ def test_nothing_is_whole_before_the_first_check() -> None:
 def test_a_check_that_could_not_tell_of_some_ledgers_leaves_them_unverified() -> None:
     (found,) = shortfalls({}, {}, checked=True, attended=True, untold=2)
     assert (found.state, found.where) == ("unverified", "cluster")
-    assert "could not tell of 2 ledgers" in found.why
+    assert "could not check 2 ledgers" in found.why
 
 
 def test_names_of_notes() -> None:

@@ -15,7 +15,7 @@ def test_the_last_eighth_is_for_those_who_hold_little() -> None:
         taken += 1
     assert taken == 14
     assert share.said(MALLORY, "streams are open") == (
-        "14 streams are open, 14 of them of token:mallory, and the last 2 are for others"
+        "14 streams are open, 14 of them of token:mallory, and the last 2 are kept for others"
     )
     assert share.has_room(ALICE)
     for _ in range(2):

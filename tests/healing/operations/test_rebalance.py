@@ -64,7 +64,7 @@ async def test_what_cannot_be_is_refused_with_the_reason() -> None:
         await tree(client).enable(True)
         key = f"{client.services.store.own}/healing/rebalance"
         await client.services.store.keys.create(key, b"", ephemeral=True)
-        with pytest.raises(OperationRefused, match="somebody rebalances this cluster already"):
+        with pytest.raises(OperationRefused, match="another process rebalances this cluster already"):
             await rebalance(client, ignore)
     async with cluster(bookies=1) as c, c.client() as alone:
         with pytest.raises(OperationRefused, match="two are needed"):

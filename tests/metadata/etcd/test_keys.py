@@ -36,7 +36,7 @@ async def test_a_change_whose_answer_was_lost_is_seen_by_the_next_read(etcd_serv
     async with proxied(etcd_server.address) as way, opened(way.address) as keys:
         await keys.create("/a", b"")
         way.lose_answer = "kv/txn"
-        with pytest.raises(MetadataUnavailable, match="it is open whether it happened"):
+        with pytest.raises(MetadataUnavailable, match="whether it happened is not known"):
             await keys.set("/a", b"1", 0)
         assert (await keys.get("/a")).value == b"1"
         assert await keys.set("/a", b"2", 1) == 2
@@ -290,7 +290,7 @@ async def test_user_and_password(guarded: EtcdServer, monkeypatch: pytest.Monkey
     await store.close()
 
 
-@pytest.mark.parametrize(("who", "said"), [("ann:wrong@", "authentication failed"), ("", "wants user and password")])
+@pytest.mark.parametrize(("who", "said"), [("ann:wrong@", "authentication failed"), ("", "needs a user")])
 async def test_who_has_no_password_is_kept_out(guarded: EtcdServer, who: str, said: str) -> None:
     store = await open_store(f"etcd://{who}{guarded.address}/ann")
     began = time.monotonic()

@@ -63,4 +63,4 @@ def test_json_says_why_a_process_ends(format: str, lines: int) -> None:
     stream = io.StringIO()
     with pytest.raises(OSError, match="disk"), logging_to(stream, LogConfig(format=format), {}):
         raise OSError("the disk failed")
-    assert stream.getvalue().count("it ends: the disk failed") == lines
+    assert stream.getvalue().count("the process ends: the disk failed") == lines

@@ -106,12 +106,14 @@ def test_ids_of_bookies_that_are_addresses() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_what_listens_everywhere_is_not_announced(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One rule for bookies, gateways and servers of databases."""
-    with pytest.raises(ConfigError, match="x listens everywhere, so clients need to be told where: say so"):
+    with pytest.raises(
+        ConfigError, match="x listens on all addresses, so clients have to know which one to use: say so"
+    ):
         check_announced(host, "x", "say so")
     assert check_announced("10.0.0.7", "x", "say so") == "10.0.0.7"
     for words in (["gateway"], ["db", "serve", "shop/main"]):
         assert run([*words, "--host", host, "--metadata", "memory:x"]) == 2
-        assert f"--host {host} listens everywhere" in capsys.readouterr().err
+        assert f"--host {host} listens on all addresses" in capsys.readouterr().err
     options = {"host": host, "port": 0, "tokens": False, "hosts": (), "pages": (), "tls_cert": None, "tls_key": None}
     assert ServerAddress.of({**options, "tls_ca": None, "advertise": "http://a:1"}).advertise == "http://a:1"
 
@@ -139,7 +141,7 @@ async def test_where_a_bookie_or_a_server_says_it_is() -> None:
     bookie = Bookie.__new__(Bookie)
     for advertise in ("0.0.0.0:3181", "[::]:3181"):
         bookie._config = BookieConfig(advertise=advertise)
-        with pytest.raises(ConfigError, match=r"advertise = .* nobody can connect"):
+        with pytest.raises(ConfigError, match=r"advertise = .* no client can connect"):
             bookie._advertised(3181)
     bookie._config = BookieConfig(host="::")
     with pytest.raises(ConfigError, match="set advertise = HOST:PORT"):

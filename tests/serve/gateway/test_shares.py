@@ -83,7 +83,7 @@ async def test_one_principal_leaves_tails_to_others(client: Client) -> None:
         mallory, alice = await place.bearer("mallory"), await place.bearer("alice")
         tails = [await Events.of(place.gateway.url, TAIL, **mallory) for _ in range(7)]
         assert await api.code(f"GET {TAIL}", **mallory) == (503, "TOO_MANY_TAILS")
-        assert "7 of them of token:mallory, and the last 1 are for others" in api.last.value["message"]
+        assert "7 of them of token:mallory, and the last 1 are kept for others" in api.last.value["message"]
         tails.append(await Events.of(place.gateway.url, TAIL, **alice))
         assert await api.code(f"GET {TAIL}", **alice) == (503, "TOO_MANY_TAILS")
         for one in tails:

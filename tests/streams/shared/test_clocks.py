@@ -162,7 +162,7 @@ async def test_all_clocks_ahead_for_some_seconds_end_nothing_and_stamp_nothing()
             report = await janitor.clean()
             assert report.truncated_records == 0
             assert "wall time was set 3456000 s ahead to 20" in report.problems[0]
-            assert "held for 3" in report.problems[0]
+            assert "run steadily for 3" in report.problems[0]
         async with with_clock(c, clock) as late:  # it begins now, and the bookies tell it the time
             async with late.namespace().writer("s") as writer:
                 await writer.append(b"y")
@@ -320,7 +320,7 @@ async def test_nothing_has_ended_before_a_bookie_was_asked(three_bookies: Cluste
         clocks = client.services.clocks
         assert not clocks.ended(clock.true_us() + DAY)
         assert not clocks.ended(clock.true_us() - DAY), "it has, and nobody knows yet"
-        assert (clocks.moment().why, clocks.moment().earliest) == ("no bookie was asked yet what time it is", 0)
+        assert (clocks.moment().why, clocks.moment().earliest) == ("no bookie has been asked for its time yet", 0)
         await clocks.ensure()
         assert not clocks.ended(clock.true_us() + DAY)
         clock.ahead = 0
@@ -368,7 +368,7 @@ async def test_a_janitor_that_starts_ends_nothing_while_no_bookie_is_there(
             report = await Janitor(other, JanitorSettings(grace_s=0, orphans=False)).clean()
             assert (report.truncated_records, report.problems[0].partition(": ")[2]) == (
                 0,
-                "no bookie says what time it is",
+                "no bookie tells its time",
             )
 
 

@@ -1,3 +1,4 @@
-"""Usage, quotas and audit events of namespaces are counted, published and queued here; requests are held back in
-`bookie/service`.
+"""The accounts of namespaces on a bookie: usage, creation quotas and events of the audit trail.
+
+Not here: holding requests back (`bookie/service`).
 """

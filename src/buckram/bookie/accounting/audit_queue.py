@@ -152,7 +152,7 @@ class AuditLog:
             if key in self._taken or len(self._taken) >= _MOST_NOTES:
                 continue
             self._taken.add(key)
-            unreadable = self.event("", LOST, "1 note of another process, which does not parse", detail=key)
+            unreadable = self.event("", LOST, "1 note of another process that cannot be parsed", detail=key)
             self._append(event or unreadable, _NOTE, key)
 
     def _append(self, event: AuditEvent, kind: str, key: str = "") -> None:

@@ -110,7 +110,7 @@ class Accounting:
                         wait_s = ROUND_S
                     self._switch(self._on or self._always)
                 except MetadataError as error:
-                    log.warning("what namespaces use is not published: %s", error)
+                    log.warning("the usage of namespaces cannot be published now: %s", error)
                     wait_s = ROUND_S
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
@@ -158,7 +158,7 @@ class Accounting:
                 for gone in set(self.published.bookies) - set(known) - {self._bookie_id}:
                     await self._tenants.drop(gone)
         except (MetadataError, StoreError, OSError) as error:
-            log.warning("what namespaces store is not counted anew: %s", error)
+            log.warning("the bytes that namespaces store cannot be recounted now: %s", error)
         took = self._loop.time() - began
         self._recount_at = self._loop.time() + max(ROUND_S / 2, _SHARE_OF_TIME * took)
 

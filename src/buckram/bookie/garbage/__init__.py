@@ -1,3 +1,4 @@
-"""Garbage collection decides here which ledgers of a bookie are deleted, within limits, and accounts for the bytes;
-how files are compacted is in `bookie/storage/upkeep`.
+"""Garbage collection: it decides which ledgers of a bookie are deleted, within limits, and accounts for their bytes.
+
+Not here: how files are compacted (`bookie/storage/upkeep`).
 """

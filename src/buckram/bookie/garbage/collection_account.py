@@ -47,14 +47,16 @@ class Account:
         self._store, self._age_s = store, config.collection_age_s
         stats = stats or NullStats()
         self._reclaimable = stats.gauge(
-            "buckram_bookie_collection_reclaimable_bytes", "bytes that nobody needs and that are kept for now"
+            "buckram_bookie_collection_reclaimable_bytes", "bytes of garbage that are kept for now"
         )
         self._reclaimed = stats.counter(
             "buckram_bookie_collection_reclaimed_bytes_total", "bytes of log files that collections freed"
         )
         self._kept = {
             kind: stats.gauge(
-                "buckram_bookie_collection_kept_bytes", "bytes that nobody needs, by why they are kept", why=kind
+                "buckram_bookie_collection_kept_bytes",
+                "bytes of garbage, by the reason for which they are kept",
+                why=kind,
             )
             for kind in Keeps
         }
@@ -111,8 +113,9 @@ _WHY = {
     Keeps.SECOND_LOOK: f"ledgers that metadata does not list: {_SECOND}",
     Keeps.RECORDED: "ledgers whose deletion is recorded: the next look at the records, within seconds, lets them go",
     Keeps.MOVED: f"copies that metadata places on other bookies: {_SECOND}",
-    Keeps.BRAKE: f"more ledgers are absent from metadata than go unasked, or it was restored: {_WORD}",
+    Keeps.BRAKE: "more ledgers are absent from metadata than are deleted without an operator's consent, or it "
+    f"was restored: {_WORD}",
     Keeps.UNKNOWN_IDS: f"ledgers with ids that the metadata store never gave: {_WORD}",
-    Keeps.UNTRUSTED: "the metadata store has forgotten what it once said, so nothing is deleted: see `buckram cluster "
+    Keeps.UNTRUSTED: "the metadata store went back to an earlier state, so no ledger is deleted: see `buckram cluster "
     "check`",
 }

@@ -180,7 +180,7 @@ class Collector:
                     if await self.recorded_round():
                         self.freed_bytes += await self._compact_dead()
             except (MetadataError, StoreError, OSError) as error:
-                log.warning("what is recorded as deleted stays for now: %s", error)
+                log.warning("ledgers that are recorded as deleted are kept for now: %s", error)
 
     async def run(self) -> None:
         """Collect again and again until cancelled."""
@@ -294,10 +294,10 @@ class Collector:
                 await self._memory.remember(going)
             await self._delete(going, deleted)
         for one in sorted(kept - self._contradicted):
-            log.warning("ledger %d: its deletion is recorded, and it has metadata all the same: it is kept", one)
+            log.warning("ledger %d is kept: its deletion is recorded, but the metadata store has a record of it", one)
         self._contradicted = frozenset(kept)
         if deleted:
-            log.info("%d ledgers deleted here, as it is recorded", len(deleted))
+            log.info("%d ledgers deleted here, because their deletion is recorded", len(deleted))
         return deleted
 
     async def round(self, *, whole: bool = False) -> array[int]:
@@ -394,7 +394,9 @@ class Collector:
     async def _is_there(self, ledger_id: LedgerId) -> bool:
         if not await self._has_record(ledger_id):
             return False
-        log.warning("ledger %d: the listings lacked it, and it has a record now: it is kept", ledger_id)
+        log.warning(
+            "ledger %d is kept: the listings lacked it, but the metadata store has a record of it now", ledger_id
+        )
         return True
 
     async def _has_record(self, ledger_id: LedgerId) -> bool:

@@ -76,7 +76,7 @@ class DeletionLimits:
         if word and word != self._witness.memory.collected:
             # Before deleting, because a confirmation counts once, even if this process ends now.
             await self._witness.remember_collection(word)
-            log.warning("collection goes on, as it was told: %d ledgers may go", len(dead))
+            log.warning("collection goes on, as an operator asked: %d ledgers may be deleted", len(dead))
             self.above, self.unknown = 0, frozenset()
             self._above_gauge.set(0)
             await self._wait_for_word(0)
@@ -117,8 +117,8 @@ class DeletionLimits:
     async def _wait_for_word(self, ledgers: int) -> None:
         if ledgers and ledgers != self.waiting:
             log.warning(
-                "%d ledgers of this bookie are absent from the metadata store, more than go unasked, and wait: %s says "
-                "what they may be",
+                "%d ledgers of this bookie are absent from the metadata store, more than are deleted without an "
+                "operator's consent, so they wait: see %s for what they may be",
                 ledgers,
                 TABLE["collection-waits"].runbook,
             )

@@ -87,6 +87,6 @@ class RecordedDeletions:
         try:
             held.deleted = decode_deleted(key, value)
         except MalformedRecord as error:  # it deletes nothing, and holds up nothing else
-            log.error("no ledger goes because of this record: %s", error)
+            log.error("no ledger is deleted because of this record: %s", error)
             held.deleted = NONE_DELETED
         self._known[bucket] = held

@@ -1,3 +1,4 @@
-"""A bookie looks here for what it lacks or has damaged (scrub, end of limbo, slow disk) and marks it for healing;
-the copying itself is in `healing`, the reading of files in `bookie/storage`.
+"""A bookie's search for what it lacks or has damaged: the scrub, the end of limbo, the watch for a slow disk.
+
+What it finds is marked for healing. Not here: the copying (`healing`), reading files (`bookie/storage`).
 """

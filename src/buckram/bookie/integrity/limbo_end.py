@@ -32,7 +32,7 @@ _PAGE = 1000
 _KEPT = 100_000
 """Maximum number of unproved ledgers that are remembered; with more of them every look goes through all ledgers."""
 _SLICE = 16
-_OPEN = "it can still grow, and its writer may have been told of entries that are lost here"
+_OPEN = "it can still grow, and its writer may have acknowledgements of entries that are lost here"
 
 
 class _Interrupted(Exception):
@@ -64,14 +64,17 @@ class LimboEnd:
         """Return what limbo waits for, while the store is in it."""
         if not self._store.limbo:
             return []
-        why = f"it may lack acknowledged data (loss {self._store.loss}), and says unknown where it does not know"
+        why = (
+            f"it may lack acknowledged data (loss {self._store.loss}), and answers `unknown` for entries that "
+            "it does not have"
+        )
         if self._waits:
             why += f"; {self._waits}"
         elif self._unproved > 0 and self._open:
             ledger, reason = next(iter(self._open.items()))
             why += f"; {self._unproved} ledgers are not yet proved complete here, the first is {ledger}: {reason}"
         else:
-            why += "; its ledgers are being looked at"
+            why += "; its ledgers are being checked"
         action = (
             "it ends by itself when every ledger that names it is closed and complete; see `buckram ledger recover`"
         )
@@ -194,7 +197,7 @@ class LimboEnd:
             return ""  # it is younger than the loss
         if not metadata.closed and self._bookie_id in metadata.last_fragment.ensemble:
             return _OPEN
-        return "" if self._lists_all(ledger, metadata) else "entries of it are lacking here"
+        return "" if self._lists_all(ledger, metadata) else "this bookie lacks entries of it"
 
     def _lists_all(self, ledger: LedgerId, metadata: LedgerMetadata) -> bool:
         record = self._store.ledger(ledger)

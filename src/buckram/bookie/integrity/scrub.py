@@ -250,7 +250,7 @@ class Scrub:
                 self._marks.keep(bad)
                 await self._marks.mark(bad)
             except (StoreError, OSError, MetadataError) as error:
-                log.warning("bookie %s: bad records are not looked after now: %s", self._bookie_id, error)
+                log.warning("bookie %s: its bad entries cannot be marked for repair now: %s", self._bookie_id, error)
             self._bad_gauge.set(self._store.verifying.bad_entries)
 
     # -- the note of where it is --------------------------------------------------------------------------
@@ -285,7 +285,9 @@ class Scrub:
         except OSError as error:
             if not passing(error):
                 raise  # a disk that fails a write ends its bookie, whatever file it was
-            log.info("bookie %s: where the check of its files is cannot be written down: %s", self._bookie_id, error)
+            log.info(
+                "bookie %s: the position of the check of its files cannot be saved now: %s", self._bookie_id, error
+            )
 
 
 def _meeting(spans: Sequence[Span], metadata: LedgerMetadata, bookie: BookieId) -> list[Span]:

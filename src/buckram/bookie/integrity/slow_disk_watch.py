@@ -68,7 +68,7 @@ class DiskWatch:
         """Return that the disk is slow, if it is."""
         if not self.state.slow:
             return []
-        action = "look at the device; new ledgers avoid this bookie meanwhile where others are there"
+        action = "check the device; new ledgers avoid this bookie in the meantime where there are others"
         return [Trouble("slow disk", self.state.why, action)]
 
     async def run(self) -> None:
@@ -93,7 +93,7 @@ class DiskWatch:
                 await self._tell_speed(mean_s)
             await self._tell_slow()
         except MetadataError as error:
-            log.info("bookie %s: how fast its disk is cannot be told now: %s", self._bookie_id, error)
+            log.info("bookie %s: the speed of its disk cannot be published now: %s", self._bookie_id, error)
 
     def _window(self) -> float | None:
         """Return the mean of the syncs since the last look, one that does not end included; None: there were none."""

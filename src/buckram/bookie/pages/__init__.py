@@ -1,3 +1,4 @@
-"""The HTTP thread, the status pages, gauges, Apache's metrics and the list of settings that a bookie shows live
-here; the administration API is in `serve/admin`.
+"""Pages of a bookie over HTTP: status, gauges, Apache's metrics and the list of settings, in a thread of their own.
+
+Not here: the administration API (`serve/admin`).
 """

@@ -1,9 +1,8 @@
 """A bookie's metrics under the names that dashboards for Apache's bookies ask for.
 
-Made from our own counters and histograms when the page is read, so that nothing is counted twice. Latencies are
-summaries in milliseconds with Apache's labels and quantiles. What a bookie of ours does not have is left out.
-
-Quantiles of the last minute or two, from a histogram that only grows. Pure.
+They are made from our own counters and histograms when the page is read, so that nothing is counted twice. Latencies
+are summaries in milliseconds with Apache's labels and quantiles; the quantiles are those of the last minute or two,
+although the histograms only grow. Metrics of parts that a bookie of ours does not have are left out.
 """
 
 from __future__ import annotations
@@ -18,48 +17,9 @@ from buckram.bookie.pages.gauges import Figures
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-
-WINDOW_S = 60.0
-
-
-class Window:
-    """Keeps two earlier states of a histogram; what came since the older one is the window, of one to two minutes."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: the upper bounds of the buckets, ascending, the last one infinite."""
-        self._bounds = tuple(bounds)
-        nothing = (0.0,) * len(self._bounds)
-        self._older, self._newer = nothing, nothing
-        self._newer_at: float | None = None
-        self._counts: tuple[float, ...] = nothing
-
-    def feed(self, now: float, cumulative: Sequence[float]) -> None:
-        """Take the number of observations in each bucket and those below it; `now` in seconds of any clock."""
-        if self._newer_at is None or now - self._newer_at >= WINDOW_S:
-            self._older = self._newer if self._newer_at is not None else (0.0,) * len(self._bounds)
-            self._newer, self._newer_at = tuple(cumulative), now
-        self._counts = tuple(have - had for have, had in zip(cumulative, self._older, strict=True))
-
-    def quantile(self, part: float) -> float:
-        """Return the value below which this part of the window's observations lies; NaN if there were none."""
-        total = self._counts[-1]
-        if total <= 0:
-            return math.nan
-        rank, below, before = part * total, 0.0, 0.0
-        for bound, count in zip(self._bounds, self._counts, strict=True):
-            if count >= rank and count > before:
-                if math.isinf(bound):
-                    return below
-                return below + (bound - below) * (rank - before) / (count - before)
-            below, before = (below if math.isinf(bound) else bound), count
-        return below
-
-
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
-
 JOURNAL = (("journalIndex", "0"),)
-
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -102,7 +62,6 @@ SUMMARIES = (
         for name in ("bookie_journal_JOURNAL_SYNC", "bookie_journal_JOURNAL_FLUSH_LATENCY")
     ),
 )
-
 
 TOTALS = (
     Total("bookie_WRITE_BYTES", "buckram_bookie_added_bytes"),
@@ -217,3 +176,41 @@ def _labels(labels: Labels) -> str:
 
 def _number(value: float) -> str:
     return "NaN" if math.isnan(value) else repr(float(value))
+
+
+# -- quantiles of the last minutes ----------------------------------------------------------------------------
+
+WINDOW_S = 60.0
+
+
+class Window:
+    """Keeps two earlier states of a histogram; what came since the older one is the window, of one to two minutes."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper bounds of the buckets, ascending, the last one infinite."""
+        self._bounds = tuple(bounds)
+        nothing = (0.0,) * len(self._bounds)
+        self._older, self._newer = nothing, nothing
+        self._newer_at: float | None = None
+        self._counts: tuple[float, ...] = nothing
+
+    def feed(self, now: float, cumulative: Sequence[float]) -> None:
+        """Take the number of observations in each bucket and those below it; `now` in seconds of any clock."""
+        if self._newer_at is None or now - self._newer_at >= WINDOW_S:
+            self._older = self._newer if self._newer_at is not None else (0.0,) * len(self._bounds)
+            self._newer, self._newer_at = tuple(cumulative), now
+        self._counts = tuple(have - had for have, had in zip(cumulative, self._older, strict=True))
+
+    def quantile(self, part: float) -> float:
+        """Return the value below which this part of the window's observations lies; NaN if there were none."""
+        total = self._counts[-1]
+        if total <= 0:
+            return math.nan
+        rank, below, before = part * total, 0.0, 0.0
+        for bound, count in zip(self._bounds, self._counts, strict=True):
+            if count >= rank and count > before:
+                if math.isinf(bound):
+                    return below
+                return below + (bound - below) * (rank - before) / (count - before)
+            below, before = (below if math.isinf(bound) else bound), count
+        return below

@@ -70,7 +70,7 @@ def figures_of(bookie: Measured) -> Figures:
 
 
 class Gauges:
-    """The gauges in the bookie's own names."""
+    """Gauges of a bookie under Buckram's own names."""
 
     def __init__(self, stats: Stats) -> None:
         self._states = {

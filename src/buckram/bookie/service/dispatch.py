@@ -285,7 +285,9 @@ class Dispatcher:
         mine = self._bookie.identity()
         session.reply(context, BookieInfoReply(Code.OK, identity=mine))
         if identity_mismatch(said, mine):
-            session.refuse(f"it wanted bookie {said.bookie_id} of cluster {said.cluster}, this is another one")
+            session.refuse(
+                f"the client wanted bookie {said.bookie_id} of cluster {said.cluster}, but this is another bookie"
+            )
         else:
             session.introduction = said
             self._bookie.client_introduced(said, session.principal)

@@ -17,7 +17,7 @@ LINE_S = 2.0
 
 
 class TenantPacer:
-    """Paces the larger tenants while tenants compete. `contended` returns whether they do."""
+    """Paces the larger tenants while tenants compete for the bookie, as `contended` tells."""
 
     def __init__(self, tenants: Mapping[str, Tenant], contended: Callable[[], bool]) -> None:
         self._tenants, self._contended = tenants, contended

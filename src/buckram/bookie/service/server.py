@@ -179,7 +179,8 @@ class BookieServer:
         self._connections = stats.gauge("buckram_bookie_connections", "open connections")
         self._closed_bad = stats.counter("buckram_bookie_bad_connections_total", "connections closed for misbehaving")
         self._too_many = stats.counter(
-            "buckram_bookie_refused_connections_total", "connections refused because as many as may be are open"
+            "buckram_bookie_refused_connections_total",
+            "connections refused because the limit of open connections was reached",
         )
         self._held = stats.gauge("buckram_bookie_buffered_bytes", "requests and unsent answers in memory")
         self._polls = stats.gauge("buckram_bookie_long_polls", "long polls that wait")
@@ -355,7 +356,9 @@ class BookieServer:
                 service.dispatch.request(session, item.context, item.request)
             except StoreError as error:
                 about = request_of(session, item.context)
-                log.warning("a request is not answered with data: %s", error, extra=about)
+                log.warning(
+                    "a request was answered with an error, because its data could not be read: %s", error, extra=about
+                )
                 session.send(encode_error(item.context, Code.IO_ERROR))
         elif isinstance(item, Named):
             session.births.name(item.ledger_id, item.birth)

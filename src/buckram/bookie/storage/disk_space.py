@@ -1,11 +1,10 @@
-"""Decides from free bytes when a bookie becomes read-only and when it is writable again. Pure.
+"""Free space of a bookie's disk: when the bookie becomes read-only or writable again, and a reserve for a full device.
+
+The reserve is a file of some megabytes whose space the store uses when the device is full, and allocates again later.
+On a full device, a superblock or a footer needs a few kilobytes before anything can be deleted; without them no space
+could be freed, and a stopped bookie could not start. Such writes go through `Reserve.run`.
 
 Not here: measuring (`bookie/storage/upkeep/maintenance.py`).
-
-The reserve: a file of some megabytes whose space the store uses when the device is full, and allocates again later.
-
-On a full device, a superblock or a footer needs a few kilobytes before anything can be deleted. Without them no space
-could be freed, and a stopped bookie could not start. Such writes go through `Reserve.run`.
 """
 
 from __future__ import annotations
@@ -23,14 +22,57 @@ from buckram.seams import Disk
 log = logging.getLogger("buckram.store")
 
 
-T = TypeVar("T")
+class SpaceWatch:
+    """`writable`: whether normal adds have room; `reason` says why not. `reserve_usable`: whether recovery adds and
+    fences have room. Files that can be reused count as free.
+    """
 
+    def __init__(self, config: StoreConfig) -> None:
+        self._reserved = config.reserved_bytes
+        self._again = max(config.writable_again_bytes, config.reserved_bytes)
+        self._scarce = False
+        self.writable = True
+        self.reserve_usable = True
+        self.free_bytes = 0
+        self.reason = ""
+
+    def update(self, free_bytes: int, recyclable_bytes: int, short: str, waiting: str = "") -> bool:
+        """Take a new measurement, in bytes. Returns True if `writable` changed.
+
+        `short`: the resource that a block has just found missing. `waiting`: why the next log file cannot be created,
+        once the log needs it.
+        """
+        usable = free_bytes + recyclable_bytes
+        self.free_bytes = free_bytes
+        self.reserve_usable = not short and usable >= self._reserved // 2
+        before = self.writable
+        self._scarce = usable < (self._again if self._scarce else self._reserved)
+        self.writable = not (short or waiting or self._scarce)
+        if not self.writable:
+            self.reason = (
+                short
+                or waiting
+                or (
+                    f"{usable} bytes of its device are free, less than the {self._reserved} that it reserves; "
+                    f"it is writable again from {self._again} on: free space there"
+                )
+            )
+        return self.writable != before
+
+    def may_reserve(self, size: int) -> bool:
+        """Return whether `size` bytes may be allocated for a file; half of the reserved bytes stay free, for
+        recovery."""
+        floor = self._reserved // 2
+        return self.free_bytes - size >= floor
+
+
+# -- the reserve ----------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
 
 RESERVE_FILE = "reserve"
 
-
 BYTES, PIECES = 8 << 20, 64
-
 
 _UNIT = 4096
 
@@ -101,7 +143,7 @@ class Reserve:
     def _cut(self, size: int) -> None:
         if not self._said:
             self._said = True
-            log.warning("the disk is full: the file %r gives its room to what the store must write down", RESERVE_FILE)
+            log.warning("the disk is full: the file %r is given up for what the store has to write", RESERVE_FILE)
         try:
             with opened(self._disk, RESERVE_FILE) as file:
                 self._disk.shrink(file, size)
@@ -129,47 +171,3 @@ class Reserve:
         self._size = size
         if size == self.bytes:
             self._said = False
-
-
-class SpaceWatch:
-    """`writable`: whether normal adds have room; `reason` says why not. `reserve_usable`: whether recovery adds and
-    fences have room. Files that can be reused count as free.
-    """
-
-    def __init__(self, config: StoreConfig) -> None:
-        self._reserved = config.reserved_bytes
-        self._again = max(config.writable_again_bytes, config.reserved_bytes)
-        self._scarce = False
-        self.writable = True
-        self.reserve_usable = True
-        self.free_bytes = 0
-        self.reason = ""
-
-    def update(self, free_bytes: int, recyclable_bytes: int, short: str, waiting: str = "") -> bool:
-        """Take a new measurement, in bytes. Returns True if `writable` changed.
-
-        `short`: the resource that a block has just found missing. `waiting`: why the next log file cannot be created,
-        once the log needs it.
-        """
-        usable = free_bytes + recyclable_bytes
-        self.free_bytes = free_bytes
-        self.reserve_usable = not short and usable >= self._reserved // 2
-        before = self.writable
-        self._scarce = usable < (self._again if self._scarce else self._reserved)
-        self.writable = not (short or waiting or self._scarce)
-        if not self.writable:
-            self.reason = (
-                short
-                or waiting
-                or (
-                    f"{usable} bytes of its device are free, it keeps {self._reserved} and writes again from "
-                    f"{self._again}: free space there"
-                )
-            )
-        return self.writable != before
-
-    def may_reserve(self, size: int) -> bool:
-        """Return whether `size` bytes may be allocated for a file; half of the reserved bytes stay free, for
-        recovery."""
-        floor = self._reserved // 2
-        return self.free_bytes - size >= floor

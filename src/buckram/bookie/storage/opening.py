@@ -48,8 +48,7 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
     reserve = Reserve(disk, config.segment_bytes)
     if found.format < FORMAT:
         log.warning(
-            "%s has format %d and gets format %d now: releases that know no more than format %d will not read it any "
-            "more",
+            "%s has format %d and is upgraded to format %d: releases that know only format %d cannot read it any more",
             disk.directory() or "the bookie's directory",
             found.format,
             FORMAT,
@@ -181,11 +180,14 @@ class Opening:
         state, block, mark, claim = self._state, self._state.superblock, self._mark, self._claim
         known = [] if mark is None else [*mark.earlier, mark.end]
         if mark is None and block.starts and not block.clean:
-            self._lost.append(f"the file {TAIL!r} is missing or damaged, so nothing says how long the log was")
+            self._lost.append(f"the file {TAIL!r} is missing or damaged, so the length of the log is not known")
         if claim is not None and claim.incarnation == block.incarnation:
             known.append(claim.position)
             if claim.starts > block.starts:
-                self._lost.append(f"the directory was started {claim.starts} times, it knows of {block.starts}: a copy")
+                self._lost.append(
+                    f"a bookie started {claim.starts} times from the directory, which records "
+                    f"{block.starts}: it is a copy"
+                )
                 self._missing = claim.position
                 block = state.superblock = replace(block, starts=claim.starts)
         for position in known:

@@ -158,7 +158,7 @@ class LedgerStates(ReadableStore):
         _check_birth(birth)
         record = self._known(ledger_id)
         if record.proven or record.master_key == master_key:
-            raise InvalidArgument(f"ledger {ledger_id}: its key is proven, or this one: nothing gives way to it")
+            raise InvalidArgument(f"ledger {ledger_id}: its key is proven or is this one, so it cannot be replaced")
         self._anew(record, master_key, birth, record.born, False)
 
     def _anew(self, record: LedgerRecord, master_key: bytes, birth: bytes, born: int, admitted: bool) -> None:

@@ -1,8 +1,8 @@
-"""The state that the parts of one open store share: files, segments, log, table, superblock. No decisions here.
+"""The state that the parts of one open store share: files, segments, log, table, superblock.
 
-Writes the superblock while a store is open, one version after the other.
+The superblock is written here while the store is open, one version after the other. No decisions are made here.
 
-Not here: what it lists (`bookie/storage/store_state.py`); its format (`bookie/storage/superblock.py`).
+Not here: the superblock's format (`bookie/storage/superblock.py`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ from buckram.seams import Disk
 
 MIN_SEGMENT, MAX_SEGMENT = 4 << 10, 1 << 30
 
-
 FIRST_BYTES = 16 << 20
 """Bytes of a new log file, at most. Three quarters of that are left when the file is made longer, which is room for
 several of the largest commits, so that the log hardly waits."""
-
 
 MOST_INDEX = 9 * INDEX_LIMIT
 """Maximum memory for indexes, bytes: up to one INDEX_LIMIT for segments that wait for their footers, four for the last
@@ -174,6 +172,9 @@ def entry_of(segment: Segment) -> SegmentEntry:
     return SegmentEntry(
         segment.seq, segment.name, segment.has_states, segment.dead_bytes, log_end, segment.made, segment.damage
     )
+
+
+# -- writing the superblock -----------------------------------------------------------------------------------
 
 
 class SuperblockChange(Protocol):

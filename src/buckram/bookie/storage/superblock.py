@@ -88,7 +88,7 @@ def decode(data: bytes, where: str) -> Superblock:
     body, _, check = data.partition(b"\n")
     if check != f"crc32c {crc(body):08x}\n".encode():
         raise CorruptStore(
-            f"{where}: its checksum is wrong, so nothing says which files belong to the store; restore the file, or "
+            f"{where}: its checksum is wrong, so it is not known which files belong to the store; restore the file, or "
             f"{GIVE_UP}"
         )
     fields: dict[str, Any] = json.loads(body)

@@ -1,3 +1,5 @@
-"""A bookie's checks that its directory, id, clock and metadata store are the ones it knew before (cookie, witness,
-remembered deletions) live here; what follows from a doubt is decided by registration, admission and garbage collection.
+"""Checks that a bookie's directory, id, clock and metadata store are the ones it knew before.
+
+The cookie, the witness and the remembered deletions are kept here. Not here: what follows from a doubt, which
+registration, admission and garbage collection decide.
 """

@@ -1,19 +1,13 @@
-"""Cookies: check at start that the data directory, the bookie's id and the cluster belong together.
+"""Cookies: a check at the start that the data directory, the bookie's id and the cluster belong together.
 
 A wiped or swapped disk never passes for the old bookie (M8). An empty directory takes an id over in one step: it
 creates the cookie and names its incarnation in the witness key, with the next generation. Apache's bookies read cookies
-too, so the incarnation is never part of one.
+too, so the incarnation is never part of one. What the metadata store holds about this bookie (the store's history, the
+witness key, the cookie) is read here as well. A directory of a cluster whose metadata are gone does not join another
+cluster; that is checked before anything is created.
+
 Not here: the text format of a cookie (`core/cluster/cookie.py`); whether a directory still is its id's newest
-incarnation (`bookie/trust/witness.py`).
-
-Reads what the metadata store holds about this bookie: the store's history, the id's witness key, and the cookie.
-
-Not here: what follows from it (`bookie/trust/witness.py`).
-
-Directories of bookies whose cluster's metadata are gone: what is there is not joined to another cluster.
-
-Asked before anything is created. Not here: the check of one bookie's cookie against its copy
-(`bookie/trust/cookie.py`).
+incarnation, and what follows from the records (`bookie/trust/witness.py`).
 """
 
 from __future__ import annotations
@@ -46,14 +40,11 @@ from buckram.types import BookieId, CheckVersion, Create, History, KeyOp, KeyVal
 
 COOKIE_FILE = "VERSION"
 
-
 UNFINISHED_FILE = "VERSION.new"
 """The cookie of a first start whose store was not opened yet, so that the bookie has acknowledged nothing."""
 
-
 DIRECTORY = "buckram"
 """The cookie has this name for every directory, so that a directory may be moved or mounted elsewhere."""
-
 
 LARGEST_COOKIE = 64 * 1024
 
@@ -281,6 +272,9 @@ async def _take_over(metadata: MetadataStore, claimed: ClaimedDirectory, rng: ra
             # The bookie that had the id still wrote its key: it learns that it is out at its next look.
 
 
+# -- records of this bookie in the metadata store -------------------------------------------------------------
+
+
 class StoredRecords(NamedTuple):
     """The store's records about this bookie. `cookie`: version of this bookie's cookie; None if there is none, or the
     one there is another bookie's."""
@@ -344,6 +338,8 @@ async def _there(read: Callable[[], Awaitable[KeyValue]]) -> KeyValue | None:
     except NoSuchKey:
         return None
 
+
+# -- directories whose cluster lost its metadata --------------------------------------------------------------
 
 _NAMED = 3
 

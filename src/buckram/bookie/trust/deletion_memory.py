@@ -87,7 +87,11 @@ class DeletionMemory:
         except OSError as error:
             if not passing(error):
                 raise
-            log.warning("bookie: %s waits, deletions go on, which give space back: %s", name, error)
+            log.warning(
+                "bookie: %s cannot be written now and is tried again; deletions go on, because they free space: %s",
+                name,
+                error,
+            )
             self._newest, self._unwritten = buckets, True
             return
         self._next_id, self._newest, self._unwritten = next_id, buckets, False
@@ -113,5 +117,5 @@ class DeletionMemory:
         try:
             return decode_file(name, record)
         except MalformedRecord as error:  # it is needed after a restore of metadata only
-            log.error("what it said of deletions is not known any more: %s", error)
+            log.error("the deletions that it recorded are not known any more: %s", error)
             return 0, {}

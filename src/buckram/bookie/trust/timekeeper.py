@@ -52,7 +52,9 @@ class Timekeeper:
         self._accepted = 0
         self._said = ""
         self._doubt_gauge = stats.gauge("buckram_bookie_time_in_doubt", "1 while the bookie does not know the time")
-        self._jumps = stats.counter("buckram_bookie_time_jumps_total", "times that another time came to be believed")
+        self._jumps = stats.counter(
+            "buckram_bookie_time_jumps_total", "how often the bookie came to believe another time"
+        )
         self._jumps_recorded = 0
         self._wake = asyncio.Event()
 
@@ -63,7 +65,7 @@ class Timekeeper:
             return moment
         # Nothing may end by the new time before it is recorded what was dated while the time was in doubt.
         self._wake.set()
-        return replace(moment, why="another time is believed, and that is not recorded yet")
+        return replace(moment, why="the time that is believed now is not recorded yet")
 
     async def ensure(self) -> None:
         """Do nothing: `prepare` compared the clock, and `run` goes on to compare it."""
@@ -130,7 +132,7 @@ class Timekeeper:
         if accepted and accepted != self._accepted:
             self._accepted = accepted
             if self._believed.accept(accepted, self._clock.wall_us(), self._up()):
-                log.warning("bookie %s: an operator accepted that it is %s", self._bookie, shown(accepted))
+                log.warning("bookie %s: an operator accepted the time %s", self._bookie, shown(accepted))
 
     async def _others(self, times: Mapping[BookieId, Recorded]) -> dict[BookieId, int]:
         """Return the recorded times of the other bookies that are registered now, microseconds."""

@@ -206,7 +206,7 @@ class Witness:
                 async with self._publish_lock:
                     await self._look_and_publish()
             except MetadataError as error:
-                log.debug("the metadata store is not there to be looked at: %s", error)
+                log.debug("the metadata store cannot be read now: %s", error)
             except OSError as error:
                 self._memory.postpone(error)
 
@@ -217,7 +217,7 @@ class Witness:
                 await self._look_and_publish()
                 await self._note.remove()
         except (MetadataError, TimeoutError) as error:
-            log.info("the metadata store was not told of the stop: %s", error)
+            log.info("the stop could not be recorded in the metadata store: %s", error)
         except OSError as error:
             self._memory.postpone(error)
 
@@ -261,7 +261,7 @@ class Witness:
         """
         if ledger_id <= self.memory.settled:
             return False
-        why = f"it says that ledger {ledger_id} is another one than the one that it knew by this id before"
+        why = f"its record of ledger {ledger_id} is of another ledger than the one that had this id before"
         self._contradict(ledger_id, birth, why)
         return True
 
@@ -403,7 +403,7 @@ class Witness:
         try:
             version = await self._write(value, found)
         except (KeyExists, VersionConflict, NoSuchKey) as error:
-            log.warning("bookie %s: somebody else writes its witness key: %s", self._bookie_id, error)
+            log.warning("bookie %s: another process writes its witness key: %s", self._bookie_id, error)
             return  # the next look judges what is there
         except MetadataError as error:
             denied = isinstance(error, AccessRefused)
@@ -455,7 +455,9 @@ class Witness:
         """
         async with self._publish_lock:
             if not await self._memory.save(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
-                raise MetadataError(f"{FILE} cannot be written, the disk is full or files are short: it waits")
+                raise MetadataError(
+                    f"{FILE} cannot be written, the disk is full or too few files may be opened; it is tried again"
+                )
 
     def _contact(self) -> Contact:
         """Return where the bookie can be asked, and the highest id that it knows to be given."""
@@ -486,5 +488,9 @@ async def looked(witness: Witness, rng: random.Random) -> None:
             await witness.confirm()
             return
         except MetadataError as error:
-            log.info("the metadata store does not say whose the id is, so nothing is served: %s", error)
+            log.info(
+                "no request is served, because the metadata store does not confirm that the id belongs to "
+                "this directory: %s",
+                error,
+            )
         await asyncio.sleep(delays.take())

@@ -76,7 +76,9 @@ class WitnessMemory:
             if not passing(error):
                 raise
             if not self.unsaved:
-                log.warning("bookie %s: the file %s waits: %s", self._bookie_id, FILE, error)
+                log.warning(
+                    "bookie %s: the file %s cannot be written now and is tried again: %s", self._bookie_id, FILE, error
+                )
             self.unsaved = True
         now = self.value
         if now is not before:  # clients and admission changed it during the write
@@ -96,7 +98,7 @@ class WitnessMemory:
         if not passing(error):
             raise error
         self.unsaved = True
-        log.warning("what the metadata store knows of this bookie cannot be written down now: %s", error)
+        log.warning("the metadata store's statements about this bookie cannot be saved now: %s", error)
 
 
 def _read(disk: Disk) -> Memory:

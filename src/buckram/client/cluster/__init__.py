@@ -1,3 +1,4 @@
-"""This folder has what a client knows of its cluster: its bookies, who they are, how quick they were, their clocks,
-and whether the metadata store went back; ledgers and handles are in the rooms beside it.
+"""A client's knowledge of its cluster: its bookies and how quick they were, clocks, and the store's history.
+
+Not here: ledgers and their handles, which are in the rooms beside this one.
 """

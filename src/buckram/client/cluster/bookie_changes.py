@@ -1,11 +1,10 @@
-"""Changes from one list of bookies to the next, for subscribers and for the log.
+"""Changes from one list of bookies to the next, for subscribers and for the client's log of its cluster.
+
+The log is `logging.getLogger("buckram.client")`. It has changes of state only, nothing for each entry. WARNING: a
+bookie is lost, a ledger gets fewer copies than it should. INFO: a bookie came, a bookie failed a ledger's writer, an
+ensemble changed, a ledger has all its copies again.
 
 Not here: reading the lists and comparing them (`client/cluster/bookies.py`).
-
-The client's log about its cluster: `logging.getLogger("buckram.client")`. Changes of state only, nothing per entry.
-
-WARNING: a bookie is lost, a ledger gets fewer copies than it should. INFO: a bookie came, a bookie failed a ledger's
-writer, an ensemble changed, a ledger has all its copies again.
 """
 
 from __future__ import annotations
@@ -38,20 +37,19 @@ class BookieChange:
 OnChange = Callable[[BookieChange], None]
 """Called on the loop after each change of the list; must not block or raise."""
 
-
 Unsubscribe = Callable[[], None]
 """Ends a subscription; calling it again has no effect."""
 
 
 def log_change(change: BookieChange, now: BookieSet) -> None:
-    """Log which bookies appeared and are gone, lost their data, or are convicted; `now` is the new list."""
+    """Log which bookies appeared, are gone, lost their data or are convicted; `now` is the new list."""
     for bookie_id in change.gone:
         if bookie_id in now.readonly:
             log.info("bookie %s is read-only: it takes no new entries", bookie_id)
         else:
             log.warning("bookie %s is lost: it is not registered any more", bookie_id)
     for bookie_id in change.appeared:
-        log.info("bookie %s is there", bookie_id)
+        log.info("bookie %s has appeared", bookie_id)
     for bookie_id in change.reborn:
         log.warning("bookie %s came back without the data that it had", bookie_id)
     for bookie_id in change.convicted:

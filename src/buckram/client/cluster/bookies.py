@@ -369,7 +369,7 @@ class BookieWatcher:
             self._configured = await read_topology(self._store, self._stale.set)
         except MalformedRecord as error:
             if str(error) != self._map_trouble:
-                log.warning("bookies stay where they were last known: %s", error)
+                log.warning("the list of bookies cannot be read now, so the last one stays in use: %s", error)
             self._map_trouble = str(error)
         else:
             self._map_trouble = ""

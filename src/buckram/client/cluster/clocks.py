@@ -42,7 +42,7 @@ _STRAGGLERS_S = 0.2
 EVERY_S, _AGAIN_S = 30.0, 1.0
 _WATCH_S = 30.0
 """Interval of looks at our clock while it is in doubt, seconds: a time is believed only if it was seen to hold."""
-_UNTOLD = "no bookie says what time it is"
+_UNTOLD = "no bookie tells its time"
 
 
 class Clocks:
@@ -117,7 +117,7 @@ class Clocks:
     def _why_untold(self) -> str:
         """Return why our clock alone cannot be trusted while no bookie has told the time; "" where none ever does."""
         if not self._was_asked:
-            return "no bookie was asked yet what time it is"
+            return "no bookie has been asked for its time yet"
         return _UNTOLD if self._recorded or self._have_clocks() else ""
 
     @property

@@ -76,7 +76,7 @@ class SlowMembers:
         try:
             await self._tell(slow)
         except MetadataError as error:
-            log.info("which bookies are slow cannot be told now: %s", error)
+            log.info("slow bookies cannot be reported now: %s", error)
         if config.replace_slow_s:
             late = self._slowness.longer_than(config.replace_slow_s, now)
             for writer in list(self._writers.values()) if late else ():

@@ -78,7 +78,7 @@ class StoreHistory:
                 raise StoreWentBack(f"{uri} cannot be used: {why_not_accepted(now)}")
             if not now.accepted:
                 raise StoreWentBack(
-                    f"{uri} was restored from a backup, and nobody has said that it shall be used: start all bookies, "
+                    f"{uri} was restored from a backup, and no operator has accepted it yet: start all bookies, "
                     "then `buckram cluster accept-restore`"
                 )
             if now.epoch < self.epoch:
@@ -89,7 +89,7 @@ class StoreHistory:
             if now.restore != self.history.restore and not began:
                 raise StoreWentBack(
                     f"{uri} was restored while this client was connected (epoch {self.history.epoch}, now {now.epoch}):"
-                    " what it knows may not be so any more; connect again"
+                    " what the client knows of it may be outdated; connect again"
                 )
         except StoreWentBack:
             self._stale = True  # as long as it is refused it is looked at again
@@ -105,8 +105,8 @@ class StoreHistory:
             return
         if found:
             raise StoreWentBack(
-                f"{self._store.uri} went back: {', '.join(found)} and maybe more bookies know more of it than it says, "
-                f"and take nothing until it is set right ({error}); {_REMEDY}"
+                f"{self._store.uri} went back: {', '.join(found)} and maybe other bookies know a newer state of "
+                f"it, and take no entries until it is repaired ({error}); {_REMEDY}"
             ) from error
 
 

@@ -152,9 +152,13 @@ class _Check:
         elif isinstance(reply, BuckramError):
             self._report.unknown[bookie] = str(reply)
         elif reply.code is Code.UNKNOWN_LEDGER_STATE:
-            self._report.unknown[bookie] = "it may have lost data (limbo) and says nothing of what lacks: read it"
+            self._report.unknown[bookie] = (
+                "it may have lost data (limbo), so its list does not prove what it lacks: read the entries"
+            )
         else:
-            self._report.unknown[bookie] = f"it answered {reply.code.name} to a question for its list: read it"
+            self._report.unknown[bookie] = (
+                f"it answered {reply.code.name} to the request for its list: read the entries"
+            )
 
     async def _read(self, bookie: BookieId) -> None:
         info = self._services.bookies.info(bookie)

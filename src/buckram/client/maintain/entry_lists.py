@@ -1,8 +1,9 @@
-"""Asking a bookie for its list of the entries of a ledger, and whether all of some ranges are on it.
+"""Lists of the entries that a bookie has of a ledger, and the members of a ledger that lack some of theirs.
 
-The members of a ledger that do not list all that its record places on them: asked before a recovery closes it.
+A recovery does not know which entries the ledger's writer saw confirmed, so it asks the members for what their ledger's
+record places on them before it closes the ledger.
 
-A recovery does not know which entries the ledger's writer saw confirmed. Not here: copying what lacks (`repair.py`).
+Not here: copying what they lack (`client/maintain/repair.py`).
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ async def lists_all(
     except BuckramError:
         return not any(True for _ in ranges)
     return None if held is None else held.covers(ranges)
+
+
+# -- all members of a ledger ----------------------------------------------------------------------------------
 
 
 async def members_behind(

@@ -122,7 +122,7 @@ def _explained(
     usable = [c.bookie_id for c in candidates]
     unusable = {b: _why_unusable(services, b) for b in (*known, *members) if b not in usable}
     avoided = {b: "it failed this client a moment ago" for b in known if bookies.quarantined(b)}
-    avoided |= {b: "it says that its disk is slow" for b in known if b in bookies.slow} | slow_ones(candidates)
+    avoided |= {b: "it reports that its disk is slow" for b in known if b in bookies.slow} | slow_ones(candidates)
     reasons = explain(members, quorum, policy, bookies.topology, unusable=unusable, avoided=avoided, others=known)
     return Explained(policy, first, tuple(reasons), tuple(breaches(members, quorum, policy, bookies.topology)))
 

@@ -211,8 +211,8 @@ class _Repair:
         moves = self._services.bookies.moves(fragment.ensemble, self._quorum, self._policy)
         if moves is None:
             self._problems.append(
-                f"entries {first} to {last} break the placement `{self._policy}`, and no bookies are there that would "
-                "mend it: see `buckram placement check`"
+                f"entries {first} to {last} break the placement `{self._policy}`, and no available bookies "
+                "could mend that: see `buckram placement check`"
             )
             return
         for position, new in moves.items():
@@ -259,7 +259,7 @@ class _Repair:
         reply = await ask(self._services.pool, target, Force(self._ledger_id, self._digest.birth))
         if isinstance(reply, BuckramError) or reply.code is not Code.OK:
             why = reply if isinstance(reply, BuckramError) else bookie_error(target, reply.code)
-            self._problems.append(f"bookie {target} does not say that what it holds is durable: {why}")
+            self._problems.append(f"bookie {target} did not confirm that its copies are durable: {why}")
             return False
         return True
 
@@ -290,7 +290,7 @@ class _Repair:
         incarnation = self._services.bookies.incarnation(target)
         answers = await self._copies.stored(target, ids)
         denied = [e for e, answer in answers if isinstance(answer, Negative) and answer.code is Code.NO_ENTRY]
-        why = f"bookie {target} acknowledged it and denies it"
+        why = f"bookie {target} acknowledged it, and now answers that it does not have it"
         if denied and await self._is_still_there(target, incarnation):
             self.accuser.saw(Deed.UNSTORED, target, denied[0], why)
         unreadable = {

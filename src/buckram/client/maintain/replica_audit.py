@@ -270,8 +270,10 @@ class _PieceCheck:
 
 
 def _passing(request: Read | BatchRead, reply: Reply | BookieError) -> bool:
-    """Return whether asking again may help. A bookie that hangs up on a batch read may not know these, so it is asked
-    for single entries instead."""
+    """Return whether the failure of a request may pass, so that it is worth asking again.
+
+    A bookie that hangs up on a batch read may not know these, so it is asked for single entries instead.
+    """
     if isinstance(reply, BookieUnavailable):
         return isinstance(request, Read)
     if isinstance(reply, BookieError):

@@ -188,8 +188,8 @@ def _only_birth(found: Found) -> bytes:
         for birth in births
     )
     raise InvalidArgument(
-        f"bookies hold {len(births)} ledgers that had id {found.ledger_id}, by birth: {held}; say with --birth which "
-        "one is to come back"
+        f"bookies hold {len(births)} ledgers that had id {found.ledger_id}, by birth: {held}; name the one that "
+        "is to come back with --birth"
     )
 
 

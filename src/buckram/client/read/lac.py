@@ -177,4 +177,4 @@ async def _ask_covering(
 
 def _too_few(ensemble: Sequence[BookieId], error: BookieError | DigestMismatch | None) -> str:
     names = ", ".join(ensemble)
-    return f"too few bookies of {names} say how far it is confirmed ({error}); try again when they are back"
+    return f"too few of the bookies {names} tell how far it is confirmed ({error}); try again when they are back"

@@ -33,7 +33,7 @@ def digest_of(ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes, ki
     """Return the ledger's digest. Its kind comes from the metadata; `kind` serves records that do not store it."""
     stored = metadata.digest_type if metadata.digest_type is not None else kind
     if stored is None:
-        raise InvalidArgument(f"ledger {ledger_id}: its metadata does not name the digest; say digest=...")
+        raise InvalidArgument(f"ledger {ledger_id}: its metadata does not name the digest; pass digest=...")
     return Digest(stored, password, birth_of(metadata))
 
 

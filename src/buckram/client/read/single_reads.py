@@ -106,7 +106,7 @@ class SingleReads:
 
 
 class _OneEntry:
-    """The request for one entry, with a task or (as a DirectRequest) without."""
+    """A read of one entry from a bookie, in a task or, as a DirectRequest, without one."""
 
     __slots__ = ("_entry", "_reads")
 

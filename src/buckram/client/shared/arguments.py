@@ -1,10 +1,8 @@
-"""Arguments of the client's methods in the types that the client works with: digest, password, custom metadata.
+"""Checks of the arguments of the client's methods, and their types inside the client.
 
-Not here: payloads and entry ids (`client/shared/arguments.py`) and ledger ids (`client/read/open.py`).
+They are digest, password and custom metadata, and what may be appended: types and sizes of payloads, and entry ids.
 
-Checks of what may be appended: types and sizes of payloads, and entry ids.
-
-Not here: whether there is room for it now (`client/write/append_limits.py`).
+Not here: ledger ids (`client/read/open.py`), whether there is room for an append now (`client/write/append_limits.py`).
 """
 
 from __future__ import annotations
@@ -50,6 +48,9 @@ def custom_metadata_bytes(custom: Mapping[str, bytes | str] | None) -> dict[str,
             raise InvalidArgument(f"custom metadata {key!r}: {value!r}: keys are str, values bytes or str")
         result[key] = value.encode() if isinstance(value, str) else value
     return result
+
+
+# -- payloads and entry ids -----------------------------------------------------------------------------------
 
 
 def as_bytes(payload: Buffer) -> bytes:

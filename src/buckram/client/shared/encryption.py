@@ -67,7 +67,9 @@ class EncryptionKeys:
         self._config = config or EncryptionConfig()
         for name, value in (("keys", self._config.keys), ("command", self._config.command)):
             if value and _PLACE not in value:
-                raise ConfigError(f"[encryption] {name} = {value!r}: say where the namespace stands, with {_PLACE}")
+                raise ConfigError(
+                    f"[encryption] {name} = {value!r}: it needs {_PLACE} in the place of the namespace's name"
+                )
         self._loaded: dict[str, _Loaded] = {}
         self._lock = threading.Lock()
 
@@ -129,7 +131,7 @@ class EncryptionKeys:
             key = await self.current(namespace, anew=True)
         if key is None and required:
             raise ConfigError(
-                f"namespace {namespace} is written encrypted, and no key of it is here: say where it is with "
+                f"namespace {namespace} is written encrypted, and this process has no key of it: name its place with "
                 "[encryption] keys (BUCKRAM_ENCRYPTION_KEYS) or command"
             )
         return Sealing(key)

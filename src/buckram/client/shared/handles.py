@@ -1,6 +1,7 @@
-"""The result of connect(), create(), open(): to be awaited, or entered with `async with`. `with` gets a hint.
+"""Handles of the client: the results of connect(), create() and open(), and the end of what they open.
 
-The end of writers, of ledgers and streams alike: a close that is asked for more than once, and the end of `with`.
+A result is to be awaited, or entered with `async with`; a plain `with` gets a hint. Writers, of ledgers and streams
+alike, may be closed more than once, and are closed at the end of their `with`.
 """
 
 from __future__ import annotations
@@ -94,13 +95,13 @@ class Opening(NotCopied, Generic[H]):
         await self._handle.__aexit__(kind, error, trace)
 
 
+# -- the end of a writer --------------------------------------------------------------------------------------
+
 Close = Callable[[bool], Awaitable[None]]
 """Closes a writer; the flag says whether to wait for what is not yet acknowledged."""
 
-
 CloseBlocking = Callable[[bool], None]
 """As `Close`, for the client without async."""
-
 
 Dispose = Callable[[], Awaitable[None]]
 """Ends a writer's tasks and timers, closed or not."""
@@ -146,4 +147,4 @@ def _note(failure: BuckramError, error: BaseException | None, what: str) -> None
     """Prefer the body's exception; attach the close error as a note."""
     if error is None:
         raise failure
-    error.add_note(f"closing {what} failed too: {failure}")
+    error.add_note(f"closing {what} failed as well: {failure}")

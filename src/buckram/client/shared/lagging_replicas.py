@@ -1,20 +1,16 @@
 """Members of this client's ledgers that were away or late and lack entries: they get them when they are back.
 
-The writer of an open ledger copies them itself (`LaggingMembers`), from the moment the member is written to again. The
-client remembers a ledger that was closed before (`LaggingLedgers`) for as long as the client lives; the note of it
-(`client/shared/lagging_replicas.py`) lives longer. The ledger's record does not change: a bookie that is gone for good
-is replaced by repair.
+An add is acknowledged by Qa bookies; the others get it over their connections a little later, as long as those live
+(`Copies`). So the end of a client waits, for a bounded time, for the copies of the ledgers that it has sealed: cut off
+at once, the slowest bookie would lack entries for good, and only an audit would find that out.
 
-Replicas that are behind: adds of a ledger that its quorum has and some bookie has not answered yet.
+The writer of an open ledger copies what a member lacks itself (`LaggingMembers`), from the moment the member is written
+to again. The client remembers a ledger that was closed before (`LaggingLedgers`) for as long as the client lives; a
+note in the metadata store (`BehindNotes`) lives longer, and the client takes it back once it has copied the entries.
+The ledger's record does not change: a bookie that is gone for good is replaced by repair.
 
-An add is acknowledged by Qa bookies; the others get it over their connections a little later, as long as those live.
-So the end of a client waits, a bounded time, for the copies of the ledgers that it has sealed: cut off at once, the
-slowest bookie would lack entries for good, and nobody would know before an audit.
-
-The notes of one client that members of a ledger may lack entries, which it takes back once it has copied them.
-
-Not here: the keys (`metadata/records/incomplete_copies.py`), copying (`client/maintain/fill.py`), who else looks at the
-notes (`healing/auditing/absence_checks.py`).
+Not here: the keys of notes (`metadata/records/incomplete_copies.py`), copying (`client/maintain/fill.py`), who else
+looks at the notes (`healing/auditing/absence_checks.py`).
 """
 
 from __future__ import annotations
@@ -32,104 +28,16 @@ from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import MetadataStore, Stats
 from buckram.types import BookieId, LedgerId
 
-
-class Copies:
-    """The unanswered copies of one ledger's sender. It is in `pending` while copies of a complete ledger are on their
-    way."""
-
-    __slots__ = ("_answered", "_pending", "unanswered")
-
-    def __init__(self, pending: dict[Copies, None]) -> None:
-        self._pending = pending
-        self._answered: asyncio.Event | None = None
-        self.unanswered = 0
-        """Entries, counted once for each bookie that they were sent to."""
-
-    def answered(self, count: int) -> None:
-        """Take note of copies that were stored or failed for good."""
-        self.unanswered -= count
-        if not self.unanswered and self._answered is not None:
-            self._pending.pop(self, None)
-            self._answered.set()
-
-    def complete(self) -> None:
-        """Expect the outstanding copies from now on: the ledger is sealed, and its sender is no longer looked after."""
-        if self.unanswered:
-            self._event()
-            self._pending[self] = None
-
-    async def wait(self, timeout_s: float) -> None:
-        """Wait until every bookie has answered all that it was sent, but not longer than this."""
-        if self.unanswered:
-            answered = self._event()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await answered.wait()
-            except TimeoutError:
-                self._pending.pop(self, None)
-
-    def _event(self) -> asyncio.Event:
-        """Set once everything is answered."""
-        if self._answered is None or self._answered.is_set():
-            self._answered = asyncio.Event()
-        return self._answered
-
-
-class BehindNotes:
-    """The notes about one ledger."""
-
-    def __init__(self, store: MetadataStore, ledger_id: LedgerId, stats: Stats) -> None:
-        self._store, self._ledger_id, self._stats = store, ledger_id, stats
-        self._noted: dict[BookieId, IncompleteCopy] = {}
-
-    def noted(self, bookies: Collection[BookieId]) -> dict[BookieId, IncompleteCopy]:
-        """Return the present notes about these bookies."""
-        return {bookie: self._noted[bookie] for bookie in bookies if bookie in self._noted}
-
-    async def note(self, bookies: Collection[BookieId], within_s: float = WITHIN_S) -> bool:
-        """Note that these members may lack entries, and warn. Return whether the notes are known to be written within
-        `within_s`."""
-        names = ", ".join(bookies)
-        try:
-            for one in await note_behind(self._store, self._ledger_id, bookies, within_s):
-                self._noted[one.bookie] = one
-        except MetadataError as error:
-            text = (
-                "ledger %d: %s may lack entries, and that cannot be noted, so check it with `buckram ledger check`: %s"
-            )
-            log.warning(text, self._ledger_id, names, error)
-            return False
-        count = self._stats.counter(
-            "buckram_client_ledgers_behind_total", "notes that members of a ledger may lack entries of it"
-        )
-        count.inc(len(bookies))
-        log.warning("ledger %d is noted as lacking copies: %s did not confirm all entries", self._ledger_id, names)
-        return True
-
-    async def clear(self, noted: Mapping[BookieId, IncompleteCopy]) -> None:
-        """Take back notes, because everything was copied since; later notes stay. If only administrators may remove
-        them from the store, autorecovery does so after a look."""
-        for bookie, one in noted.items():
-            if self._noted.get(bookie) == one:
-                del self._noted[bookie]
-            with suppress(MetadataError):
-                await forget_behind(self._store, one)
-
-
 CopyMissing = Callable[[Collection[BookieId]], Awaitable[bool]]
 """Copies the entries that these bookies lack; returns whether all of them have everything then."""
-
 
 CopyToMember = Callable[[BookieId], Awaitable[bool]]
 """Copies to one member what is confirmed when it is called; returns whether it has all of that then."""
 
-
 NoteMembers = Callable[[Collection[BookieId]], Awaitable[bool]]
 """Notes that these members may lack entries; returns whether that is written. Raises no error."""
 
-
 _MOST = 10_000
-
 
 ENDING_S = 0.5
 """Longest wait for copies to end after they were cancelled, seconds."""
@@ -296,3 +204,93 @@ class LaggingMembers:
         await asyncio.sleep(self._note_after_s)
         if self.left.get(bookie) == failure:
             await self._note([bookie])
+
+
+# -- adds that some bookie has not answered yet ---------------------------------------------------------------
+
+
+class Copies:
+    """The unanswered copies of one ledger's sender. It is in `pending` while copies of a complete ledger are on their
+    way."""
+
+    __slots__ = ("_answered", "_pending", "unanswered")
+
+    def __init__(self, pending: dict[Copies, None]) -> None:
+        self._pending = pending
+        self._answered: asyncio.Event | None = None
+        self.unanswered = 0
+        """Entries, counted once for each bookie that they were sent to."""
+
+    def answered(self, count: int) -> None:
+        """Take note of copies that were stored or failed for good."""
+        self.unanswered -= count
+        if not self.unanswered and self._answered is not None:
+            self._pending.pop(self, None)
+            self._answered.set()
+
+    def complete(self) -> None:
+        """Expect the outstanding copies from now on: the ledger is sealed, and its sender is no longer looked after."""
+        if self.unanswered:
+            self._event()
+            self._pending[self] = None
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until every bookie has answered all that it was sent, but not longer than this."""
+        if self.unanswered:
+            answered = self._event()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await answered.wait()
+            except TimeoutError:
+                self._pending.pop(self, None)
+
+    def _event(self) -> asyncio.Event:
+        """Set once everything is answered."""
+        if self._answered is None or self._answered.is_set():
+            self._answered = asyncio.Event()
+        return self._answered
+
+
+# -- notes in the metadata store ------------------------------------------------------------------------------
+
+
+class BehindNotes:
+    """The notes about one ledger."""
+
+    def __init__(self, store: MetadataStore, ledger_id: LedgerId, stats: Stats) -> None:
+        self._store, self._ledger_id, self._stats = store, ledger_id, stats
+        self._noted: dict[BookieId, IncompleteCopy] = {}
+
+    def noted(self, bookies: Collection[BookieId]) -> dict[BookieId, IncompleteCopy]:
+        """Return the present notes about these bookies."""
+        return {bookie: self._noted[bookie] for bookie in bookies if bookie in self._noted}
+
+    async def note(self, bookies: Collection[BookieId], within_s: float = WITHIN_S) -> bool:
+        """Note that these members may lack entries, and warn. Return whether the notes are known to be written within
+        `within_s`."""
+        names = ", ".join(bookies)
+        try:
+            for one in await note_behind(self._store, self._ledger_id, bookies, within_s):
+                self._noted[one.bookie] = one
+        except MetadataError as error:
+            text = (
+                "ledger %d: %s may lack entries, and no note of that could be written, so check it with "
+                "`buckram ledger check`: %s"
+            )
+            log.warning(text, self._ledger_id, names, error)
+            return False
+        count = self._stats.counter(
+            "buckram_client_ledgers_behind_total", "notes that members of a ledger may lack entries of it"
+        )
+        count.inc(len(bookies))
+        log.warning("ledger %d is noted as lacking copies: %s did not confirm all entries", self._ledger_id, names)
+        return True
+
+    async def clear(self, noted: Mapping[BookieId, IncompleteCopy]) -> None:
+        """Take back notes, because everything was copied since; later notes stay. If only administrators may remove
+        them from the store, autorecovery does so after a look."""
+        for bookie, one in noted.items():
+            if self._noted.get(bookie) == one:
+                del self._noted[bookie]
+            with suppress(MetadataError):
+                await forget_behind(self._store, one)

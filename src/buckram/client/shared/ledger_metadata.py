@@ -1,8 +1,8 @@
-"""One ledger's metadata as this client last saw it, and the compare-and-set loop that changes it (2.8, S11).
+"""One ledger's metadata as this client last saw it, the compare-and-set loop that changes it (2.8, S11), and its watch.
 
-Which change is legal is core/ledgers/metadata; why and when to change it is the caller's business.
+A follower takes newer versions only, and the last one stays while the metadata store is away.
 
-Follows one ledger's metadata through a watch. Newer versions only; the last one stays while the store is away.
+Not here: which change is legal (`core/ledgers/metadata.py`); why and when to change it, which the caller decides.
 """
 
 from __future__ import annotations
@@ -109,6 +109,9 @@ class MetadataCell:
             self._current = seen
         if self._doubt is not None and seen.version > self._doubt:
             self._doubt = None
+
+
+# -- following a ledger through a watch -----------------------------------------------------------------------
 
 
 class LedgerFollower:

@@ -1,6 +1,7 @@
 """The parts of one client that others share, as one value. `Client` makes it and closes what is in it.
 
-Free space of bookies, for placements with weights: asked before a ledger is made, at most once a minute.
+One of them is the free space of bookies, for placements with weights: it is asked before a ledger is made, at most once
+a minute.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from buckram.runtime.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieId
 
-_FRESH_S = 60.0
+# -- free space of bookies ------------------------------------------------------------------------------------
 
+_FRESH_S = 60.0
 
 _ANSWERS_S = 1.0
 """Time bookies get to answer, seconds; one that does not keeps the weight it had, or gets the smallest."""
@@ -54,9 +56,10 @@ async def _ask(services: Services, bookie: BookieId) -> None:
             services.bookies.free_bytes[bookie] = reply.free_bytes
 
 
+# -- the shared parts -----------------------------------------------------------------------------------------
+
 Guard = Callable[[], None]
 """Check that the client may be used. Raises HandleClosed or ForkedClient if not."""
-
 
 StopHandle = Callable[[], Awaitable[None]]
 """Stops a handle whose client is closed first."""

@@ -70,8 +70,8 @@ def close_all() -> None:
     _open.clear()
     for left in mine:
         warnings.warn(
-            f"the writer of {left.what} was not closed: use `async with`, `with` or close(). That is done now if it "
-            f"works, else by {left.later}; what was not acknowledged may be lost",
+            f"the writer of {left.what} was not closed: use `async with`, `with` or close(). It is closed now "
+            f"if possible, otherwise by {left.later}; entries that were not acknowledged may be lost",
             ResourceWarning,
             stacklevel=2,
         )

@@ -1,11 +1,11 @@
 """Room for appends: limits of what is not yet acknowledged, and the queue of appends that wait, in call order.
 
-An append that waits is enqueued by whoever makes room, not by its own task: so nobody can overtake it, and ids follow
-the order of the calls. Not here: checking arguments (`client/write/engine.py`) and sending (`client/write/outbox.py`).
+An append that waits is enqueued by the completion that makes room, not by its own task: so no other append can overtake
+it, and ids follow the order of the calls. The answer to an add has only a code, so a writer whose quota is used up asks
+a bookie for the details.
 
-The details of a used-up quota, which a writer asks a bookie for: an answer to an add has only a code.
-
-Not here: who holds to quotas (`bookie/service/rate_limiter.py`).
+Not here: checking arguments (`client/write/engine.py`), sending (`client/write/outbox.py`), enforcing quotas
+(`bookie/service/rate_limiter.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from buckram.types import BookieId, EntryId
 
 
 class _Waiting:
-    """Payloads still to be enqueued (from `done` on) and the future of all of them; a flush has none."""
+    """An append that waits for room: its payloads, enqueued up to `done`, and their future. A flush has no payloads."""
 
     __slots__ = ("done", "entry_id", "future", "many", "payloads", "size")
 
@@ -40,7 +40,6 @@ class _Waiting:
 LONG_S, SHORT_S = 2.0, 1.0
 """An add that takes longer than LONG_S makes room shrink, so that no add waits until it is given up: some bookie holds
 adds back, because their namespace has a rate, or cannot keep up. Below SHORT_S it grows again."""
-
 
 _LEAST_BYTES, _LEAST_ENTRIES = 64 * 1024, 64
 
@@ -190,6 +189,8 @@ class AppendRoom:
         else:
             self._completions.add(last, result, item.future)
 
+
+# -- details of a used-up quota -------------------------------------------------------------------------------
 
 _WITHIN_S = 2.0
 

@@ -61,7 +61,7 @@ def _say_short(services: Services, quorum: Quorum, policy: PlacementPolicy, foun
         kind = f"{quorum} {policy} {breach.level} {breach.level in lacking}"
         if kind not in services.bookies.said_short:
             services.bookies.said_short.add(kind)
-            why = lacking.get(breach.level, f"bookies that would do failed a moment ago; {breach}")
+            why = lacking.get(breach.level, f"suitable bookies failed a moment ago; {breach}")
             log.warning("a new ledger falls short of placement `%s`, level %s: %s", policy, breach.level, why)
 
 
@@ -71,7 +71,10 @@ def _cure(quorum: Quorum, error: NotEnoughBookies) -> str:
         return ""  # places are the trouble
     hint = f"; with {there} of them ensemble={fitting(there, quorum)} would do" if there else ""
     if missing <= quorum.write_quorum - quorum.ack_quorum:
-        hint += f"; up to {missing} could be away, were they known (their cookie exists) and degraded=False left out"
+        hint += (
+            f"; up to {missing} may be away if the cluster knows them (their cookies exist) and "
+            "degraded=False is left out"
+        )
     return hint
 
 

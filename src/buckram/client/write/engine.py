@@ -371,7 +371,7 @@ class LedgerAppender:
 
     async def _dispose(self) -> None:
         # After this nobody works for what is pending: it must not wait for ever, and late answers must find an end.
-        self.fail(HandleClosed(f"ledger {self.ledger_id}: the writer was given up before this was acknowledged"))
+        self.fail(HandleClosed(f"ledger {self.ledger_id}: the writer was abandoned before this was acknowledged"))
         self._unsubscribe()
         self._services.slow.remove(self._change)
         self._lac.close()

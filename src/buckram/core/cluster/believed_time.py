@@ -293,9 +293,9 @@ class BelievedTime:
         else:
             what = f"wall time was set {between(wall - line)} to {shown(wall)}, {held // 1_000_000} s ago"
         if self._is_contradicted(mono):
-            return f"{what}, and others are certain of another time: set this clock right"
+            return f"{what}, and other bookies are certain of another time: correct this clock"
         left = max(self.hold_us - self._seen(self._new.since, mono), 0) // 1_000_000
-        return f"{what}: it is believed when it has held for {left} s more, or by `buckram cluster accept-time`"
+        return f"{what}: it is believed when it has run steadily for {left} s more, or by `buckram cluster accept-time`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Report of a bookie for operators: release, descriptors, connections, and what its garbage collection keeps.
+"""Report of a bookie for operators: release, descriptors, connections, and what its garbage collection keeps. Pure.
 
-It is a JSON object in the reply to Buckram's own request REPORT (`core/wire/messages.py`). Pure. Not here: collecting
-these facts (`bookie/report.py`), judging them (`core/health/bookie_states.py`).
+It is a JSON object in the reply to Buckram's own request REPORT (`core/wire/messages.py`). Bookies that share a file
+system are detected by their reports, so that its space is counted once.
 
-Detection of bookies that share a file system, whose space is counted once. Pure.
+Not here: collecting these facts (`bookie/report.py`), judging them (`core/health/bookie_states.py`).
 """
 
 from __future__ import annotations
@@ -180,6 +180,9 @@ _PLAIN: dict[str, Any] = {
     for field in fields(BookieReport)
     if str(field.type) in ("str", "int")
 }
+
+
+# -- bookies that share a file system -------------------------------------------------------------------------
 
 FILE_SYSTEM_FIGURE: Final = "file_system"
 """The figure of a bookie's answer (`GetBookieInfo`) that has the number of its file system."""

@@ -96,8 +96,8 @@ def why_replaced(bookie: BookieId, mine: str, found: WitnessStatement) -> str:
     since = f" at {datetime.fromtimestamp(found.since, UTC):%Y-%m-%d %H:%M:%S} UTC" if found.since else ""
     return (
         f"bookie {bookie} was replaced: this directory is its incarnation {mine}, and incarnation {found.incarnation} "
-        f"(generation {found.generation}) took the id over{since}. Nothing is served from here, because of what was "
-        f"written since this directory has nothing. {_COME_BACK}"
+        f"(generation {found.generation}) took the id over{since}. No request is served from here, because this "
+        f"directory lacks all entries that were written since. {_COME_BACK}"
     )
 
 
@@ -106,7 +106,8 @@ def why_removed(bookie: BookieId, mine: str) -> str:
     return (
         f"bookie {bookie} was taken out of the cluster (`buckram bookie decommission`, `forget`, `replace` or "
         f"`rejoin`) while its process hung or ran: the cluster has no cookie of it, incarnation {mine} serves nothing "
-        f"any more. If it lacks because metadata was restored from a backup older than this bookie: `buckram cluster "
+        "any more. If the cookie is missing because metadata was restored from a backup older than this "
+        "bookie: `buckram cluster "
         f"restore` that backup again, start all bookies, and only then `buckram cluster accept-restore`. {_COME_BACK}"
     )
 

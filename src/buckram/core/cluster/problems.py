@@ -1,7 +1,4 @@
-"""Compatibility of releases, and problems that prevent an upgrade to this one. Pure.
-
-One thing that is wrong with a cluster, as `buckram status` and `buckram doctor` print it. Pure.
-"""
+"""Problems of a cluster, as `buckram status` and `buckram doctor` print them, and whether releases fit. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +21,8 @@ class Problem:
     def as_json(self) -> dict[str, str]:
         return {"what": self.what, "where": self.where, "why": self.why, "do": self.do}
 
+
+# -- releases -------------------------------------------------------------------------------------------------
 
 RELEASES = ("0.1", "0.2")
 """All releases, the oldest first. Each works with the one before, and reads what it has written."""

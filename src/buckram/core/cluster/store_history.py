@@ -130,7 +130,7 @@ def why_not_accepted(history: History) -> str:
     state, _, other = history.moved.partition(" ")
     if state in _MOVES:
         return _MOVES[state].format(other)
-    return "it was restored from a backup and nobody has accepted that yet"
+    return "it was restored from a backup, and no operator has accepted that yet"
 
 
 def _came(memory: Memory, history: History) -> bool:
@@ -155,7 +155,10 @@ def _compare_moved(confirmed: Confirmed | None, found: Confirmed | None) -> str:
         return "the witness key did not come with the metadata that were moved here"
     if found.value == confirmed.value or _reach(found.value) > _reach(confirmed.value):
         return ""
-    return "the metadata that were moved here are older than what this bookie has seen: its witness key says less"
+    return (
+        "the metadata that were moved here are older than what this bookie has seen: their witness key is of "
+        "an earlier time"
+    )
 
 
 def _reach(value: WitnessStatement) -> tuple[int, int, int]:

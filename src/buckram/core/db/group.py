@@ -2,12 +2,11 @@
 
 A group names the leadership that made it (the offset of the record by which it opened its session) and its place in the
 order of all groups. It is applied only as the next one in that order, so that a group computed on an older state of the
-database is void on every replica. Not here: groups larger than a record (`core/db/group.py`).
+database is void on every replica.
 
-Parts: a group that is larger than a record of the log, cut into consecutive records and joined again.
-
-A part is part of the state of a replica until the last one has come; parts of a leader that was lost are dropped when
-anything else follows. Not here: what a group is (`core/db/group.py`).
+A group that is larger than a record of the log is cut into parts: consecutive records, which are joined again. A part
+is part of the state of a replica until the last one has come; parts of a leader that was lost are dropped when anything
+else follows.
 """
 
 from __future__ import annotations
@@ -22,28 +21,20 @@ from buckram.errors import MalformedBatch, UnknownCommand
 
 FORMAT = 1
 
-
 GROUP, PART, CHANGED = 1, 2, 3
 """Kinds of records: a group; a part of one; a group with the changes of rows before it."""
 
-
 _HEAD = struct.Struct(">BBQQIQBI")
-
 
 _COUNTS = struct.Struct(">II")
 
-
 _TOKEN = struct.Struct(">HI")
-
 
 _PAGE = struct.Struct(">IH")
 
-
 _RANGE = struct.Struct(">HH")
 
-
 _LEAST_COMPRESSED = 100
-
 
 _LARGEST = 2**31
 
@@ -140,6 +131,8 @@ def _decode_body(body: bytes) -> tuple[list[Receipt], list[PageChange]]:
         raise ValueError(f"it has {len(body)} bytes and ends at {at}")
     return receipts, pages
 
+
+# -- parts of a large group -----------------------------------------------------------------------------------
 
 _PART = struct.Struct(">BBQQII")
 

@@ -129,8 +129,8 @@ def pragma_refusal(name: str, value: str | None, schema: str | None = None, *, i
         return ""
     if name == "foreign_keys":
         return (
-            f"PRAGMA {name} = {value}: the connection that writes is everybody's; say it to a connection (DB-API), or "
-            "in a stream (Hrana), before BEGIN: it lasts until the next COMMIT or ROLLBACK there"
+            f"PRAGMA {name} = {value}: all clients share the connection that writes; set it on a connection "
+            "(DB-API), or in a stream (Hrana), before BEGIN: it lasts until the next COMMIT or ROLLBACK there"
         )
     if scope is Scope.READ:
         return f"PRAGMA {name} = {value}: a replicated database has its own setting, which can only be read"

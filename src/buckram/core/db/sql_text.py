@@ -1,10 +1,11 @@
-"""SQL text: the ends of statements, and which of them begin and end transactions. No grammar beyond that is known.
+"""SQL text: the ends of statements, which of them begin and end transactions, and calls of Buckram's own functions.
 
-Functions of a connection that are no functions of SQLite: each is called by a statement of its own.
+No grammar beyond that is known. The own functions are functions of a connection, not of SQLite, and each is called by a
+statement of its own: `SELECT buckram_token('order-4711')` gives the next commit of the connection a token, `SELECT
+buckram_offset()` says how far its replica is, `SELECT buckram_after(1200)` has its reads see everything below an
+offset.
 
-`SELECT buckram_token('order-4711')` gives the next commit of the connection a token, `SELECT buckram_offset()` says how
-far its replica is, `SELECT buckram_after(1200)` has its reads see everything below an offset. They are executed in
-`sql/session.py`.
+Not here: carrying the functions out (`sql/session.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ _TOKEN = re.compile(
       |(?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
-
 
 _MODES = {"DEFERRED": "deferred", "IMMEDIATE": "immediate", "EXCLUSIVE": "immediate", "CONCURRENT": "deferred"}
 
@@ -181,6 +181,9 @@ _CONTROL = {
     "RELEASE": _release,
 }
 
+
+# -- functions of a connection --------------------------------------------------------------------------------
+
 _CALL = re.compile(
     r"""SELECT\s+(?P<name>buckram_(?:token|offset|after))\s*
         \(\s*(?P<argument>'(?:[^']|'')*'|\d{1,19}|\?\d*|[:@$]\w+)?\s*\)
@@ -188,9 +191,7 @@ _CALL = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
-
 _MOST_CHARACTERS = 1000
-
 
 _PREFIX = "buckram_"
 

@@ -81,7 +81,7 @@ def read_index_header(region: memoryview) -> IndexHeader:
     first, second = bytes(region[:48]), bytes(region[48:96])
     version, _, changes, initialised, _, _, last, pages, checksum, salts = _INDEX.unpack_from(first)
     if first != second or not initialised or version != _LOG_VERSION or _sum(first) != first[40:48]:
-        raise BadIndex("the index of the write-ahead log is not initialised, or was changed by somebody else")
+        raise BadIndex("the index of the write-ahead log is not initialised, or was changed by another program")
     return IndexHeader(changes, last, pages, checksum, salts)
 
 

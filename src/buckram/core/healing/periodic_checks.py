@@ -1,8 +1,7 @@
-"""Due times of periodic checks, from the date of the last run, which is kept in the metadata store. Pure.
+"""Periodic checks: when the next one is due, and the sample of entries that a check reads instead of all. Pure.
 
-Another auditor with another clock may have written the date, so a date in the future is not believed.
-
-Sampling of the entries of a replica for a check that does not read all: one from each of equally long rows.
+The due time follows from the date of the last run, which is kept in the metadata store. Another auditor with another
+clock may have written it, so a date in the future is not believed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Status of a ledger that lacks copies: why it waits, by which worker, which entries are lost; and its JSON.
+"""Status of ledgers that lack copies: why each waits, by which worker, which entries are lost; and its JSON. Pure.
 
-Pure. These are records of our own, beside Apache's marks, which have no field for reasons.
+These are records of our own, beside Apache's marks, which have no field for reasons. Beside them are the reasons why it
+is not certain that all copies exist, although no ledger is known to lack any (`Shortfall`). Those are warnings: the
+cluster goes on, and machines may be restarted in turn.
 
-Reasons why it is not certain that all copies exist, although no ledger is known to lack any. Pure.
-
-These are warnings: the cluster goes on, and machines may be restarted in turn. Ledgers that are known to lack copies
-are in the queue of marked and noted ledgers (`healing/overview.py`).
+Not here: the queue of marked and noted ledgers (`healing/overview.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from buckram.types import BookieId, EntryId, LedgerId
 
 Row: TypeAlias = tuple[EntryId, EntryId]
 """First and last of a row of consecutive ids."""
-
 
 NAMED_ROWS = 100
 """Maximum number of rows of entries that a record keeps for each reason."""
@@ -119,6 +117,9 @@ def named_rows(rows: Sequence[Row], most: int = 5) -> str:
     return ", ".join(parts) + (f" and {left} more" if left else "")
 
 
+# -- doubts about the completeness of copies ------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Shortfall:
     """One such reason. `state`: "unverified" or "degraded"; `where`: a bookie, or "cluster"."""
@@ -145,21 +146,23 @@ def shortfalls(
     """
     found: list[Shortfall] = []
     if not checked:
-        why = "no check of all copies was complete yet: what lacked before is not known"
+        why = "no check of all copies has been completed yet, so it is not known which copies lack entries"
         found.append(Shortfall("unverified", "cluster", why))
     elif not attended:
-        why = "no auditor has watched yet which bookies were away: what they lack since the last check is not known"
+        why = (
+            "no auditor has watched yet which bookies were away, so it is not known what they lack since the last check"
+        )
         found.append(Shortfall("unverified", "cluster", why))
     if untold:
         many = "1 ledger" if untold == 1 else f"{untold} ledgers"
         why = (
-            f"the last check of all copies could not tell of {many}: a record was not readable, or a bookie did not "
+            f"the last check of all copies could not check {many}: a record was not readable, or a bookie did not "
             "answer"
         )
         found.append(Shortfall("unverified", "cluster", why))
     for bookie, left in unverified.items():
         many = "the ledgers" if left is None else "1 ledger" if left == 1 else f"{left} ledgers"
-        why = f"it was away, and its copies of {many} written meanwhile were not looked at yet"
+        why = f"it was away, and its copies of {many} written meanwhile have not been checked yet"
         found.append(Shortfall("unverified", bookie, why))
     found += [Shortfall("degraded", bookie, why) for bookie, why in degraded.items()]
     return found

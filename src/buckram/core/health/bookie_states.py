@@ -1,6 +1,6 @@
 """States of bookies: whether they answer and take entries, and the troubles that they report of themselves. Pure.
 
-Bytes that a bookie could free and keeps for now, by the reason. Pure.
+One of the troubles are bytes that a bookie could free and keeps for now, by the reason.
 
 Not here: the account that a bookie makes of its collection (`bookie/garbage/collection_account.py`).
 """
@@ -19,17 +19,13 @@ from buckram.types import BookieId
 
 NEARLY_ALL = 0.9
 
-
 NEARLY_FULL_BYTES = 2_000_000_000
-
 
 CERTIFICATE_S = 14 * 86_400
 """Seconds before the end of a certificate from which a finding asks to renew it; one week would be short notice."""
 
-
 TOKEN_S = 3_600
 """Seconds after its last use for which an expired token is reported."""
-
 
 TROUBLES = {"slow disk": "slow-disk", "bad records": "bad-records", "limbo": "limbo"}
 """State of the table by the name that a bookie gives to its trouble; any other trouble is a "bookie-trouble"."""
@@ -87,14 +83,14 @@ def _space(one: BookieFacts) -> Iterator[Noted]:
             yield Noted("bookie-rests", one.id, f"an operator asked for it: {one.asked}", bookie=one.id)
         elif one.answers:
             why = said.readonly_why if said is not None else ""
-            yield Noted("bookie-read-only", one.id, why or "it does not say why", bookie=one.id)
+            yield Noted("bookie-read-only", one.id, why or "it reports no reason", bookie=one.id)
     elif one.free_bytes is not None and one.free_bytes < NEARLY_FULL_BYTES:
         yield Noted("disk-nearly-full", one.id, f"{one.free_bytes} bytes are free", bookie=one.id)
 
 
 def _limits(bookie: str, said: BookieReport) -> Iterator[Noted]:
     if said.most_files and said.open_files >= NEARLY_ALL * said.most_files:
-        why = f"{said.open_files} of {said.most_files} files may be open are open"
+        why = f"{said.open_files} of {said.most_files} files that it may open are open"
         yield Noted("descriptors-short", bookie, why, bookie=bookie)
     if said.most_connections and said.connections >= NEARLY_ALL * said.most_connections:
         why = f"{said.connections} of {said.most_connections} connections are in use"
@@ -158,7 +154,7 @@ def _clocks(facts: Facts) -> Iterator[Noted]:
             off.add(bookie)
     if facts.time_doubted:
         who = named([one.id for one in facts.doubting])
-        why = f"{len(facts.doubting)} bookies are in doubt of the time ({who}): nothing is ended by its age"
+        why = f"{len(facts.doubting)} bookies doubt the time ({who}): nothing is ended by its age"
         yield Noted("clock-jump", "cluster", why)
     else:
         for one in facts.doubting:
@@ -169,13 +165,13 @@ def _clocks(facts: Facts) -> Iterator[Noted]:
         yield Noted("clock-off", "this machine", facts.clock_doubt)
 
 
+# -- bytes that collection keeps ------------------------------------------------------------------------------
+
 WAITING_SHARE = 0.2
 """Share of the used bytes of a bookie's device above which waiting bytes are a finding."""
 
-
 WAITING_BYTES = 1_000_000_000
 """Waiting bytes below which there is no finding, however small the device is."""
-
 
 _WHAT = {
     Keeps.RECORDED: "recorded as deleted",

@@ -1,6 +1,7 @@
-"""States of autorecovery: ledgers that lack copies, and whether an auditor works to restore them. Pure.
+"""States of the whole cluster: whether its metadata store works, and whether lacking copies are restored. Pure.
 
-States of the metadata store: whether it answers, takes changes, and is believed by the bookies. Pure.
+The metadata store is judged by whether it answers, takes changes, and is believed by the bookies; autorecovery by the
+ledgers that lack copies, and by whether an auditor works to restore them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from buckram.core.health.facts import Facts, HealingFacts, LackingLedger, Noted
+
+# -- the metadata store ---------------------------------------------------------------------------------------
 
 
 def of_metadata(facts: Facts) -> Iterator[Noted]:
@@ -31,6 +34,8 @@ def of_metadata(facts: Facts) -> Iterator[Noted]:
             "metadata-read-only", facts.uri, f"{len(refused)} bookies cannot change it, such as {bookie}: {why}"
         )
 
+
+# -- autorecovery ---------------------------------------------------------------------------------------------
 
 NAMED = 5
 """Maximum number of ledgers or bookies that a finding names; the others are counted."""
@@ -59,9 +64,9 @@ def _who_heals(healing: HealingFacts) -> Iterator[Noted]:
     if healing.brake is not None:
         yield Noted("nothing-copied", ", ".join(healing.brake.bookies), healing.brake.why)
     if not healing.enabled:
-        yield Noted("autorecovery-disabled", "cluster", "it is disabled: lost copies are not made again")
+        yield Noted("autorecovery-disabled", "cluster", "autorecovery is disabled: lost copies are not replaced")
     elif not healing.auditor:
-        yield Noted("auditor-missing", "cluster", "nobody looks for lost bookies: nothing is copied when one goes")
+        yield Noted("auditor-missing", "cluster", "no auditor is running: the ledgers of a lost bookie are not copied")
 
 
 def _where(found: Sequence[LackingLedger]) -> str:

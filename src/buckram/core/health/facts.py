@@ -56,7 +56,7 @@ class BookieFacts:
     sync_us: int = 0
     """Recent mean duration of a sync of its disk, in microseconds; 0: unknown."""
     certain: bool | None = None
-    """False while it is in doubt of the time; None: it does not report that."""
+    """False while it doubts the time; None: it does not report that."""
     clock_ahead_us: int | None = None
     """Its clock minus the clock of the asking process, when the answer came; None: it does not report its clock."""
 

@@ -84,8 +84,8 @@ def why_kept(facts: Facts, bookie: BookieId) -> str:
         return f"bookie {bookie} is kept: {facts.moved}"
     if facts.accepted is not True:
         return (
-            f"bookie {bookie} is kept: the metadata at {facts.uri} were restored, and nobody has said that they shall "
-            "be used: `buckram cluster accept-restore` comes first"
+            f"bookie {bookie} is kept: the metadata at {facts.uri} were restored, and no operator has accepted "
+            "them yet: `buckram cluster accept-restore` comes first"
         )
     answering = next((one for one in facts.bookies if one.id == bookie and one.answers), None)
     if answering is not None:
@@ -95,8 +95,8 @@ def why_kept(facts: Facts, bookie: BookieId) -> str:
         )
     doubting = named([one.bookie for one in facts.suspects])
     return (
-        f"bookie {bookie} is kept: the metadata store is not believed by {doubting}; `buckram cluster check` says what "
-        "to do about that first"
+        f"bookie {bookie} is kept: the metadata store is not believed by {doubting}; `buckram cluster check` "
+        "says what to do first"
     )
 
 

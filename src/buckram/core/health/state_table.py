@@ -9,8 +9,8 @@ from buckram.core.health.states import Severity, State
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 _RENEW = (
-    "say `buckram certificate renew {file}` on its machine, if `buckram up --secure` made it; else put a new "
-    "certificate in its place; it is read again by itself"
+    "run `buckram certificate renew {file}` on its machine, if `buckram up --secure` made it; else put a new "
+    "certificate in its place; the bookie reads it again by itself"
 )
 _GONE = "if it is gone for good, `buckram bookie decommission {bookie}` has others take its copies"
 
@@ -39,7 +39,12 @@ METADATA = (
         "a record cannot be read",
         "put the record {where} back from a backup of the metadata, a cookie from the file VERSION of its bookie",
     ),
-    State("foreign-node", _W, "a key that is no part of a cluster", "see who made {where}, and have it made no more"),
+    State(
+        "foreign-node",
+        _W,
+        "a key that is no part of a cluster",
+        "find out which program made {where}, and stop it from doing so",
+    ),
     State(
         "wrong-cookie",
         _E,
@@ -50,7 +55,7 @@ METADATA = (
         "bad-registration",
         _E,
         "a registration does not say how to reach its bookie",
-        "restart bookie {bookie} with software that registers well and with its address configured",
+        "restart bookie {bookie} with software that registers its address, and with that address configured",
     ),
     State(
         "open-admission",
@@ -73,7 +78,7 @@ METADATA = (
     State(
         "restore-not-accepted",
         _E,
-        "the metadata were restored, and nobody has said that they shall be used",
+        "the metadata were restored, and no operator has accepted them yet",
         "start all bookies, let them run, then `buckram cluster accept-restore`",
     ),
     State(
@@ -105,7 +110,7 @@ METADATA = (
     State(
         "waiting-bytes",
         _W,
-        "much of what lies on a bookie waits to be removed",
+        "much of the data on a bookie waits to be removed",
         "see what it is, and until when it is kept: `buckram bookie show {bookie}`; the runbook says how to decide",
     ),
     State(
@@ -170,13 +175,13 @@ BOOKIES = (
     State(
         "bookie-rests",
         _I,
-        "an operator has asked it to take no new entries",
+        "an operator has made it read-only",
         "nothing; `buckram bookie writable {bookie}` takes it back",
     ),
     State(
         "bookie-read-only",
         _E,
-        "it takes no new entries, and nobody asked it to",
+        "it takes no new entries, and no operator asked for that",
         "see `buckram bookie show {bookie}` and its log; it turns writable by itself when it can",
     ),
     State(
@@ -216,7 +221,7 @@ BOOKIES = (
         "it ends by itself when every ledger that names bookie {bookie} is closed and complete; see "
         "`buckram ledger recover`",
     ),
-    State("bookie-trouble", _W, "it says that something is wrong", "see `buckram bookie show {bookie}`"),
+    State("bookie-trouble", _W, "it reports that something is wrong", "see `buckram bookie show {bookie}`"),
     State(
         "descriptors-short",
         _W,
@@ -227,7 +232,8 @@ BOOKIES = (
         "connections-short",
         _W,
         "it may take few more connections",
-        "raise [bookie] max_connections of bookie {bookie}, or the limit of open files; look who connects so often",
+        "raise [bookie] max_connections of bookie {bookie}, or the limit of open files; find out which client "
+        "connects so often",
     ),
     State(
         "mixed-releases",
@@ -252,26 +258,27 @@ BOOKIES = (
         "clock-off",
         _E,
         "its clock is far from those of the others",
-        "set the clock of {where} right: until then nothing goes by age, and writers stamp records with the median",
+        "set the clock of {where} right: until then nothing is ended by its age, and writers stamp records with "
+        "the median",
     ),
     State(
         "clock-jump",
         _E,
         "clocks were set, and the time is in doubt",
-        "compare `date -u` on the machines: set a clock right that is wrong; where all are right, wait for an hour, or "
-        "say `buckram cluster accept-time`",
+        "compare `date -u` on the machines: set a clock right that is wrong; where all are right, wait for an "
+        "hour, or run `buckram cluster accept-time`",
     ),
     State(
         "clock-doubted",
         _W,
-        "it is in doubt of the time",
+        "it doubts the time",
         "see what sets the clock of {bookie} (`timedatectl`, `chronyc tracking`), and let only one do so; it is "
         "believed when it has been steady for an hour, or by `buckram cluster accept-time`",
     ),
     State(
         "token-expired",
         _W,
-        "somebody shows it a token that has expired",
+        "a client shows it a token that has expired",
         "give {subject} a new token: `buckram token create --subject {subject}`",
     ),
     State(
@@ -292,20 +299,20 @@ HEALING = (
     State(
         "nothing-copied",
         _E,
-        "nothing is copied, because too many bookies went at once",
-        "start them again, or say that they are gone for good: `buckram autorecovery proceed`",
+        "copying has stopped, because too many bookies were lost at once",
+        "start them again, or declare them lost for good: `buckram autorecovery proceed`",
     ),
     State(
         "autorecovery-disabled",
         _E,
-        "lost copies are not made again, since autorecovery is disabled",
+        "lost copies are not replaced, since autorecovery is disabled",
         "`buckram autorecovery enable`",
         lasting="10m",
     ),
     State(
         "auditor-missing",
         _E,
-        "nobody looks for lost bookies: nothing is copied when one goes",
+        "no auditor is running: the ledgers of a lost bookie are not copied",
         "run it as a service: `buckram autorecovery run`",
         lasting="10m",
     ),
@@ -325,19 +332,19 @@ HEALING = (
     State(
         "unverified",
         _W,
-        "it was away, and its copies written meanwhile were not looked at yet",
-        "they are looked at by themselves; `buckram ledger check --all` tells now",
+        "it was away, and its copies written meanwhile have not been checked yet",
+        "they are checked by themselves; `buckram ledger check --all` checks them now",
     ),
     State(
         "degraded",
         _W,
-        "clients find it slow for long",
+        "clients have found it slow for a long time",
         "look at the machine and the network of {bookie}; `[client] replace_slow_s` lets writers replace such a one",
     ),
     State(
         "too-few-domains",
         _W,
-        "new ledgers have copies in fewer hosts or racks than their placement says",
+        "new ledgers have copies in fewer hosts or racks than their placement asks for",
         "start bookies on another {level}; if they are on other ones already, say so with [bookie] host_id or "
         "`buckram placement topology set`",
     ),
@@ -359,11 +366,11 @@ STREAMS = (
     State(
         "orphans",
         _W,
-        "ledgers were made for streams, are in none, and never will be",
+        "ledgers were made for streams, but no stream lists them or ever will",
         "a janitor removes them: `buckram stream janitor`",
         "`buckram stream orphans --delete`",
     ),
-    State("leftovers", _W, "keys that nobody reads any more", "nothing: they do no harm", "`buckram doctor --fix`"),
+    State("leftovers", _W, "keys that no program reads any more", "nothing: they do no harm", "`buckram doctor --fix`"),
     State(
         "namespace-over-quota",
         _W,
@@ -391,7 +398,7 @@ STREAMS = (
     State(
         "cursor-holds-retention",
         _W,
-        "a cursor that nobody moves keeps records that the policy would let go",
+        "a cursor that no reader moves keeps records that the policy would delete",
         "start the reader of cursor {cursor} again, or see who owns it: `buckram stream cursor list {stream}`",
         "`buckram stream cursor delete {stream} {cursor}` gives the records up",
     ),
@@ -412,7 +419,7 @@ STREAMS = (
         "backup-failed",
         _W,
         "the last attempt to make a backup failed",
-        "set right what it says: the janitor tries again; `buckram db show {where}` shows the newest backup",
+        "correct what the message names: the janitor tries again; `buckram db show {where}` shows the newest backup",
     ),
 )
 
@@ -420,7 +427,7 @@ OTHER = (
     State(
         "not-asked",
         _W,
-        "it could not be asked, so nobody knows whether it is well",
+        "it could not be asked, so its state is not known",
         "look again; if it stays so, see why: `buckram doctor`",
     ),
 )

@@ -86,7 +86,7 @@ def bookie_error(bookie: BookieId, code: Code) -> BuckramError:
         case Code.UNAUTHORIZED:
             return Unauthorized(f"bookie {bookie} refused: wrong password")
         case Code.UNKNOWN_LEDGER_STATE:
-            return UnknownLedgerState(bookie, "may have lost data of this ledger, so it says neither yes nor no")
+            return UnknownLedgerState(bookie, "may have lost data of this ledger, so it neither confirms nor denies")
         case Code.QUOTA_EXCEEDED:
             return QuotaExceeded("of this ledger", "stored_bytes")
         case Code.READ_ONLY:

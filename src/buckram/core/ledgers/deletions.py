@@ -2,12 +2,11 @@
 
 A deletion is a decision, and it is never forgotten: a bookie that was away for a year finds it. Ids are given in
 ascending order, so an old bucket becomes a few long intervals around what still lives. A bucket's bytes are the shorter
-of its intervals and its bitmap, and each set has one encoding only. Not here: recording them with the removal of the
-metadata (`metadata/tree/removals.py`); deleting the ledgers on bookies (`bookie/garbage/recorded_deletions.py`).
+of its intervals and its bitmap, and each set has one encoding only. A bookie's own memory of deletions is files of a
+line of JSON and its checksum.
 
-One file of a bookie's memory of deletions, as bytes: a line of JSON and its checksum. Pure.
-
-Not here: the sets themselves (`core/ledgers/deletions.py`); when they are written (`bookie/trust/deletion_memory.py`).
+Not here: recording deletions with the removal of the metadata (`metadata/tree/removals.py`), deleting the ledgers on
+bookies (`bookie/garbage/recorded_deletions.py`), when a bookie's files are written (`bookie/trust/deletion_memory.py`).
 """
 
 from __future__ import annotations
@@ -23,19 +22,14 @@ from buckram.types import MAX_LEDGER_ID, LedgerId
 BUCKET = 1 << 14
 """Ids of one bucket: a bitmap of them has 2 KB."""
 
-
 MOST_BYTES = BUCKET // 8 + 1
 """No bucket's value is longer."""
 
-
 _INTERVALS, _BITMAP = 1, 2
-
 
 _RUN = re.compile("1+")
 
-
 _VARINT_BITS = 7
-
 
 _LONGEST = BUCKET.bit_length()
 
@@ -133,15 +127,18 @@ def deletions_key(own: str, bucket: int) -> str:
 
 
 def decode_deleted(key: str, value: bytes) -> Deleted:
-    """Read what `Deleted.encode` wrote. Raises MalformedRecord for anything else, also for another encoding of a set: a
-    value that this code cannot have written must not delete anything.
+    """Return the set that a key's value holds. Raises MalformedRecord for what `Deleted.encode` cannot have written.
+
+    Another encoding of a legal set is refused, too: a value that this code cannot have written deletes no ledger.
     """
     try:
         found = _decoded(value)
     except (ValueError, IndexError) as error:
-        raise MalformedRecord(f"{key}: no set of deleted ledgers ({error}); restore it from a backup") from None
+        raise MalformedRecord(f"{key}: not a set of deleted ledgers ({error}); restore it from a backup") from None
     if found.encode() != value:
-        raise MalformedRecord(f"{key}: a set of deleted ledgers in a form that nobody writes; restore it from a backup")
+        raise MalformedRecord(
+            f"{key}: a set of deleted ledgers in a form that Buckram never writes; restore it from a backup"
+        )
     return found
 
 
@@ -183,6 +180,8 @@ def _take(value: bytes, at: int) -> tuple[int, int]:
         if shift > _LONGEST:
             raise ValueError("a number is too long")
 
+
+# -- a file of a bookie's memory ------------------------------------------------------------------------------
 
 _VERSION = 1
 

@@ -1,14 +1,11 @@
 """Quorum arithmetic: which positions store an entry, and what a set of answers proves.
 
-Positions are indexes into an ensemble, 0 to E-1. Everything is defined for all E >= Qw >= Qa >= 1 and for
-entry ids of any size (no 32-bit arithmetic: docs/reference/protocol.md, trap 21). Counting answers of one entry is
-core/ledgers/answers; which bookies to choose is core/placement.
+Positions are indexes into an ensemble, 0 to E-1. Everything is defined for all E >= Qw >= Qa >= 1 and for entry ids of
+any size (no 32-bit arithmetic: docs/reference/protocol.md, trap 21). A rule may also ask for a number of fault domains
+with a copy of an entry before it counts as acknowledged (M5). A function gives the domain of a bookie, because that may
+change while a writer runs; a bookie whose domain is unknown counts for none.
 
-Rules for the number of fault domains with a copy of an entry before it counts as acknowledged (M5).
-
-A function gives the domain of a bookie, because that may change while a writer runs. A bookie whose domain is unknown
-counts for none.
-Not here: the choice of bookies (`core/placement`).
+Not here: counting answers of one entry (`core/ledgers/answers.py`), the choice of bookies (`core/placement`).
 """
 
 from __future__ import annotations
@@ -108,6 +105,9 @@ class Quorum:
     def writable(self, absent: Collection[Position]) -> bool:
         """Return whether every write set still has Qa members without the positions in `absent`."""
         return all(sum(p not in absent for p in window) >= self.ack_quorum for window in self.windows())
+
+
+# -- spread over fault domains --------------------------------------------------------------------------------
 
 
 class DomainLookup(Protocol):

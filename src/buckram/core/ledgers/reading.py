@@ -25,7 +25,7 @@ _ABSENT = Negative(Code.NO_ENTRY)
 class Strategy(enum.Enum):
     SEQUENTIAL = "one after another, the next one also when the timer fires"
     PARALLEL = "all at once"
-    WIDENING = "the first alone, all others as soon as it says anything but yes or the timer fires"
+    WIDENING = "the first alone, all others as soon as it gives no good answer or the timer fires"
 
 
 class Race(Generic[T]):

@@ -1,10 +1,10 @@
-"""Audit of replicas: pieces of work, sums of blocks for comparison, findings. Pure.
+"""Audit of replicas: the entries of each bookie, pieces of work, sums of blocks for comparison, findings. Pure.
 
 Every replica is verified against the digests of its own entries. Sums of digests then reveal replicas that are each
 valid and yet hold different bytes.
-Not here: reading the replicas (`client/maintain/replica_audit.py`).
 
-Entries of a ledger that its record places on a bookie. Pure; not here: asking whether it has them.
+Not here: reading the replicas (`client/maintain/replica_audit.py`), asking a bookie what it has
+(`client/maintain/entry_lists.py`).
 """
 
 from __future__ import annotations
@@ -18,53 +18,14 @@ from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, Position
 
-Row = tuple[EntryId, EntryId]
-"""First and last of consecutive ids."""
-
-
-def held_rows(metadata: LedgerMetadata, bookie: BookieId, end: EntryId | None = None) -> Iterator[Row]:
-    """Yield the ids that the bookie must hold, ascending. Those of the fragment that can still grow end at `end`; None:
-    it is left out.
-    """
-    quorum = quorum_of(metadata)
-    for index, fragment in enumerate(metadata.fragments):
-        if bookie not in fragment.ensemble:
-            continue
-        last = fragment_end(metadata, index)
-        last = end if last is None else last
-        if last is not None:
-            yield from quorum.held_ranges(fragment.ensemble.index(bookie), fragment.first_entry, last)
-
-
-def without(wanted: Iterable[Row], runs: Iterable[tuple[EntryId, int]]) -> Iterator[Row]:
-    """Yield the parts of `wanted` that no run (first id, count) covers; both ascending."""
-    held = iter(runs)
-    run = next(held, None)
-    for first, last in wanted:
-        at = first
-        while at <= last:
-            while run is not None and run[0] + run[1] <= at:
-                run = next(held, None)
-            if run is None or run[0] > last:
-                yield at, last
-                break
-            if run[0] > at:
-                yield at, run[0] - 1
-            at = run[0] + run[1]
-
-
 BLOCK_BYTES = 8 * 1024 * 1024
 
-
 MAX_BLOCK = 1024
-
 
 NAMED = 100
 """The most bad entries of a piece that are listed; the others are only counted."""
 
-
 _MASK = 2**64 - 1
-
 
 _Birth: TypeAlias = bytes
 
@@ -215,3 +176,40 @@ class BlockSums:
 
     def result(self) -> list[BlockSum]:
         return [BlockSum(block, share, total) for (block, share), total in self._sums.items() if block not in self._bad]
+
+
+# -- entries that a ledger's record places on a bookie --------------------------------------------------------
+
+Row = tuple[EntryId, EntryId]
+"""First and last of consecutive ids."""
+
+
+def held_rows(metadata: LedgerMetadata, bookie: BookieId, end: EntryId | None = None) -> Iterator[Row]:
+    """Yield the ids that the bookie must hold, ascending. Those of the fragment that can still grow end at `end`; None:
+    it is left out.
+    """
+    quorum = quorum_of(metadata)
+    for index, fragment in enumerate(metadata.fragments):
+        if bookie not in fragment.ensemble:
+            continue
+        last = fragment_end(metadata, index)
+        last = end if last is None else last
+        if last is not None:
+            yield from quorum.held_ranges(fragment.ensemble.index(bookie), fragment.first_entry, last)
+
+
+def without(wanted: Iterable[Row], runs: Iterable[tuple[EntryId, int]]) -> Iterator[Row]:
+    """Yield the parts of `wanted` that no run (first id, count) covers; both ascending."""
+    held = iter(runs)
+    run = next(held, None)
+    for first, last in wanted:
+        at = first
+        while at <= last:
+            while run is not None and run[0] + run[1] <= at:
+                run = next(held, None)
+            if run is None or run[0] > last:
+                yield at, last
+                break
+            if run[0] > at:
+                yield at, run[0] - 1
+            at = run[0] + run[1]

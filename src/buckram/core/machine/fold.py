@@ -1,14 +1,12 @@
 """Fold: the state of one replica as a pure function of its log: records in, outcomes out.
 
 It applies records in order, keeps the sessions, the time of the log and the digests. The rules R1 to R12 are in
-docs/explanation/machines-design.md. Not here: where records come from (`state/machine/following.py`,
-`state/machine/leader.py`).
+docs/explanation/machines-design.md. `LogTime` is the time of the log as a leader gives it to its records. It goes on
+with the clock while the time is certain; while it is in doubt, it goes on by what passed since, so that nothing that
+the state keeps ends by a time that may be wrong. A log that is ahead goes back as soon as the time is certain: the
+leader writes a record that says so.
 
-The time of a machine's log, as its leader gives it to records. Pure.
-
-It goes on with the clock while the time is certain. While it is in doubt, it goes on by what passed since, so that
-nothing that the state keeps ends by a time that may be wrong. A log that is ahead goes back as soon as the time is
-certain; the leader writes a record that says so. Not here: what that record does (`core/machine/fold.py`).
+Not here: where records come from (`state/machine/following.py`, `state/machine/leader.py`).
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ from buckram.types import Offset
 
 _REMEMBERED_MARKS = 16
 
-
 _CHAIN = struct.Struct(">QQ?")
-
 
 _NO_CHAIN = bytes(16)
 
@@ -260,8 +256,9 @@ class Fold:
             raise ReplicaStopped(
                 self.machine,
                 offset,
-                f"apply() failed with {error!r}: the state may be half changed, so it goes no further. A command that "
-                "the state does not allow is refused by CommandRefused; correct apply() and open the machine again",
+                f"apply() failed with {error!r}: the state may be half changed, so no further command is "
+                "applied. Raise CommandRefused for a command that the state does not allow; correct apply() and "
+                "open the machine again",
             ) from error
         self.commands += 1
         self.sessions.store(session, sequence, record.lowest, outcome, self.time_us, self.commands)
@@ -277,6 +274,9 @@ class Fold:
         if own != record.digest:
             raise ReplicaDiverged(self.machine, record.mark, self.agreed, own.hex(), record.digest.hex())
         self.agreed = record.mark
+
+
+# -- the time that a leader gives to records ------------------------------------------------------------------
 
 
 class LogTime:

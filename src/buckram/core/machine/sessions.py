@@ -1,13 +1,10 @@
-"""SessionTable: the results of commands by session and sequence, so that each command is applied once.
+"""Sessions of commands, both sides: results by session and sequence, so that each command is applied once; and tokens.
 
-It is part of every replica's state: what it drops and when follows from the log alone (rules R3, R4 and R12 of
-docs/explanation/machines-design.md). Not here: a caller's side (`core/machine/sessions.py`).
-
-Tokens: a caller's side of a session. It issues sequences and knows which of them may still be repeated.
-
-A token is written LOG:SESSION:SEQUENCE, so that a program can keep it and repeat its command after a crash; LOG is the
-unique id of the machine's log, because another machine of the same name has sessions of the same numbers. Not here: the
-replicas' side (`core/machine/sessions.py`).
+`SessionTable` is part of every replica's state: what it drops and when follows from the log alone (rules R3, R4 and R12
+of docs/explanation/machines-design.md). `Sequences` is a caller's side: it issues sequences and knows which of them may
+still be repeated. A token is written LOG:SESSION:SEQUENCE, so that a program can keep it and repeat its command after a
+crash; LOG is the unique id of the machine's log, because another machine of the same name has sessions of the same
+numbers.
 """
 
 from __future__ import annotations
@@ -22,28 +19,21 @@ from buckram.errors import InvalidArgument
 
 MAX_SESSIONS = 10_000
 
-
 MAX_SEQUENCES = 4096
 """Maximum span of sequences whose results a session keeps, counted back from the highest one."""
 
-
 MAX_RESULT_BYTES = 16 * 1024 * 1024
-
 
 SILENT_US = 24 * 3600 * 1_000_000
 
-
 SILENT_COMMANDS = 10_000
 """Number of commands of others after which, together with SILENT_US, a silent session is dropped."""
-
 
 # These are part of the format: replicas that differ in them would differ in their state.
 
 _HEAD = struct.Struct(">QQQQI")
 
-
 _ROW = struct.Struct(">QBI")
-
 
 _DONE, _REFUSED, _DROPPED = 0, 1, 2
 
@@ -188,6 +178,8 @@ class SessionTable:
             raise ValueError(f"the session table is cut ({error})") from None
         return table
 
+
+# -- a caller's side ------------------------------------------------------------------------------------------
 
 _FORM = re.compile(r"([0-9a-f]{16}):([0-9]{1,19}):([0-9]{1,19})", re.ASCII)
 

@@ -1,6 +1,6 @@
-"""Values of the objects' index: where an object's bytes are, what is known of it, and the grammar of names.
+"""Values of the objects' index: where an object's bytes are, what is known of it, uploads in parts, and legal names.
 
-Uploads: objects that are put in parts. Not here: commands (`core/objects/index.py`).
+Not here: commands (`core/objects/index.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from buckram.types import EntryId, LedgerId
 LOG = OBJECTS_LOG
 """Stream and machine of each namespace that has objects: their index."""
 
-
 MAX_NAME_BYTES = 1024
 
-
 MAX_METADATA_BYTES = 16 * 1024
-
 
 NEVER = 0
 """Expiry of an object that never expires."""
@@ -107,6 +104,9 @@ def check_metadata(metadata: Mapping[str, str] | None) -> list[list[str]]:
     if size > MAX_METADATA_BYTES:
         raise InvalidArgument(f"metadata of {size} bytes, the limit is {MAX_METADATA_BYTES}; store less")
     return [[key, value] for key, value in pairs]
+
+
+# -- objects that are put in parts ----------------------------------------------------------------------------
 
 
 class Upload:

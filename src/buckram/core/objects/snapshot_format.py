@@ -23,7 +23,7 @@ _Copy = tuple[list[Any], SortedNames, dict[str, Directory | ObjectRow]]
 
 
 def lines_of(head: Sequence[Any], root: Directory, trash: Sequence[Directory]) -> Iterator[bytes]:
-    """Yield the lines of a snapshot of this moment. The first tree is the root, the others are in the trash."""
+    """Yield the lines of a snapshot as of the call: the tree of the root, then the trees in the trash."""
     copies: list[_Copy] = [
         (
             [number, path, directory.kept, directory.time_us, len(directory.nodes) - len(directory.below)],

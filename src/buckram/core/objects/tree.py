@@ -1,10 +1,10 @@
 """The tree of names: directories with objects and directories, listed in the order of their full names.
 
 Renaming a directory is one step, because a node knows its name in its parent only. A name is an object or a directory,
-never both; a directory that nobody made appears with its first object and vanishes with its last. Not here: commands
-(`core/objects/index.py`).
+never both; a directory that nobody made appears with its first object and vanishes with its last. `ObjectNames` is the
+side of the index that only reads.
 
-Names: the readable side of an objects' index. Not here: changes of it (`core/objects/index.py`).
+Not here: commands and their changes (`core/objects/index.py`).
 """
 
 from __future__ import annotations
@@ -218,6 +218,9 @@ def _walk(directory: Directory, path: str, prefix: str, after: str) -> Iterator[
                 yield from _walk(node, full, prefix, after)
         elif full > after and full.startswith(prefix):
             yield full, node
+
+
+# -- reading names --------------------------------------------------------------------------------------------
 
 
 class ObjectNames:

@@ -1,11 +1,10 @@
-"""Recent latencies of bookies, so that quick ones are asked first and slow ones get no new ensembles.
+"""Recent latencies of bookies, so that quick ones are asked first and slow ones get no new ensembles. Pure.
 
 Each bookie has a moving average that follows new samples the faster, the longer there was none. Differences below a
-factor of two are ignored, or all requests would go to one bookie. Times are given by the caller, in seconds.
+factor of two are ignored, or all requests would go to one bookie. A bookie that takes far longer than the others is
+detected, so that it is reported and others may replace it. Times are given by the caller, in seconds.
 
-Detection of bookies that take far longer than the others, so that it is reported, and others may replace them.
-
-Pure; times are given by the caller. Not here: latencies (`core/placement/latency.py`), reporting (`client/shared/`).
+Not here: reporting slow bookies (`client/cluster/slow_bookies.py`).
 """
 
 from __future__ import annotations
@@ -20,26 +19,20 @@ from buckram.types import BookieId, EntryId
 HALF_LIFE_S = 2.0
 """Seconds without a sample after which the next one has a weight of one half in the moving average."""
 
-
 _LEAST_SHARE = 0.2
 """Smallest weight of one sample in the moving average."""
-
 
 FLOOR_S = 0.002
 """Seconds: averages below it are graded as if they were as long."""
 
-
 RETRY_S = 10.0
 """Seconds after which a slow bookie without a sample is tried once, to see whether it has recovered."""
-
 
 FORGET_S = 60.0
 """Seconds after its last sample at which the average of a bookie expires."""
 
-
 PROBE_S = 0.1
 """Least seconds between the entries by which a writer measures its bookies (`Probe`)."""
-
 
 SAMPLE_S = 0.01
 """Seconds after a sample within which further ones of that bookie are ignored, unless they took at least twice its
@@ -181,9 +174,10 @@ class Probe:
         return now - self._at >= PROBE_S
 
 
+# -- bookies far slower than the others -----------------------------------------------------------------------
+
 SLOW_FLOOR_S = 0.1
 """Seconds: a bookie whose adds take less is not slow, whatever the others take."""
-
 
 SLOW_FACTOR = 8.0
 """Multiple of the others' median from which a bookie is slow; it has recovered below half of that multiple."""

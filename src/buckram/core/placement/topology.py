@@ -1,10 +1,9 @@
-"""Places of bookies: locations of named levels, labels, and the two forms in which people and programs write them.
+"""Places of bookies: locations of named levels, labels, the two forms in which they are written, and distances.
 
 A path names the levels from the widest to the narrowest: `/rack`, `/region/rack`, `/region/zone/rack` or
 `/region/zone/rack/host`; `/zone=a/rack=r1` names them itself. The map in metadata has the JSON form of Apache Pulsar's
-rack mapping, `{group: {bookie: {"rack": path, "hostname": host}}}`; a group other than `default` is a label.
-
-Distance of a bookie from a reader, so that reads go to near bookies first.
+rack mapping, `{group: {bookie: {"rack": path, "hostname": host}}}`; a group other than `default` is a label. By the
+distance of a bookie from a reader, reads go to near bookies first.
 """
 
 from __future__ import annotations
@@ -22,16 +21,12 @@ from buckram.types import BookieId, BookieInfo
 LEVELS = ("region", "zone", "rack", "host")
 """Levels of a location, from the widest to the narrowest."""
 
-
 DEFAULT_GROUP = "default"
-
 
 _UNKNOWN = ("default-region", "default-zone", "default-rack")
 """Apache's names for an unknown place."""
 
-
 _BY_DEPTH: dict[int, tuple[str, ...]] = {1: ("rack",), 2: ("region", "rack"), 3: ("region", "zone", "rack"), 4: LEVELS}
-
 
 _FORMS = "/rack, /region/rack, /region/zone/rack, /region/zone/rack/host, or with names such as /zone=a/rack=r1"
 
@@ -81,10 +76,8 @@ class Location:
 
 NOWHERE = Location()
 
-
 LOCATION_PROPERTY = "buckram.location"
 """Property of a registration: the path that the bookie was configured with."""
-
 
 HOST_PROPERTY = "buckram.host"
 """Property of a registration: the host that the bookie runs on. All that can only be lost together have the same."""
@@ -274,6 +267,9 @@ def parse_lines(lines: Iterable[str], name: str, known: Sequence[BookieId]) -> R
         except InvalidArgument as error:
             raise InvalidArgument(f"{where}: {error}") from None
     return found
+
+
+# -- distance from a reader -----------------------------------------------------------------------------------
 
 
 def distance(here: Location, bookie: BookieId, topology: Topology) -> int:

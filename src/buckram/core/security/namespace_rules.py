@@ -25,7 +25,9 @@ LEDGER_NAMESPACE = "buckram.namespace"
 """Key in the custom metadata of a ledger that is no stream's: its namespace; without it, it is in `default`."""
 _READ = (KeyUse.READ, KeyUse.LIST)
 _ADMINISTRATORS = "it is for administrators"
-UNSEEN = "it belongs to no stream and no namespace on which who asks has a permission (`buckram acl grant` gives some)"
+UNSEEN = (
+    "it belongs to no stream and no namespace on which the caller has a permission (`buckram acl grant` gives some)"
+)
 """Refusal for what does not exist, and for what belongs to others, so that their names are not disclosed."""
 _MOST_KNOWN = 100_000
 

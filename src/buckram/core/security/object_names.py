@@ -48,8 +48,10 @@ class NameRange(NamedTuple):
         return NameRange(prefix, holes=tuple(hole for hole in self.holes if hole.reaches(prefix)))
 
     def behind(self, name: str) -> str:
-        """Return the text after which a listing continues behind this name: the end of a hole that the name is in, so
-        that holes are skipped, or the name itself."""
+        """Return the text after which a listing that has reached this name continues.
+
+        It is the end of the hole that the name is in, so that holes are skipped, or else the name itself.
+        """
         ends = [hole.text + _LAST for hole in self.holes if not hole.exact and hole.has(name)]
         return max([name, *ends])
 

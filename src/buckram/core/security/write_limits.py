@@ -1,20 +1,16 @@
-"""Limits on keys that principals who are no administrators write: size of the value, length of the name, and number.
+"""Limits on what principals who are no administrators write into the metadata store: keys, heads and records. Pure.
 
-They are in one table, well above what honest programs write, and below what would harm a metadata store: ZooKeeper
-reads a node, and a list of names, of at most 1 MB. Pure. Not here: counting (`bookie/service/metadata/change_gate.py`).
+The limits on keys (size of the value, length of the name, and number) are in one table, well above what honest programs
+write, and below what would harm a metadata store: ZooKeeper reads a node, and a list of names, of at most 1 MB.
 
-Limits on changes of a stream's head by principals who are no administrators, beyond the ledgers that it names. Pure.
+Changes of a stream's head have limits beyond the ledgers that it names. The janitor has all rights and acts on a head
+as it is: it deletes a stream that is marked as being deleted, and a fork that is never completed, so setting these
+marks is a deletion. It also reads the heads of all streams, so a head that no program could process is refused.
+A ledger's record has limits at its creation and in changes.
 
-The janitor has all rights and acts on a head as it is: it deletes a stream that is marked as being deleted, and a fork
-that is never completed. So setting these marks is a deletion. It also reads the heads of all streams, so a head that no
-program could process is refused.
-
-Not here: the ledgers that a head names (`core/security/ledger_claims.py`), the owner of a uid
-(`bookie/service/metadata/change_gate.py`), the purpose of a stream (`core/streams/metadata/purposes.py`).
-
-Limits on a ledger's record for principals who are no administrators: at its creation, and in changes. Pure.
-
-Not here: the changes of a record that are legal at all (`core/ledgers/metadata.py`), and the permissions to make them
+Not here: counting keys, and the owner of a stream's uid (`bookie/service/metadata/change_gate.py`), the ledgers that a
+head names (`core/security/ledger_claims.py`), the purpose of a stream (`core/streams/metadata/purposes.py`), the
+changes of a record that are legal at all (`core/ledgers/metadata.py`), the permissions to make them
 (`core/security/namespace_rules.py`).
 """
 
@@ -34,7 +30,6 @@ from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.types import LedgerMetadata
 
 KB = 1024
-
 
 STORED = 512 * KB
 """Maximum bytes of a value that every metadata store accepts (`seams.MAX_VALUE_BYTES`)."""
@@ -59,33 +54,27 @@ class Bound:
 HEAD = Bound("the head of a stream", STORED)
 """Head of a stream: 512 tail rows, 1,000 transactions, 64 KB of properties; the maximum that stores accept."""
 
-
 NAMESPACE = Bound("the record of a namespace", 64 * KB)
 """Record of a namespace: a policy of some dozen settings, or a link to another cluster."""
-
 
 FOLDER = Bound("the parent of a stream's keys", KB)
 """Parent of a stream's keys; it is empty, and a stream has a dozen kinds of keys."""
 
-
 SHARE = Bound("the key by which a stream holds a ledger", KB, 10_000)
 """Key by which a stream holds a ledger: a name, one for each fork."""
-
 
 BEHIND = Bound("the note of a member that lacks entries", KB, 100_000, name_bytes=2 * MAX_NAME_BYTES)
 """Note of a member that lacks entries: empty, one for each ledger with a failed member, until that was checked."""
 
-
-DEGRADED = Bound("what a client says of a slow bookie", 4 * KB, 10_000, session_key=True, name_bytes=2 * MAX_NAME_BYTES)
+DEGRADED = Bound("a client's report of a slow bookie", 4 * KB, 10_000, session_key=True, name_bytes=2 * MAX_NAME_BYTES)
 """Report of a client on a slow bookie: a sentence, one for each client and slow bookie."""
-
 
 OF_STREAM: dict[str, Bound] = {
     # Keys that are alone.
     "lease": Bound("the lease of a stream", 4 * KB, session_key=True),  # the writer's name, at most 200 bytes
-    "insertion": Bound("what a bulk step asks of a writer", 128 * KB, session_key=True),  # 100 ledgers
+    "insertion": Bound("the request of a bulk step to a writer", 128 * KB, session_key=True),  # 100 ledgers
     "progress": Bound("the progress of a mirror", 64 * KB),
-    "backup": Bound("what is known of backups", 64 * KB),
+    "backup": Bound("the record of a stream's backups", 64 * KB),
     "backing-up": Bound("the claim of a backup", KB, session_key=True),
     # Keys below a folder.
     "pages/": Bound("a page of segments", STORED, MAX_PAGES),  # 256 rows; of files 1 KB each
@@ -148,6 +137,8 @@ def _parents(places: ClusterKeys) -> tuple[str, ...]:
     return (*places.listed, *(folder.removesuffix("/") for folder in places.told))
 
 
+# -- heads of streams -----------------------------------------------------------------------------------------
+
 _UID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Form of a uid, which is one part of the paths of keys and files. Uids of this software have 16 hexadecimal digits."""
 
@@ -183,13 +174,13 @@ def _policy_refusal(head: Head) -> str:
     return ""
 
 
+# -- records of ledgers ---------------------------------------------------------------------------------------
+
 CHANGING = ("fragments", "state", "last_entry", "length")
 """Fields that writers, recovery and repair change. The creator token may be removed; all others never change."""
 
-
 MOST_ENTRIES, MOST_BYTES = 10**10, 1 << 44
 """Limits on the entries and bytes that a record may claim, above any ledger that fits on a disk."""
-
 
 _LASTING = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password", "creation_time_ms",
             "format_version")  # fmt: skip

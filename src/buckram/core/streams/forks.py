@@ -245,4 +245,4 @@ def given_up(name: str, head: Head) -> HeadStep | None:
 def check_forking(name: str, head: Head) -> None:
     """Raise StreamError unless the fork is still being made and was not changed otherwise."""
     if head.deleting or head.fork is None or head.fork.done or head.epoch:
-        raise StreamError(name, "was deleted or taken by somebody while it was made as a fork; fork again")
+        raise StreamError(name, "was deleted or taken by another process while it was made as a fork; fork again")

@@ -2,13 +2,11 @@
 
 Each cluster has a record for the namespace: whether it is the source or the mirror, with which other cluster, and how
 many promotions there were (`epoch`). A promotion raises the epoch on the side that becomes writable. The other side,
-when it is met again with a lower one, is superseded. Not here: marks of single streams
-(`core/streams/metadata/mirrors.py`), reading and writing the records (`replication/sides.py`), promoting
-(`replication/promotion.py`).
+when it is met again with a lower one, is superseded. A mirror also has a record of its progress, with the reason if
+copying has stopped.
 
-Progress of a mirror as its replication records it, and the reason if copying has stopped. Pure.
-
-Not here: reading and writing it (`replication/lag.py`), the mark in the head (`core/streams/metadata/mirrors.py`).
+Not here: marks of single streams (`core/streams/metadata/mirrors.py`), reading and writing the records
+(`replication/sides.py`, `replication/lag.py`), promoting (`replication/promotion.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +21,7 @@ from buckram.errors import MalformedRecord, ReplicationRefused
 
 FORMAT = 1
 
-
 SOURCE = "source"
-
 
 STATES = (SOURCE, MIRROR, PROMOTED, SUPERSEDED)
 
@@ -154,6 +150,9 @@ def check_run(namespace: str, source: Link | None, target: Link | None, source_i
         raise ReplicationRefused(
             namespace, "the target is the source of the source: swap --from and --to, or promote the mirror first"
         )
+
+
+# -- progress of a mirror -------------------------------------------------------------------------------------
 
 
 class MirrorProgress(NamedTuple):

@@ -1,21 +1,18 @@
 """Events of the audit trail: who did what to which object, through which bookie, and whether it was allowed. Pure.
 
 Texts in events come from others: each is cut to a size, the JSON is ASCII, and `shown` gives a single line.
-Not here: recording them (`bookie/accounting/audit_queue.py`), writing and reading them (`audit`), their chain
-(`core/tenants/audit_trail.py`).
 
-The chain of the audit trail: each event of a writer has a number and the digest of the one before. Pure.
-
-A writer is one run of a bookie. A later check finds that an event is missing, was inserted or was changed, except for
-the newest event of each writer, and for the oldest ones after retention: a chain then begins with the first event that
-is left. Nothing here is signed: whoever may write everything can make a whole chain anew, so keep the newest digests,
-or a copy of the events, out of his reach.
-
-Refused requests: the first ones become events of the audit trail, the others are counted. Pure.
+Events form chains: each event of a writer, which is one run of a bookie, has a number and the digest of the one before.
+A later check finds that an event is missing, was inserted or was changed, except for the newest event of each writer,
+and for the oldest ones after retention: a chain then begins with the first event that is left. Nothing here is signed:
+a person who may write everything can make a whole chain anew, so keep the newest digests, or a copy of the events, out
+of that person's reach.
 
 The first few refusals of a principal in an interval are events; the others are counted by their kind. The number of
 principals is bounded, too: further ones share one name. So a million refusals do not fill the trail, and each of them
 is in it as an event or in a count.
+
+Not here: recording events (`bookie/accounting/audit_queue.py`), writing and reading them (`audit`).
 """
 
 from __future__ import annotations
@@ -32,12 +29,9 @@ from buckram.errors import InvalidArgument
 if TYPE_CHECKING:
     from buckram.core.streams.records.batch import Record
 
-
 NAMESPACE, STREAM = "system", "audit"
 
-
 REFUSALS, LOST = "refusals", "lost"
-
 
 ACTIONS = (
     "login",
@@ -65,24 +59,18 @@ ACTIONS = (
 """Actions of events. `login`, `read`, `append` and `list` are recorded when they are refused; `refusals` counts further
 refusals of a principal, and `lost` counts events that were not kept because the trail could not be written."""
 
-
 DONE, REFUSED = "done", "refused"
-
 
 MOST_TEXT = 500
 """Maximum characters of one text field, as encoded in JSON."""
 
-
 MOST_BYTES = 9 * MOST_TEXT
 """Maximum bytes of one encoded event."""
 
-
 _CUT = "..."
-
 
 _MOST_ESCAPED = 12
 """Maximum characters that JSON needs for one character: a pair of surrogates, escaped."""
-
 
 _SHORT, _PLAIN = MOST_TEXT // _MOST_ESCAPED, MOST_TEXT // 2
 """Maximum characters of a text that always fits: of any text, and of one of which JSON escapes no character by more
@@ -92,7 +80,6 @@ than a backslash.
 
 _MOST_US = 253_402_300_800_000_000
 """Upper bound of times, exclusive: the year 10000, in microseconds since 1970."""
-
 
 _LINKS = ("chain", "number", "before")
 
@@ -180,7 +167,6 @@ class AuditEvent:
 
 _NAMES = tuple(field.name for field in fields(AuditEvent) if field.init)
 
-
 _TEXTS = tuple(name for name in _NAMES if name not in ("time_us", "number"))
 
 
@@ -225,9 +211,10 @@ def _escaped(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+# -- the chain of events --------------------------------------------------------------------------------------
+
 _MOST_BREAKS = 100
 """Maximum number of breaks that are listed of one chain, and of unreadable records; further ones are counted."""
-
 
 _REMEMBERED = 50_000
 """Number of recent digests by which an event is recognised that was written twice because an answer was lost."""
@@ -359,15 +346,14 @@ class ChainCheck:
             self._digests.popitem(last=False)
 
 
+# -- refused requests -----------------------------------------------------------------------------------------
+
 FIRST = 5
 """Number of refusals of a principal in an interval that are events of their own."""
 
-
 INTERVAL_US = 60_000_000
 
-
 MOST_PRINCIPALS = 500
-
 
 OTHERS = "other principals"
 """Name under which principals beyond MOST_PRINCIPALS are counted. It is no principal's: those have a colon, or are

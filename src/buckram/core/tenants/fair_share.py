@@ -50,7 +50,10 @@ class FairShare:
         """Return how full the table is, in words for the error of a refused holder. `what`: name of the places."""
         if self.total >= self.limit or not holder:
             return f"{self.total} {what}"
-        return f"{self.total} {what}, {self._held[holder]} of them of {holder}, and the last {self.kept} are for others"
+        return (
+            f"{self.total} {what}, {self._held[holder]} of them of {holder}, and the last {self.kept} are "
+            "kept for others"
+        )
 
 
 class Owned(Generic[K]):

@@ -1,13 +1,10 @@
 """Requests to a bookie and its replies as frozen values, the same for both wire protocols.
 
 `body` is always a whole stored entry. Keys are the 20 bytes that `master_key` returns. Ids are i64. The `code` of a
-reply is an `errors.Code`; replies that carry an error code are returned, never raised.
+reply is an `errors.Code`; replies that carry an error code are returned, never raised. Beside a request stands its
+context for the reply; an invalid request is decoded to a `BadPacket` or a `RefusedRequest`.
 
 Not here: bytes (`core/wire/v2.py`, `core/wire/v3.py`), the format of entries (`core/entries/entry.py`).
-
-Context of a request for its reply, and the results of decoding an invalid request.
-
-Not here: bytes (`core/wire/v2.py`, `core/wire/v3.py`).
 """
 
 from __future__ import annotations
@@ -21,64 +18,20 @@ from buckram.core.wire.located import Located
 from buckram.errors import Code
 from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
-OP_READ, OP_ADD, OP_AUTH, OP_WRITE_LAC, OP_READ_LAC = 1, 2, 5, 6, 7
-
-
-OP_BOOKIE_INFO, OP_START_TLS, OP_FORCE, OP_LIST_ENTRIES, OP_BATCH_READ = 8, 9, 10, 11, 12
-
-
-OP_PULL = 0x45
-"""Opcode of a pull on v2; v3 does not have it."""
-
-
-class ReplyContext(NamedTuple):
-    """Echoed into the reply. `operation` is the v3 number on both wires.
-
-    `version`: the request's version byte (v2). `txn`: the v3 transaction id or the v2 batch read's request id.
-    `priority`: the v3 header's, for replies that copy the whole header; -1 when it has none.
-    """
-
-    protocol: int
-    version: int
-    operation: int
-    ledger_id: LedgerId = -1
-    entry_id: EntryId = -1
-    txn: int = 0
-    priority: int = -1
-
-
-class BadPacket(Exception):
-    """A packet that cannot be answered: the connection must be closed."""
-
-
-class RefusedRequest(NamedTuple):
-    """A valid packet that is answered with an error at once. `envelope_only`: the reply has no ids (v3)."""
-
-    code: Code
-    envelope_only: bool = False
-
-
 LAST_ENTRY: EntryId = -1
 """Entry id of a Read for the entry with the highest id that this bookie stores for the ledger."""
 
-
 TOTAL_DISK_CAPACITY = 1
-
 
 FREE_DISK_SPACE = 2
 
-
 MEMORY_USE = 0x100
-
 
 LOSS = 0x200
 
-
 DISK_STATE = 0x400
 
-
 REPORT = 0x800
-
 
 QUOTAS = 0x1000
 """Flags of Buckram's own; Apache's bookies ignore them and leave the values out of the reply."""
@@ -362,7 +315,6 @@ Request: TypeAlias = (
     Add | Read | BatchRead | Pull | Auth | StartTls | WriteLac | ReadLac | Force | GetBookieInfo | ListEntries
 )
 
-
 Reply: TypeAlias = (
     AddReply
     | ReadReply
@@ -378,3 +330,40 @@ Reply: TypeAlias = (
     | ListEntriesReply
     | ErrorReply
 )
+
+
+# -- contexts of requests, and invalid ones -------------------------------------------------------------------
+
+OP_READ, OP_ADD, OP_AUTH, OP_WRITE_LAC, OP_READ_LAC = 1, 2, 5, 6, 7
+
+OP_BOOKIE_INFO, OP_START_TLS, OP_FORCE, OP_LIST_ENTRIES, OP_BATCH_READ = 8, 9, 10, 11, 12
+
+OP_PULL = 0x45
+"""Opcode of a pull on v2; v3 does not have it."""
+
+
+class ReplyContext(NamedTuple):
+    """Echoed into the reply. `operation` is the v3 number on both wires.
+
+    `version`: the request's version byte (v2). `txn`: the v3 transaction id or the v2 batch read's request id.
+    `priority`: the v3 header's, for replies that copy the whole header; -1 when it has none.
+    """
+
+    protocol: int
+    version: int
+    operation: int
+    ledger_id: LedgerId = -1
+    entry_id: EntryId = -1
+    txn: int = 0
+    priority: int = -1
+
+
+class BadPacket(Exception):
+    """A packet that cannot be answered: the connection must be closed."""
+
+
+class RefusedRequest(NamedTuple):
+    """A valid packet that is answered with an error at once. `envelope_only`: the reply has no ids (v3)."""
+
+    code: Code
+    envelope_only: bool = False

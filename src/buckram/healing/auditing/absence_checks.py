@@ -2,16 +2,16 @@
 
 A note is removed when the member lists everything, or when the ledger is marked: then a replicator copies, and removes
 the mark once that is verified. A bookie that is back counts as verified when its copies of all ledgers were looked at
-that may have been open while it was away. Not here: which these are (`core/healing/absences.py`), the keys of notes
-(`metadata/records/incomplete_copies.py`), which of them are due (`healing/auditing/absence_checks.py`), the check of
-all ledgers (`healing/auditing/periodic_checks.py`).
+that may have been open while it was away.
 
-A queue of the notes of members that may lack entries: which are looked at now, as there may be very many.
+There may be very many notes, so a queue decides which are looked at now. The folder is listed again when it changed,
+and now and then; its notes are read one by one only when they are due. A note whose bookie is registered is due when it
+is new, when the bookie is back, and after growing pauses if it could not be settled. For bookies that are away, each
+look reads a limited number of ledgers' records, in turn, to see whether the ledgers are gone or others have their
+places.
 
-The folder is listed again when it changed, and now and then; its notes are read one by one only when they are due. A
-note whose bookie is registered is due when it is new, when the bookie is back, and after growing pauses if it could not
-be settled. For bookies that are away, each look reads a limited number of ledgers' records, in turn, to see whether the
-ledgers are gone or others have their places. Not here: looking (`healing/auditing/absence_checks.py`).
+Not here: which ledgers may have been open (`core/healing/absences.py`), the keys of notes
+(`metadata/records/incomplete_copies.py`), the check of all ledgers (`healing/auditing/periodic_checks.py`).
 """
 
 from __future__ import annotations
@@ -46,96 +46,17 @@ from buckram.runtime.net.pace import Pace
 from buckram.seams import MetadataStore
 from buckram.types import MAX_LEDGER_ID, BookieId, BookieSet, LedgerId, LedgerMetadata, LedgerState, Versioned
 
-Note = tuple[LedgerId, BookieId]
-
-
-AWAY_AT_ONCE = 500
-"""Maximum number of records of ledgers with members that are away that one look reads."""
-
-
-_SHARE = 20
-"""Listing takes at most one part in so many of the time."""
-
-
-class NoteQueue:
-    """The notes, as of the newest listing. `wake` is called when there may be more."""
-
-    def __init__(self, store: MetadataStore, wake: Callable[[], None], *, least_s: float, most_s: float) -> None:
-        self._store, self._wake, self._least_s, self._most_s = store, wake, least_s, most_s
-        self._loop = asyncio.get_running_loop()
-        self._listed: dict[Note, None] = {}
-        self._listed_at, self._took_s = float("-inf"), 0.0
-        self._changed = True
-        self._again: dict[Note, tuple[str, float, float]] = {}
-        """Retry state of each unsettled note: the session of the bookie then, when to look again, and the pause in
-        seconds.
-        """
-        self._turn: Note = (-1, "")
-        """Last note of a bookie that is away whose ledger was looked at; the next look goes on after it."""
-
-    def __len__(self) -> int:
-        return len(self._listed)
-
-    async def refresh(self) -> None:
-        """List the folder again if that is due. Raises MetadataError."""
-        began = self._loop.time()
-        age_s = began - self._listed_at
-        if age_s < self._most_s and not (self._changed and age_s >= max(self._least_s, _SHARE * self._took_s)):
-            return
-        self._changed = False
-        self._listed = dict.fromkeys(await noted_members(self._store, self._note_change))
-        self._listed_at = self._loop.time()
-        self._took_s = self._listed_at - began
-        self._again = {note: state for note, state in self._again.items() if note in self._listed}
-
-    def due(self, there: Mapping[BookieId, str]) -> list[Note]:
-        """Return the notes to look at now. `there`: the session of each registered bookie."""
-        now = self._loop.time()
-        found = [note for note in self._listed if note[1] in there and self._is_due(note, there[note[1]], now)]
-        away = [note for note in self._listed if note[1] not in there]
-        first = next((at for at, note in enumerate(away) if note > self._turn), 0)
-        turns = [*away[first:], *away[:first]][:AWAY_AT_ONCE]
-        if turns:
-            self._turn = turns[-1]
-        return [*found, *turns]
-
-    def _is_due(self, note: Note, session: str, now: float) -> bool:
-        state = self._again.get(note)
-        return state is None or state[0] != session or state[1] <= now
-
-    def settled(self, note: Note) -> None:
-        """Drop a note that was taken back."""
-        self._again.pop(note, None)
-        self._listed.pop(note, None)
-
-    def unsettled(self, note: Note, session: str) -> None:
-        """Try a note again later: its bookie is registered, but whether it lacks entries could not be told, or there is
-        a later note.
-        """
-        state = self._again.get(note)
-        pause_s = min(2 * state[2], self._most_s) if state is not None and state[0] == session else self._least_s
-        self._again[note] = session, self._loop.time() + pause_s, pause_s
-
-    def _note_change(self) -> None:
-        self._changed = True
-        self._wake()
-
-
 log = logging.getLogger("buckram.healing")
-
 
 LOOK_S = 5.0
 """Interval between two looks at copies that could not be verified, seconds, whatever watches say."""
-
 
 WALK_S = 120.0
 """Interval between two walks over all ledgers, seconds. It is longer than a session lives without its process, so that
 a hang that is noticed now began after the walk before the last one.
 """
 
-
 _PAGE, _AT_ONCE = 1000, 64
-
 
 _BETWEEN = 100
 """Number of ledgers after which registrations and new notes are looked at in between."""
@@ -159,7 +80,7 @@ class FirstChecks:
         self._walked_at = float("-inf")
         stats = client.services.runtime.stats
         self._unverified = stats.gauge(
-            "buckram_healing_unverified_bookies", "bookies that were away and whose copies were not looked at since"
+            "buckram_healing_unverified_bookies", "bookies that were away and whose copies have not been checked since"
         )
 
     async def run(self) -> None:
@@ -174,7 +95,7 @@ class FirstChecks:
             except (StoreReplaced, ClusterNotInitialised):
                 raise
             except MetadataError as error:
-                log.warning("auditor %s: who was away is not known: %s", self._auditor.name, error)
+                log.warning("auditor %s: the bookies that were away are not known: %s", self._auditor.name, error)
                 self._attendance = None
                 wait_s = delays.take()
             with suppress(TimeoutError):
@@ -213,7 +134,7 @@ class FirstChecks:
             await self._write()
         for bookie in attendance.unverified:
             if bookie not in before:
-                log.info("auditor %s: bookie %s was away: its copies are looked at now", self._auditor.name, bookie)
+                log.info("auditor %s: bookie %s was away: its copies are checked now", self._auditor.name, bookie)
         self._unverified.set(len(attendance.unverified))
         return there
 
@@ -230,7 +151,7 @@ class FirstChecks:
             self._version = await self._board.say_attendance(self._attendance, self._version)
         except (VersionConflict, KeyExists, NoSuchKey):
             self._attendance = None  # another auditor wrote it: read its record before anything else
-            raise MetadataError("another auditor has just said who was away") from None
+            raise MetadataError("another auditor has just recorded which bookies were away") from None
 
     async def _walk(self) -> None:
         """Find out which ledgers are open; all that was closed before needs no look when a bookie comes back later."""
@@ -336,7 +257,7 @@ class FirstChecks:
         if self._attendance.looked_at(bookie, session, rest_of):
             await self._write()
             self._unverified.set(len(self._attendance.unverified))
-            text = "auditor %s: bookie %s is back: %d ledgers looked at, %d lack copies, %d could not be told"
+            text = "auditor %s: bookie %s is back: %d ledgers checked, %d lack copies, %d could not be checked"
             log.info(text, self._auditor.name, bookie, looked, found.marked, len(unknown))
 
     async def _candidates(self, bookie: BookieId, unsettled: Unsettled) -> AsyncIterator[LedgerId]:
@@ -348,3 +269,78 @@ class FirstChecks:
         async for ledger, metadata in self._from(unsettled.since):
             if metadata is None or bookie in members_of(metadata):
                 yield ledger
+
+
+# -- the queue of notes ---------------------------------------------------------------------------------------
+
+Note = tuple[LedgerId, BookieId]
+
+AWAY_AT_ONCE = 500
+"""Maximum number of records of ledgers with members that are away that one look reads."""
+
+_SHARE = 20
+"""Listing takes at most one part in so many of the time."""
+
+
+class NoteQueue:
+    """The notes, as of the newest listing. `wake` is called when there may be more."""
+
+    def __init__(self, store: MetadataStore, wake: Callable[[], None], *, least_s: float, most_s: float) -> None:
+        self._store, self._wake, self._least_s, self._most_s = store, wake, least_s, most_s
+        self._loop = asyncio.get_running_loop()
+        self._listed: dict[Note, None] = {}
+        self._listed_at, self._took_s = float("-inf"), 0.0
+        self._changed = True
+        self._again: dict[Note, tuple[str, float, float]] = {}
+        """Retry state of each unsettled note: the session of the bookie then, when to look again, and the pause in
+        seconds.
+        """
+        self._turn: Note = (-1, "")
+        """Last note of a bookie that is away whose ledger was looked at; the next look goes on after it."""
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    async def refresh(self) -> None:
+        """List the folder again if that is due. Raises MetadataError."""
+        began = self._loop.time()
+        age_s = began - self._listed_at
+        if age_s < self._most_s and not (self._changed and age_s >= max(self._least_s, _SHARE * self._took_s)):
+            return
+        self._changed = False
+        self._listed = dict.fromkeys(await noted_members(self._store, self._note_change))
+        self._listed_at = self._loop.time()
+        self._took_s = self._listed_at - began
+        self._again = {note: state for note, state in self._again.items() if note in self._listed}
+
+    def due(self, there: Mapping[BookieId, str]) -> list[Note]:
+        """Return the notes to look at now. `there`: the session of each registered bookie."""
+        now = self._loop.time()
+        found = [note for note in self._listed if note[1] in there and self._is_due(note, there[note[1]], now)]
+        away = [note for note in self._listed if note[1] not in there]
+        first = next((at for at, note in enumerate(away) if note > self._turn), 0)
+        turns = [*away[first:], *away[:first]][:AWAY_AT_ONCE]
+        if turns:
+            self._turn = turns[-1]
+        return [*found, *turns]
+
+    def _is_due(self, note: Note, session: str, now: float) -> bool:
+        state = self._again.get(note)
+        return state is None or state[0] != session or state[1] <= now
+
+    def settled(self, note: Note) -> None:
+        """Drop a note that was taken back."""
+        self._again.pop(note, None)
+        self._listed.pop(note, None)
+
+    def unsettled(self, note: Note, session: str) -> None:
+        """Try a note again later: its bookie is registered, but whether it lacks entries could not be told, or there is
+        a later note.
+        """
+        state = self._again.get(note)
+        pause_s = min(2 * state[2], self._most_s) if state is not None and state[0] == session else self._least_s
+        self._again[note] = session, self._loop.time() + pause_s, pause_s
+
+    def _note_change(self) -> None:
+        self._changed = True
+        self._wake()

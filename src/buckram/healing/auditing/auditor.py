@@ -220,7 +220,7 @@ class Auditor:
             brake = self._losses.brake()
         if brake != self._brake:
             if brake is not None:
-                log.warning("auditor %s: nothing is copied: %s (%s)", self.name, brake.why, ", ".join(brake.bookies))
+                log.warning("auditor %s: copying has stopped: %s (%s)", self.name, brake.why, ", ".join(brake.bookies))
             else:
                 log.info("auditor %s: copying is allowed again", self.name)
         await self._board.set_brake(brake)

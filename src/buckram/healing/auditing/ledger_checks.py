@@ -1,16 +1,12 @@
-"""The copies check: whether the bookies that ledgers name list the entries that they must hold; what lacks is marked.
+"""Three checks of all ledgers that an auditor repeats: copies, digests, placement. Ledgers that lack copies are marked.
 
-Nothing is copied here: a marked ledger is checked entry by entry by a replicator. Not here: whether the bytes are good
-(`healing/auditing/ledger_checks`).
+The copies check asks whether the bookies that ledgers name list the entries that they must hold. The digest check reads
+entries of every bookie of every ledger from its files, a sample or all, and verifies their digests; nothing can be said
+of ledgers without digests, nor of those with a MAC whose password is not in their record: they are counted. The
+placement check counts the ledgers that break their placement, by their records alone; `buckram placement check` names
+them, and moves members with `--fix`.
 
-The digest check: entries of every bookie of every ledger are read from its files, and their digests verified.
-
-A sample of them, or all. A bad copy marks its ledger, and a replicator makes it again. Nothing can be said of ledgers
-without digests, nor of those with a MAC whose password is not in their record: they are counted.
-
-The placement check: how many ledgers break their placement, by their records alone.
-
-Nothing is moved: `buckram placement check` names them, and moves members with `--fix`.
+Nothing is copied here: a marked ledger is checked entry by entry by a replicator (`healing/repair`).
 """
 
 from __future__ import annotations
@@ -39,9 +35,7 @@ from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadat
 
 log = logging.getLogger("buckram.healing")
 
-
 PIECE_BYTES = 64 * 1024 * 1024
-
 
 _ON_THEIR_WAY_S = 1.0
 
@@ -131,6 +125,9 @@ class CopiesCheck(MemberCheck):
         return True
 
 
+# -- digests --------------------------------------------------------------------------------------------------
+
+
 class DigestCheck(MemberCheck):
     """Reads `fraction` of the entries of each member, at least one of each piece; 1: all. `async with` or close()."""
 
@@ -194,6 +191,8 @@ class DigestCheck(MemberCheck):
         self._auditors[bookie] = peer, auditor
         return auditor
 
+
+# -- placement ------------------------------------------------------------------------------------------------
 
 _NAMED = 20
 

@@ -1,3 +1,4 @@
-"""Operators' actions on bookies live here: read-only, maintenance, decommission, rebalancing, a collection now, and
-the checks before them; single ledgers are copied in `healing/repair`.
+"""Operators' actions on bookies: read-only, maintenance, decommission, rebalancing and a collection now.
+
+The checks before them are here, too. Not here: copying single ledgers (`healing/repair`).
 """

@@ -209,16 +209,16 @@ async def forget(store: MetadataStore, bookie: BookieId) -> None:
 async def _check_runs(store: MetadataStore) -> None:
     why = await _held_up(store)
     if why:
-        raise OperationRefused(f"nothing would be copied: {why}")
+        raise OperationRefused(f"no ledger would be copied: {why}")
 
 
 async def _held_up(store: MetadataStore) -> str:
     """Return why nothing is copied in the whole cluster; empty if copying goes on."""
     tree = Underreplication(store.keys, store.root, "")
     if not await tree.enabled():
-        return "autorecovery is disabled: `buckram autorecovery enable`"
+        return "autorecovery is disabled: enable it with `buckram autorecovery enable`"
     if not await Election(store.keys, store.root, "").votes():
-        return "nobody runs autorecovery: `buckram autorecovery run`"
+        return "no process runs autorecovery: start `buckram autorecovery run`"
     brake = await HealingStatusStore(store).brake()
     if brake is not None:
         return f"{brake.why} ({', '.join(brake.bookies)}): start them, or `buckram autorecovery proceed`"
@@ -295,7 +295,7 @@ async def _reasons(store: MetadataStore, board: HealingStatusStore, left: Collec
     """Return the reasons of those ledgers of `left` that wait, by ledger."""
     why = await _held_up(store)
     if why:
-        return dict.fromkeys(left, f"nothing is copied: {why}")
+        return dict.fromkeys(left, f"no ledger is copied: {why}")
     said = {waiting.ledger: waiting async for waiting in board.waiting()}
     return {one: "; ".join(reason.text for reason in said[one].reasons) for one in left if one in said}
 

@@ -1,12 +1,11 @@
-"""The proof that no ledger depends on a bookie, and whether the other bookies could take over or get by.
+"""The proof that no ledger depends on a bookie, and whether the other bookies could take over or get by without it.
 
 Only metadata is read, and every record of it: one that cannot be read ends the walk, because it could name any bookie.
-Not here: the copying (`healing/repair/replicator`).
+Whether the others can take over a bookie's ledgers, or keep Qa copies of them while it is away, is checked before
+anything is changed, so that nothing is begun that cannot end.
 
-Check that the other bookies can take over a bookie's ledgers, or that these keep Qa copies while it is away.
-
-Checked before anything is changed, so that nothing is begun that cannot end. Not here: the copying, and what keeps it
-from ending later (`healing/operations/decommission`).
+Not here: the copying (`healing/repair/replicator`), and what keeps it from ending later
+(`healing/operations/decommission`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from buckram.seams import MetadataStore
 from buckram.types import BookieId, Fragment, LedgerId, LedgerMetadata
 
 _PAGE = 1000
-
 
 _AT_ONCE = 64
 
@@ -88,11 +86,13 @@ def shown(ledgers: Collection[LedgerId], most: int = 10) -> str:
     return ", ".join(map(str, list(ledgers)[:most])) + (", ..." if len(ledgers) > most else "")
 
 
+# -- room on the other bookies --------------------------------------------------------------------------------
+
 Shape = tuple[tuple[BookieId, ...], Quorum, str]
 
 
 async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection[LedgerId]) -> None:
-    """Raise Refused if a ledger finds no other bookie, or all others together have less free than is to be copied."""
+    """Raise OperationRefused if a ledger finds no other bookie, or if the others have too little free space in all."""
     needed, stuck = 0, list[LedgerId]()
     known: dict[Shape, bool] = {}
     async for ledger, metadata in ledger_records(client.services.store, ledgers):
@@ -110,8 +110,8 @@ async def check_room(client: LedgerClient, bookie: BookieId, ledgers: Collection
     free = sum(space[0] for space in (await spaces(client, others)).values())
     if needed > free > 0:
         raise OperationRefused(
-            f"{needed} bytes of bookie {bookie} are to be copied, and the {len(others)} others that are writable have "
-            f"{free} free: start one more bookie, or delete what nobody needs"
+            f"{needed} bytes of bookie {bookie} are to be copied, and the {len(others)} others that are "
+            f"writable have {free} bytes free: start one more bookie, or delete ledgers that are not needed"
         )
 
 

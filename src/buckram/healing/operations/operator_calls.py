@@ -1,13 +1,10 @@
-"""Ask a bookie to be read-only, writable again, or in maintenance; and let an id come back with an empty directory.
+"""Operators' requests to a bookie: be read-only or writable, rest, collect garbage; and an id's empty new directory.
 
-A request is kept in the metadata store as a wish: one for a bookie that is down holds from its next start on. Not here:
-what the bookie does about it (`bookie/operator_requests`), and giving everything away
-(`healing/operations/decommission`).
+A request is kept in the metadata store as a wish: a bookie that is down follows it from its next start on. Only a
+running bookie can be asked to collect garbage now; the call waits for the result.
 
-Ask a running bookie to collect garbage now, and wait for the result.
-
-Not here: the collection (`bookie/garbage/collector.py`), and the bookie's side of the request
-(`bookie/operator_requests.py`).
+Not here: what the bookie does about a request (`bookie/operator_requests.py`), the collection
+(`bookie/garbage/collector.py`), giving everything away (`healing/operations/decommission`).
 """
 
 from __future__ import annotations
@@ -32,12 +29,9 @@ from buckram.types import BookieId, BookieInfo
 
 _POLL_S = 0.1
 
-
 FOLLOW_S = 20.0
 
-
-HANGS = "it hangs, or is of a release that cannot be asked"
-
+HANGS = "it hangs, or is of a release that does not follow requests"
 
 LONGEST_S = 7 * 86_400.0
 
@@ -71,10 +65,11 @@ async def ask_readonly(client: LedgerClient, bookie: BookieId, wanted: bool, *, 
         return Asked(bookie, state)
     if wanted:
         raise OperationRefused(
-            f"bookie {bookie} did not become read-only within {within_s:g} s; the wish is kept: {HANGS}"
+            f"bookie {bookie} did not become read-only within {within_s:g} s; the request is kept: {HANGS}"
         )
     raise OperationRefused(
-        f"bookie {bookie} is still read-only after {within_s:g} s, though nobody asks it to be: its disk is full, "
+        f"bookie {bookie} is still read-only after {within_s:g} s, although no request for that is left: its "
+        "disk is full, "
         f"which its log says, or {HANGS}"
     )
 
@@ -213,6 +208,8 @@ async def refuse_named(store: MetadataStore, bookie: BookieId, what: str) -> Non
             "`buckram stream seal` for a stream of a dead writer)"
         )
 
+
+# -- garbage collection now -----------------------------------------------------------------------------------
 
 _LOOK_S = 1.0
 """Interval between two looks for the answer, seconds, whatever watches say."""

@@ -142,11 +142,11 @@ class _Rebalance:
         """Move places of one ledger, unless somebody else holds its lock."""
         ledger, sessions = moves[0].ledger, self._sessions
         if await self._tree.read_mark(ledger) is not None:
-            found.failed[ledger] = "it lacks copies: that comes first, `buckram autorecovery status` tells more"
+            found.failed[ledger] = "it lacks copies, which are restored first: see `buckram autorecovery status`"
             return
         try:
             if not await self._tree.lock(ledger):
-                found.failed[ledger] = f"{await self._tree.lock_holder(ledger) or 'somebody'} works on it"
+                found.failed[ledger] = f"{await self._tree.lock_holder(ledger) or 'another process'} works on it"
                 return
             if sessions == self._sessions:
                 await self._move(moves, found)
@@ -198,7 +198,10 @@ def _by_ledger(move: Move) -> LedgerId:
 
 
 async def _survey(client: LedgerClient, within: float) -> Balance:
-    """Read every record. Bookies that leave, rest or do not answer take no part, nor do ledgers that name them."""
+    """Return the balance of the bookies, read from the record of every ledger.
+
+    Bookies that leave, rest or do not answer take no part, nor do ledgers that name them.
+    """
     services = client.services
     there = await services.store.bookies()
     wishes = await read_wishes(services.store)
@@ -207,8 +210,7 @@ async def _survey(client: LedgerClient, within: float) -> Balance:
     found = await spaces(client, asked)
     if len(found) < 2 or not any(bookie in takers for bookie in found):
         raise OperationRefused(
-            f"{len(found)} bookies are there that could take part, and two are needed: start one more bookie, or end a "
-            "maintenance"
+            f"{len(found)} bookies can take part, and two are needed: start one more bookie, or end a maintenance"
         )
     balance = Balance(
         {bookie: BookieSpace(free, total, bookie in takers) for bookie, (free, total) in found.items()},
@@ -223,7 +225,9 @@ async def _survey(client: LedgerClient, within: float) -> Balance:
 async def _check_allowed(client: LedgerClient) -> None:
     store = client.services.store
     if not await Underreplication(store.keys, store.root, "").enabled():
-        raise OperationRefused("autorecovery is disabled, so nothing is copied: `buckram autorecovery enable`")
+        raise OperationRefused(
+            "autorecovery is disabled, so no ledger is copied: enable it with `buckram autorecovery enable`"
+        )
     brake = await HealingStatusStore(store).brake()
     if brake is not None:
         raise OperationRefused(
@@ -239,7 +243,7 @@ async def _alone(client: LedgerClient) -> AsyncIterator[None]:
         await keys.create(key, b"", ephemeral=True)
     except KeyExists:
         raise OperationRefused(
-            "somebody rebalances this cluster already; one that was killed is noticed when its session ends"
+            "another process rebalances this cluster already; if it was killed, try again when its session has ended"
         ) from None
     try:
         yield

@@ -1,3 +1,4 @@
-"""Replicators live here: they take marked ledgers and copy fragments to other bookies; who marks ledgers is in
-`healing/auditing`.
+"""Replicators, which take marked ledgers and copy their fragments to other bookies.
+
+Not here: marking ledgers (`healing/auditing`).
 """

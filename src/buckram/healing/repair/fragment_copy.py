@@ -256,7 +256,7 @@ class FragmentCopy:
         away = [ensemble[p] for p in self._quorum.write_set(at) if ensemble[p] in self._gone]
         done.lacking += 1
         if done.given_up:
-            done.error = f"{done.lacking} entries lack, and none behind them was looked for"
+            done.error = f"{done.lacking} entries are missing, and the entries after them were not checked"
             add_to_rows(done.unread, at)
         elif errors or away:
             done.error = done.error or (str(errors[0]) if errors else f"bookie {away[0]} is gone")

@@ -330,7 +330,7 @@ class LedgerRepair:
         if isinstance(reply, BuckramError):
             raise reply
         if reply.code is not Code.OK:
-            raise BookieError(target, f"does not say that its copies are durable: {reply.code.name}")
+            raise BookieError(target, f"does not confirm that its copies are durable: {reply.code.name}")
 
     async def _name(self, cell: MetadataCell, member: Missing, target: BookieId) -> bool:
         """Put the target in the place of the lost bookie; return whether this call did it."""
@@ -418,6 +418,6 @@ def _reasons_of(copied: Copied) -> list[Reason]:
         found.append(Reason(Why.NO_GOOD_COPY, f"entries {named_rows(rows)} have no good copy", rows))
     if copied.unread:
         rows = tuple(sorted(copied.unread))
-        text = f"entries {named_rows(rows)} are where nobody answers: {copied.error}"
+        text = f"entries {named_rows(rows)} are on bookies that do not answer: {copied.error}"
         found.append(Reason(Why.COPY_AWAY, text, rows))
     return found

@@ -1,10 +1,10 @@
-"""Open ledgers that name a lost bookie: whether their writer lives, judged from their members and leases.
+"""Verdicts from all members of a ledger: whether the writer of an open one lives, and whether entries are lost.
 
-Not here: the recovery itself (`client/maintain/recover`), and what is copied once the ledger is closed.
+An open ledger that names a lost bookie is judged from its members and leases. Entries that a check of copies could not
+mend are lost, or only out of reach.
 
-The verdict on entries that a check of copies could not mend: lost, or only out of reach. Every member is asked.
-
-Not here: the check itself (`client/maintain/repair`).
+Not here: the recovery itself (`client/maintain/recover`), the check of copies (`client/maintain/repair`), what is
+copied once the ledger is closed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OpenLedgers:
         birth = birth_of(metadata)
         ends = await self._ends(ledger, metadata, birth)
         if not ends:
-            return "none of its bookies says how far it is written"
+            return "none of its bookies tells how far it is written"
         still_s = self._still.look(ledger, birth, ends, asyncio.get_running_loop().time())
         if still_s < self._grace_s:
             left = self._grace_s - still_s
@@ -77,6 +77,8 @@ class OpenLedgers:
                 found[bookie] = b""
         return found
 
+
+# -- lost entries ---------------------------------------------------------------------------------------------
 
 _MOST = 10_000
 """Maximum number of entries that are looked at; the rest counts as out of reach until these are settled."""

@@ -189,7 +189,9 @@ class Replicator:
             try:
                 forbidden = not await self._may_work()
             except MetadataError as error:
-                log.warning("replicator %s stops: whether it may work is not known: %s", self.name, error)
+                log.warning(
+                    "replicator %s stops copying, because it cannot read whether that is allowed: %s", self.name, error
+                )
                 forbidden = True
             if forbidden:
                 self._forbidden = True

@@ -85,7 +85,7 @@ def find_etcd() -> Path:
         raise ConfigError(f"{found}: {error.strerror}: {_HELP}") from None
     version = re.search(r"etcd Version: (\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
-        words = output.splitlines()[0][:80] if output else "it says nothing of its version"
+        words = output.splitlines()[0][:80] if output else "its answer names no version"
         raise ConfigError(f"{found}: {words!r}, 3.5 or later is needed: {_HELP}")
     return Path(found)
 
@@ -238,9 +238,9 @@ class EtcdServer:
                 self._reap()
                 raise EtcdFailed(f"{self.path}: etcd ended with code {self.exit_code}: {words}")
             if cancelled():
-                raise EtcdFailed(f"{self.path}: etcd was told to stop before it served")
+                raise EtcdFailed(f"{self.path}: etcd was stopped before it was ready")
             if time.monotonic() > limit:
-                raise EtcdFailed(f"{self.path}: etcd does not serve after {deadline_s:g} s; see {self.log}")
+                raise EtcdFailed(f"{self.path}: etcd is not ready after {deadline_s:g} s; see {self.log}")
             time.sleep(POLL_SECONDS)
         write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": self.port, "peer_port": self.peer_port})
 
@@ -283,7 +283,7 @@ class EtcdServer:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
             lines = []
-        return (lines or ["it said nothing"])[-1][-500:]
+        return (lines or ["it logged nothing"])[-1][-500:]
 
     def pause(self) -> None:
         """Stop the process in its tracks (SIGSTOP): connections stay open and nothing answers."""

@@ -44,12 +44,12 @@ def _only_ours(server: EtcdServer) -> None:
     users = server.ask("auth/user/list", {}).get("users", [])
     others = [one for one in users if one != USER] if isinstance(users, list) else [users]
     if others:
-        raise EtcdFailed(f"{server.path}: etcd has users that nobody here made: {others}; delete them first")
+        raise EtcdFailed(f"{server.path}: etcd has users that Buckram did not make: {others}; delete them first")
 
 
 def _refusal(server: EtcdServer, path: str, body: Mapping[str, object]) -> str:
     """Return why a request was refused; "" if it was not."""
     answer = server.ask(path, body)
     if not answer:
-        return f"nobody answers; see {server.log}"
+        return f"etcd does not answer; see {server.log}"
     return str(answer.get("error") or answer.get("message") or "")

@@ -79,7 +79,7 @@ class ServerDirectory:
         """Return the output of the JVM, else the last exception in the log of this start, else the log's last line."""
         said = _lines(self.out, 0) or _lines(self.log, self._log_begin)
         told = [line for line in said if EXCEPTION.match(line)]
-        return ([*said, *told] or ["it said nothing"])[-1].strip()
+        return ([*said, *told] or ["it logged nothing"])[-1].strip()
 
     def close(self) -> None:
         if self.lock >= 0:

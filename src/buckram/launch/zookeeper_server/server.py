@@ -1,11 +1,9 @@
-"""One ZooKeeper server as a child process: start, wait until it serves, stop, kill, pause, start again.
+"""One ZooKeeper server as a child process: start, wait until it is ready, stop, kill, pause, start again.
 
 The process ends when this one is gone, however that died: a shell beside it waits for the end of its standard input.
-
-Readiness probe of a server: it begins a session as a client does, and finds it in the log of the server's directory.
-
-That proves that a quorum answered, and that this server did and no other one on the same port. Four-letter words, which
-any peer may send, can stay off.
+The readiness probe begins a session as a client does, and finds it in the log of the server's directory. That proves
+that a quorum answered, and that this server did and no other one on the same port. Four-letter words, which any peer
+may send, can stay off.
 """
 
 from __future__ import annotations
@@ -32,84 +30,22 @@ from buckram.launch.zookeeper_server.directory import LOCK, POLL_SECONDS, Server
 from buckram.launch.zookeeper_server.settings import Settings, java_command, zoo_cfg
 from buckram.runtime.disk.new_directory import removed_on_failure
 
-_REQUEST = struct.pack(">iqiqi16s?", 0, 0, 1, 0, 16, bytes(16), False)
-"""Version, last zxid, a timeout that the server raises to its least, no session yet, its password, read-only."""
-
-
-_RESPONSE = struct.Struct(">iiq")
-
-
-_CLOSE = struct.pack(">iii", 8, 1, -11)
-
-
-_LONGEST = 1024
-
-
-_LOGS = 2
-
-
-def begin_session(connection: socket.socket) -> bytes:
-    """Begin a session and end it; return its id, eight bytes. Empty if the server does not serve. Raises OSError."""
-    connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
-    (length,) = struct.unpack(">i", _exactly(connection, 4))
-    if not _RESPONSE.size <= length <= _LONGEST:
-        return b""
-    _, timeout_ms, session = _RESPONSE.unpack_from(_exactly(connection, length))
-    with contextlib.suppress(OSError):  # where a login is asked for, the session ends by its timeout
-        connection.sendall(_CLOSE)
-        connection.recv(_LONGEST)
-    return struct.pack(">q", session) if timeout_ms > 0 and session else b""
-
-
-def is_logged(session: bytes, data: Path) -> bool:
-    """Return whether a session is in the newest transactions of a server's data."""
-    with contextlib.suppress(OSError):
-        logs = sorted((data / "version-2").glob("log.*"), key=lambda path: path.stat().st_mtime_ns)
-        return any(_holds(path, session) for path in logs[-_LOGS:])
-    return False
-
-
-def _holds(path: Path, found: bytes) -> bool:
-    with path.open("rb") as file:
-        if not file.seek(0, 2):
-            return False
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(found) >= 0
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        piece = connection.recv(size - len(found))
-        if not piece:
-            raise ConnectionError("the server closed the connection")
-        found += piece
-    return found
-
-
 READY_SECONDS = 30.0
-
 
 STOP_SECONDS = 10.0
 
-
 ANSWER_SECONDS = 2.0
-
 
 FIRST_ANSWER_SECONDS = 0.25
 """A server that is just starting takes requests that it never answers; so the first wait is short, and doubled."""
 
-
 ATTEMPTS = 5
-
 
 PORTS = range(16_000, 32_000)
 """Where free ports are taken from: below the range that the kernel gives to outgoing connections, because a client that
 retries a dead server's port in that range can end up connected to itself, and then holds the port."""
 
-
 WATCHDOG = 'while read -r _; do :; done; kill -KILL "$1"'
-
 
 FOREIGN_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 
@@ -255,10 +191,10 @@ class ZooKeeperServer:
                 self.port = free_port(self.settings.host)
                 self._spawn()
             if cancelled():
-                raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper was told to stop before it served")
+                raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper was stopped before it was ready")
             if time.monotonic() > limit:
                 raise ZooKeeperFailed(
-                    f"{self.directory.path}: ZooKeeper does not serve after {deadline_s:g} s; see {self.log}: "
+                    f"{self.directory.path}: ZooKeeper is not ready after {deadline_s:g} s; see {self.log}: "
                     f"{self.directory.last_words()}"
                 )
             time.sleep(POLL_SECONDS)
@@ -383,8 +319,8 @@ def check_port(host: str, port: int) -> None:
         if error.errno == errno.EADDRINUSE:
             raise _port_in_use(host, port) from None
         raise ConfigError(
-            f"cannot listen on {join(host, port)}: {error.strerror}; --host needs an address of this machine, --port "
-            "one that you may use"
+            f"cannot listen on {join(host, port)}: {error.strerror}; --host needs an address of this machine, "
+            "--port a port that you may use"
         ) from None
 
 
@@ -403,3 +339,56 @@ def free_port(host: str, taken: frozenset[int] = frozenset()) -> int:
                 check_port(host, port)
                 return port
     raise ZooKeeperFailed(f"no free port of {host} in {PORTS.start}..{PORTS.stop - 1}; name one with --port")
+
+
+# -- readiness probe ------------------------------------------------------------------------------------------
+
+_REQUEST = struct.pack(">iqiqi16s?", 0, 0, 1, 0, 16, bytes(16), False)
+"""Version, last zxid, a timeout that the server raises to its least, no session yet, its password, read-only."""
+
+_RESPONSE = struct.Struct(">iiq")
+
+_CLOSE = struct.pack(">iii", 8, 1, -11)
+
+_LONGEST = 1024
+
+_LOGS = 2
+
+
+def begin_session(connection: socket.socket) -> bytes:
+    """Begin a session and end it; return its id, eight bytes. Empty if the server does not serve. Raises OSError."""
+    connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
+    (length,) = struct.unpack(">i", _exactly(connection, 4))
+    if not _RESPONSE.size <= length <= _LONGEST:
+        return b""
+    _, timeout_ms, session = _RESPONSE.unpack_from(_exactly(connection, length))
+    with contextlib.suppress(OSError):  # where a login is asked for, the session ends by its timeout
+        connection.sendall(_CLOSE)
+        connection.recv(_LONGEST)
+    return struct.pack(">q", session) if timeout_ms > 0 and session else b""
+
+
+def is_logged(session: bytes, data: Path) -> bool:
+    """Return whether a session is in the newest transactions of a server's data."""
+    with contextlib.suppress(OSError):
+        logs = sorted((data / "version-2").glob("log.*"), key=lambda path: path.stat().st_mtime_ns)
+        return any(_holds(path, session) for path in logs[-_LOGS:])
+    return False
+
+
+def _holds(path: Path, found: bytes) -> bool:
+    with path.open("rb") as file:
+        if not file.seek(0, 2):
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(found) >= 0
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        piece = connection.recv(size - len(found))
+        if not piece:
+            raise ConnectionError("the server closed the connection")
+        found += piece
+    return found

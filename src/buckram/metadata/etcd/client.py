@@ -1,9 +1,8 @@
 """`EtcdClient`: requests to whichever member of an etcd cluster answers, each with a deadline.
 
 All of a client's traffic goes to one member at a time. When that one fails, streams move on with the requests, so
-nothing waits on a member that others found dead. A mutation is sent twice only if the first never left.
-
-etcd's refusals as Buckram's errors: which of its answers prove that nothing happened, and what helps.
+nothing waits on a member that others found dead. A mutation is sent twice only if the first never left. etcd's refusals
+become Buckram's errors by which of its answers prove that nothing happened, and by what helps.
 """
 
 from __future__ import annotations
@@ -29,23 +28,20 @@ from buckram.errors import (
 )
 from buckram.runtime.net.http_client import BadAnswer, HttpConnection
 
+# -- refusals of etcd -----------------------------------------------------------------------------------------
+
 # gRPC's codes, as the gateway's JSON has them.
 INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, EXHAUSTED, OUT_OF_RANGE, UNAUTHENTICATED = 3, 5, 7, 8, 11, 16
 
-
 UNAVAILABLE = 14
-
 
 REQUEST_LIMIT = 1_572_864
 """etcd's default of --max-request-bytes."""
 
-
 OPS_LIMIT = 128
 """etcd's default of --max-txn-ops; conditions count like operations."""
 
-
 _STALE_TOKEN = ("invalid auth token", "user name is empty", "revision of auth store is old")
-
 
 _TRANSIENT = (2, 4, 13, UNAVAILABLE)
 """gRPC codes unknown, deadline exceeded, internal, unavailable: it is open whether the change happened."""
@@ -89,7 +85,9 @@ def translate(
     if refused.code in (PERMISSION_DENIED, UNAUTHENTICATED) or "authentication" in refused.message:
         return AccessRefused(what, f"{said}: give user and password in the URI or in BUCKRAM_ETCD_AUTH")
     if refused.stale_token:
-        return AccessRefused(what, f"{said}: it wants user and password, in the URI or in BUCKRAM_ETCD_AUTH")
+        return AccessRefused(
+            what, f"{said}: it needs a user and a password: give them in the URI or in BUCKRAM_ETCD_AUTH"
+        )
     if "too large" in refused.message:
         return ValueTooLarge(f"{what} ({said}; its --max-request-bytes can be raised)", size, REQUEST_LIMIT)
     if "too many operations" in refused.message:
@@ -105,31 +103,26 @@ def translate(
     if refused.code == NOT_FOUND and refused.message == "Not Found":
         return ConfigError(f"{said}: it is no etcd 3.5 or later, or runs with --enable-grpc-gateway=false")
     if refused.transient or refused.overloaded:
-        return MetadataUnavailable(f"{what}: {said}; it is open whether it happened")
+        return MetadataUnavailable(f"{what}: {said}; whether it happened is not known")
     return MetadataError(f"{what}: {said}")
 
 
-_log = logging.getLogger("buckram.etcd")
+# -- the client -----------------------------------------------------------------------------------------------
 
+_log = logging.getLogger("buckram.etcd")
 
 Answer = dict[str, Any]
 
-
 _CONNECT_S = 2.0
-
 
 _ANSWER_S = 3.0
 """Seconds after which a read is asked again, of the next member."""
 
-
 _MAX_CONNECTIONS = 16
-
 
 _MAX_WAITING = 10_000
 
-
 _MAX_TOKENS = 2
-
 
 CLOSED = "this metadata store was closed"
 
@@ -227,7 +220,7 @@ class EtcdClient:
                 if attempt.sent and not attempt.repeat:
                     self.leave(at)
                     raise MetadataUnavailable(
-                        f"{attempt.what}: {attempt.why}; it is open whether it happened"
+                        f"{attempt.what}: {attempt.why}; whether it happened is not known"
                     ) from None
             self.leave(at)
             await asyncio.sleep(delays.take() if self._at <= at else 0)

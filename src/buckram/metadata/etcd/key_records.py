@@ -52,7 +52,7 @@ class EtcdKeySpace:
         """Return the key of a place. Raises MalformedRecord for a place that is none of ours."""
         depth, slash, rest = place.removeprefix(f"{self.root}/").partition("/")
         if not place.startswith(f"{self.root}/") or not slash or depth != f"{rest.count('/') + 1:03d}":
-            raise MalformedRecord(f"{place!r}: no key of a cluster at {self.root}; see who writes there")
+            raise MalformedRecord(f"{place!r}: no key of a cluster at {self.root}; find out which program writes there")
         return f"/{rest}"
 
     def children(self, parent: str, after: str = "") -> Range:

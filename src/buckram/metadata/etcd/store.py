@@ -36,8 +36,8 @@ class EtcdStore(TreeStore):
         found = await super().instance_id()
         if self._instance_id and found != self._instance_id:
             raise WrongCluster(
-                f"{self.uri} is cluster {found}, it was {self._instance_id}: somebody made a new one in its place; "
-                "connect again if that is meant"
+                f"{self.uri} is cluster {found}, it was {self._instance_id}: a new cluster was made in its "
+                "place; connect again if that is intended"
             )
         self._instance_id = found
         return found

@@ -85,7 +85,8 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
         raise InvalidArgument(f"{store.uri} cannot be accepted: {why_not_accepted(history)}")
     if history.accepted and not await suspects(store):
         raise InvalidArgument(
-            f"{store.uri}: nobody restored this store, and no bookie says that it went back: there is nothing to accept"
+            f"{store.uri}: this store was not restored, and no bookie reports that it went back: there is "
+            "nothing to accept"
         )
     # The store is not in use while it is looked at, and every running bookie reports what it knows.
     version = await set_history(store, replace(history, accepted=False, moved=""))
@@ -123,7 +124,8 @@ async def _all_bookies(store: TreeStore, without: Collection[BookieId], version:
             return said
         if loop.time() > deadline:
             raise MetadataUnavailable(
-                f"{', '.join(missing[:10])}: {len(missing)} bookies do not run, so nobody knows what they hold: start "
+                f"{', '.join(missing[:10])}: {len(missing)} bookies do not run, so it is not known what they "
+                "hold: start "
                 "them, or name each that will never come back with --without ID"
             )
         await asyncio.sleep(_PAUSE_S)

@@ -201,7 +201,7 @@ def read_file(path: Path) -> Backup:
     try:
         return _parse(lines)
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise MalformedRecord(f"{path}: not a whole backup of Buckram's ({error}); use another one") from None
+        raise MalformedRecord(f"{path}: not a complete backup of Buckram ({error}); use another one") from None
 
 
 def _parse(lines: list[bytes]) -> Backup:
@@ -282,7 +282,7 @@ async def set_history(store: TreeStore, history: History) -> int:
                 continue
         except VersionConflict:
             continue
-    raise MetadataError(f"{key}: changed {_TRIES} times while it was being written; see who does that")
+    raise MetadataError(f"{key}: changed {_TRIES} times while it was being written; find out which program changes it")
 
 
 async def _remove_others(store: TreeStore, wanted: dict[str, bytes]) -> None:
@@ -325,8 +325,8 @@ async def _verify(store: TreeStore, wanted: dict[str, bytes]) -> None:
     wrong = [key for key, value in wanted.items() if found.get(key) != value and key not in counters(store)]
     if wrong:
         raise MetadataError(
-            f"{wrong[0]} is not what the backup holds ({len(wrong)} such keys): somebody changes the store; stop its "
-            "clients and restore again"
+            f"{wrong[0]} is not what the backup holds ({len(wrong)} such keys): another program changes the "
+            "store; stop its clients and restore again"
         )
 
 

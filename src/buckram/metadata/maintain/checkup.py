@@ -1,14 +1,9 @@
 """Checking everything that a cluster keeps in its metadata store, without changing it.
 
 The check works on every store. What only ZooKeeper has (LAYOUT, foreign nodes below the root) is reported by its ledger
-tree.
-
-Check of membership: bookies that are registered and are no members of the cluster.
-
-A bookie of this release ends by itself when it finds that it was replaced or taken out (`bookie/trust/witness.py`); one
-of an earlier release, or Apache's, goes on.
-
-Check of the store's past: restores, bookies that reject the store, postponed collection.
+tree. Bookies that are registered and are no members of the cluster are found: one of this release ends by itself when
+it finds that it was replaced or taken out (`bookie/trust/witness.py`); one of an earlier release, or Apache's, goes on.
+The check also covers the store's past: restores, bookies that reject the store, postponed collection.
 """
 
 from __future__ import annotations
@@ -32,100 +27,9 @@ from buckram.metadata.tree.store import TreeStore
 from buckram.seams import MetadataStore
 from buckram.types import NO_BIRTH, BookieId, BookieInfo, LedgerId, LedgerMetadata, LedgerState
 
-
-async def no_members(
-    store: MetadataStore, registered: Collection[BookieInfo], cookies: Collection[BookieId]
-) -> list[Noted]:
-    """Compare registrations with cookies and witness keys. Raises MetadataError."""
-    named = await asyncio.gather(*(_named(store, info.bookie_id) for info in registered))
-    found, restored = list[Noted](), None
-    for info, said in zip(registered, named, strict=True):
-        if said is not None and info.incarnation and said.incarnation != info.incarnation:
-            found.append(_replaced(info, said))
-        elif info.bookie_id not in cookies:
-            if restored is None:
-                history = await store.history()
-                restored = not history.accepted and not history.moved
-            found.append(_without_cookie(info, restored))
-    return found
-
-
-async def _named(store: MetadataStore, bookie: BookieId) -> WitnessStatement | None:
-    key = f"{store.own}/{WITNESSES}/{bookie}"
-    try:
-        return parse_statement(key, (await store.keys.get(key)).value)
-    except (NoSuchKey, MalformedRecord):
-        return None  # Apache's have none; one that cannot be read is named elsewhere
-
-
-def _replaced(info: BookieInfo, said: WitnessStatement) -> Noted:
-    why = (
-        f"incarnation {info.incarnation} is registered at {info.address}, but incarnation {said.incarnation} "
-        f"(generation {said.generation}) has the id: an old disk or process, which denies what was written since"
-    )
-    return Noted("bookie-replaced", info.bookie_id, why, bookie=info.bookie_id)
-
-
-def _without_cookie(info: BookieInfo, restored: bool) -> Noted:
-    bookie = info.bookie_id
-    if restored:
-        why = "registered without a cookie: it is younger than the restored metadata"
-        return Noted("bookie-returns", bookie, why, bookie=bookie)
-    why = "registered without a cookie: it was taken out of the cluster while it hung, or its cookie was lost"
-    state = "bookie-without-cookie" if info.incarnation is not None else "apache-without-cookie"
-    return Noted(state, bookie, why, bookie=bookie)
-
-
-async def examine_past(store: TreeStore, registered: list[BookieId]) -> tuple[int, list[Noted]]:
-    """Examine the store's epoch. That it was restored, and who does not believe it, is among the facts."""
-    found: list[Noted] = []
-    key = store.layout.history
-    try:
-        history = await store.history()
-    except MalformedRecord as error:
-        return 0, [Noted("metadata-damaged", key, str(error))]
-    for name in registered:
-        node = f"{store.own}/{WITNESSES}/{name}"
-        try:
-            said = parse_statement(node, (await store.keys.get(node)).value)
-        except NoSuchKey:
-            continue  # software that keeps none
-        except MalformedRecord as error:
-            found.append(Noted("witness-refused", name, str(error), bookie=name))
-            continue
-        if said.epoch != history.epoch:
-            why = f"it is registered and in epoch {said.epoch}, the store is in {history.epoch}"
-            found.append(Noted("witness-refused", name, why, bookie=name))
-    found += await _examine_brakes(store)
-    return history.epoch, found
-
-
-async def _examine_brakes(store: TreeStore) -> list[Noted]:
-    folder, found = f"{store.own}/{BRAKES}", list[Noted]()
-    async for name in all_names(store.keys, folder):
-        node = f"{folder}/{name}"
-        try:
-            said = json.loads((await store.keys.get(node)).value)
-            waiting, unknown = int(said["waiting"]), int(said["unknown"])
-        except NoSuchKey:
-            continue
-        except (ValueError, KeyError, TypeError):
-            found.append(Noted("metadata-damaged", node, "not readable"))
-            continue
-        if waiting:
-            why = f"it holds {waiting} ledgers that metadata does not know; they wait to be removed"
-            found.append(Noted("collection-waits", name, why, bookie=name))
-        if unknown:
-            why = f"it holds {unknown} ledgers with ids that this store never gave, and keeps them"
-            found.append(Noted("unknown-ledgers", name, why, bookie=name))
-    return found
-
-
 _PAGE = 1000
 
-
 _AT_ONCE = 64
-
 
 _HANGS = "Apache's clients hang on it when they list bookies"
 
@@ -176,7 +80,12 @@ async def examine_members(store: TreeStore) -> Checkup:
         checkup.instance_id = await store.instance_id()
     except MalformedRecord as error:
         node, _, found = str(error).partition(": ")
-        _add(checkup, "metadata-damaged", node, f"{found}; until it is mended no ledger can be read, and none was")
+        _add(
+            checkup,
+            "metadata-damaged",
+            node,
+            f"{found}; until it is repaired no ledger can be read, so this check read none",
+        )
         checkup.instance_id = (await _value(store, checkup, store.layout.instance_id) or b"").decode("utf-8", "replace")
     if not checkup.instance_id:
         found = "missing: the cluster's cookies carry no instance id"
@@ -257,7 +166,7 @@ async def _examine_registrations(store: TreeStore, checkup: Checkup, *, readonly
             checkup.problems.append(Noted("open-admission", name, found, {"admission": admission}, name))
         if info.rpc_address is None:
             found = "no address" if record else "empty, and the id is no host:port"
-            _add(checkup, "bad-registration", node, f"{found}: nobody can reach it", name)
+            _add(checkup, "bad-registration", node, f"{found}: no client can reach it", name)
 
 
 async def _examine_accused(store: TreeStore, checkup: Checkup) -> None:
@@ -324,3 +233,97 @@ async def _state(store: TreeStore, ledger_id: LedgerId) -> LedgerMetadata | Note
         return Noted("metadata-damaged", node, str(error))
     except AccessRefused as error:
         return Noted("metadata-refused", node, error.found)
+
+
+# -- bookies that are no members ------------------------------------------------------------------------------
+
+
+async def no_members(
+    store: MetadataStore, registered: Collection[BookieInfo], cookies: Collection[BookieId]
+) -> list[Noted]:
+    """Compare registrations with cookies and witness keys. Raises MetadataError."""
+    named = await asyncio.gather(*(_named(store, info.bookie_id) for info in registered))
+    found, restored = list[Noted](), None
+    for info, said in zip(registered, named, strict=True):
+        if said is not None and info.incarnation and said.incarnation != info.incarnation:
+            found.append(_replaced(info, said))
+        elif info.bookie_id not in cookies:
+            if restored is None:
+                history = await store.history()
+                restored = not history.accepted and not history.moved
+            found.append(_without_cookie(info, restored))
+    return found
+
+
+async def _named(store: MetadataStore, bookie: BookieId) -> WitnessStatement | None:
+    key = f"{store.own}/{WITNESSES}/{bookie}"
+    try:
+        return parse_statement(key, (await store.keys.get(key)).value)
+    except (NoSuchKey, MalformedRecord):
+        return None  # Apache's have none; one that cannot be read is named elsewhere
+
+
+def _replaced(info: BookieInfo, said: WitnessStatement) -> Noted:
+    why = (
+        f"incarnation {info.incarnation} is registered at {info.address}, but incarnation {said.incarnation} "
+        f"(generation {said.generation}) has the id: an old disk or process, which denies what was written since"
+    )
+    return Noted("bookie-replaced", info.bookie_id, why, bookie=info.bookie_id)
+
+
+def _without_cookie(info: BookieInfo, restored: bool) -> Noted:
+    bookie = info.bookie_id
+    if restored:
+        why = "registered without a cookie: it is younger than the restored metadata"
+        return Noted("bookie-returns", bookie, why, bookie=bookie)
+    why = "registered without a cookie: it was taken out of the cluster while it hung, or its cookie was lost"
+    state = "bookie-without-cookie" if info.incarnation is not None else "apache-without-cookie"
+    return Noted(state, bookie, why, bookie=bookie)
+
+
+# -- the store's past -----------------------------------------------------------------------------------------
+
+
+async def examine_past(store: TreeStore, registered: list[BookieId]) -> tuple[int, list[Noted]]:
+    """Examine the store's epoch. That it was restored, and who does not believe it, is among the facts."""
+    found: list[Noted] = []
+    key = store.layout.history
+    try:
+        history = await store.history()
+    except MalformedRecord as error:
+        return 0, [Noted("metadata-damaged", key, str(error))]
+    for name in registered:
+        node = f"{store.own}/{WITNESSES}/{name}"
+        try:
+            said = parse_statement(node, (await store.keys.get(node)).value)
+        except NoSuchKey:
+            continue  # software that keeps none
+        except MalformedRecord as error:
+            found.append(Noted("witness-refused", name, str(error), bookie=name))
+            continue
+        if said.epoch != history.epoch:
+            why = f"it is registered and in epoch {said.epoch}, the store is in {history.epoch}"
+            found.append(Noted("witness-refused", name, why, bookie=name))
+    found += await _examine_brakes(store)
+    return history.epoch, found
+
+
+async def _examine_brakes(store: TreeStore) -> list[Noted]:
+    folder, found = f"{store.own}/{BRAKES}", list[Noted]()
+    async for name in all_names(store.keys, folder):
+        node = f"{folder}/{name}"
+        try:
+            said = json.loads((await store.keys.get(node)).value)
+            waiting, unknown = int(said["waiting"]), int(said["unknown"])
+        except NoSuchKey:
+            continue
+        except (ValueError, KeyError, TypeError):
+            found.append(Noted("metadata-damaged", node, "not readable"))
+            continue
+        if waiting:
+            why = f"it holds {waiting} ledgers that metadata does not know; they wait to be removed"
+            found.append(Noted("collection-waits", name, why, bookie=name))
+        if unknown:
+            why = f"it holds {unknown} ledgers with ids that this store never gave, and keeps them"
+            found.append(Noted("unknown-ledgers", name, why, bookie=name))
+    return found

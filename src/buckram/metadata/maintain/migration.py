@@ -251,6 +251,6 @@ async def _verify(source: TreeStore, target: TreeStore) -> None:
         wrong.append("the next ledger id")
     if wrong:
         raise MetadataError(
-            f"{wrong[0]} of {target.uri} is not what {source.uri} holds ({len(wrong)} such keys): somebody changes one "
-            "of them; stop the clients and call this again"
+            f"{wrong[0]} of {target.uri} is not what {source.uri} holds ({len(wrong)} such keys): another "
+            "program changes one of them; stop the clients and call this again"
         )

@@ -1,18 +1,13 @@
-"""The keys of accused bookies: `convicted/<bookie id>` (gets no new ensembles) and `accused/<bookie id>` (suspect).
+"""Keys about the health of bookies: accused and convicted ones, those that clients find slow, and the speed of disks.
 
-Clients watch the names of convicted bookies only.
+`convicted/<bookie id>` gets no new ensembles, `accused/<bookie id>` is suspect. In `healing/degraded/<bookie>@<client>`
+clients report which bookies are slow for them; the key ends with the session of the client, and an empty one is taken
+back. In `slow/<bookie id>` and `sync-speed/<bookie id>` bookies report how fast their disks are; both end with the
+session of their bookie. Clients watch the names of convicted and of slow bookies only, and avoid them for new
+ensembles.
 
-Not here: how a verdict is reached (`core/cluster/conviction.py`).
-
-The keys in which clients report which bookies are slow for them: `healing/degraded/<bookie>@<client>`.
-
-They end with the session of the client; an empty one is taken back. Not here: detecting it
-(`client/cluster/slow_bookies.py`).
-
-The keys in which bookies report how fast their disks are: `slow/<bookie id>` and `sync-speed/<bookie id>`.
-
-Both end with the session of their bookie. Clients watch the names of slow bookies only, and avoid them for new
-ensembles. Not here: what makes a disk slow (`core/healing/slow_disk.py`), and who finds out
+Not here: how a verdict is reached (`core/cluster/conviction.py`), detecting bookies that are slow for a client
+(`client/cluster/slow_bookies.py`), what makes a disk slow (`core/healing/slow_disk.py`), and the bookie's watch over it
 (`bookie/integrity/slow_disk_watch.py`).
 """
 
@@ -28,8 +23,9 @@ from buckram.metadata.tree.key_operations import all_children, all_names, overwr
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import BookieId
 
-CONVICTED, ACCUSED = "convicted", "accused"
+log = logging.getLogger("buckram.metadata")
 
+CONVICTED, ACCUSED = "convicted", "accused"
 
 _TRIES = 5
 
@@ -98,6 +94,8 @@ async def pardon(store: MetadataStore, bookie: BookieId) -> bool:
     return there
 
 
+# -- bookies that are slow for clients ------------------------------------------------------------------------
+
 DEGRADED = "healing/degraded"
 """Folder of the reports, below ClusterLayout.own."""
 
@@ -121,8 +119,7 @@ async def degraded_bookies(store: MetadataStore) -> dict[BookieId, str]:
     return found
 
 
-log = logging.getLogger("buckram.metadata")
-
+# -- speed of disks -------------------------------------------------------------------------------------------
 
 SLOW, SPEED = "slow", "sync-speed"
 

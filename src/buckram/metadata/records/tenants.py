@@ -102,7 +102,7 @@ class TenantStore:
             raise MalformedRecord(f"{key}: {error}; set the quotas of {namespace} anew after deleting it") from None
 
     async def set_quotas(self, namespace: str, changes: Mapping[str, int | None]) -> Quotas:
-        """Change some quotas; None takes one back. Turns counting on if a quota is set.
+        """Change some quotas, where None removes one. Usage is counted from then on if a quota is set.
 
         Raises InvalidArgument, MetadataError.
         """

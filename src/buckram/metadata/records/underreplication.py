@@ -112,7 +112,7 @@ class Underreplication:
         return parse_mark(key, ledger, found.value, found.version)
 
     async def marked(self, after: LedgerId = -1) -> AsyncIterator[LedgerId]:
-        """Yield the ids of marked ledgers above `after`, ascending: those that stay marked meanwhile."""
+        """Yield the ids of marked ledgers above `after`, ascending; none that stays marked meanwhile is left out."""
         floor = [*levels_of(after), leaf_of(after)] if after >= 0 else []
         async for leaf in self._walk(self.paths.marks, 0, floor):
             ledger = ledger_of(leaf)

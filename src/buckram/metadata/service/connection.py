@@ -87,7 +87,7 @@ class ServiceConnection(asyncio.Protocol):
             return
         waiter = self._waiting.pop(request_id, None)
         if waiter is None:
-            raise BadPacket(f"an answer to request {request_id}, which nobody made")
+            raise BadPacket(f"an answer to request {request_id}, which was not made")
         if waiter.done():
             return  # the caller was cancelled
         if isinstance(found, Refusal):

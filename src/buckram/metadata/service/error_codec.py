@@ -81,7 +81,7 @@ def stranger_refused(packet: bytes, needs_tls: bool) -> bytes:
     why = (
         "it speaks TLS only: use a buckram+tls:// URI, and BUCKRAM_CA for the file of the cluster's authority"
         if needs_tls
-        else "it asks who you are, and nobody said it: give a token (BUCKRAM_TOKEN, BUCKRAM_AUTH_TOKEN_FILE, or a"
+        else "it asks for a login, and this client has no token: set one (BUCKRAM_TOKEN, BUCKRAM_AUTH_TOKEN_FILE, or a"
         " context's)"
     )
     request_id = request_id_of(packet)

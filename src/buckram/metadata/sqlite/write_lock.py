@@ -1,17 +1,13 @@
 """Waiting for the write lock of an SQLite file: whether other processes complete changes, and which one keeps the lock.
 
+SQLite keeps no order among those who wait; each asks again and again, and threads of one process would besides take the
+interpreter from the one that is at work. So threads of one process that change the same file queue up: one of them at a
+time tries, the others sleep. Each SQL statement lets other threads run, and one that computes keeps the interpreter for
+5 ms at a time; inside a transaction that would be the time for which all other processes wait, so a thread in one gets
+the interpreter back at once (`quick_turns`).
+
 This module reads /proc only. It must not open the locked file: closing it would drop the locks that SQLite holds on it
 in this process.
-
-A queue for the threads of one process that change the same file: one of them at a time tries, the others sleep.
-
-SQLite keeps no order among those who wait; each asks again and again, and threads of one process would besides take the
-interpreter from the one that is at work.
-
-Short stretches in which a thread gets the interpreter back at once from threads that compute.
-
-Each SQL statement lets other threads run, and one that computes keeps the interpreter for 5 ms at a time. Inside a
-transaction that would be the time for which all other processes wait.
 """
 
 from __future__ import annotations
@@ -24,74 +20,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_lines: dict[str, threading.Lock] = {}
-
-
-_guard = threading.Lock()
-
-
-def line_of(path: Path) -> threading.Lock:
-    """Return the lock that a thread holds while it may change this file."""
-    with _guard:
-        return _lines.setdefault(str(path), threading.Lock())
-
-
-def _after_fork_in_child() -> None:
-    global _guard
-    _guard = threading.Lock()
-    _lines.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-_SWITCH_S = 1e-5
-
-
-_switch_guard = threading.Lock()
-
-
-_inside = 0
-
-
-_usual = 0.005
-
-
-def _forget_turns_in_child() -> None:
-    """Reset what threads of the parent held: none of them is in the child, and none of them ends its turn there."""
-    global _inside, _switch_guard
-    _switch_guard = threading.Lock()
-    if _inside:
-        _inside = 0
-        sys.setswitchinterval(_usual)
-
-
-os.register_at_fork(after_in_child=_forget_turns_in_child)
-
-
-@contextmanager
-def quick_turns() -> Iterator[None]:
-    """Have other threads of this process give up the interpreter after 10 µs meanwhile. For a few statements only."""
-    global _inside, _usual
-    with _switch_guard:
-        if not _inside:
-            _usual = sys.getswitchinterval()
-            sys.setswitchinterval(_SWITCH_S)
-        _inside += 1
-    try:
-        yield
-    finally:
-        with _switch_guard:
-            _inside -= 1
-            if not _inside:
-                sys.setswitchinterval(_usual)
-
-
 _WRITE_LOCK = 120
 """Offset of the byte of the -shm file that a writer in WAL mode has locked."""
 
-
 _LONGEST = 80
-
 
 _LOOKS = 4
 """Number of looks at the holder of the lock in the time after which a wait is given up."""
@@ -193,8 +125,9 @@ class Wait:
         who = f"process {holder.pid}" + (f" ({holder.program})" if holder.program else "")
         if holder.stopped:
             return (
-                f"{self._path}: {who} was stopped in the middle of a change {waited} ago or earlier, and nobody else "
-                f"can change anything. `kill -CONT {holder.pid}` lets it go on, `kill -9 {holder.pid}` takes its "
+                f"{self._path}: {who} was stopped in the middle of a change {waited} ago or earlier, and no "
+                f"other process can change anything. `kill -CONT {holder.pid}` lets it go on, `kill -9 "
+                f"{holder.pid}` takes its "
                 "change back; reads go on, nothing was changed"
             )
         return (
@@ -212,3 +145,66 @@ class Wait:
 
 def _same(one: Holder | None, other: Holder | None) -> bool:
     return one is not None and other is not None and (one.pid, one.began) == (other.pid, other.began)
+
+
+# -- the queue of threads of this process ---------------------------------------------------------------------
+
+_lines: dict[str, threading.Lock] = {}
+
+_guard = threading.Lock()
+
+
+def line_of(path: Path) -> threading.Lock:
+    """Return the lock that a thread holds while it may change this file."""
+    with _guard:
+        return _lines.setdefault(str(path), threading.Lock())
+
+
+def _after_fork_in_child() -> None:
+    global _guard
+    _guard = threading.Lock()
+    _lines.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# -- the interpreter's turns ----------------------------------------------------------------------------------
+
+_SWITCH_S = 1e-5
+
+_switch_guard = threading.Lock()
+
+_inside = 0
+
+_usual = 0.005
+
+
+def _forget_turns_in_child() -> None:
+    """Reset what threads of the parent held: none of them is in the child, and none of them ends its turn there."""
+    global _inside, _switch_guard
+    _switch_guard = threading.Lock()
+    if _inside:
+        _inside = 0
+        sys.setswitchinterval(_usual)
+
+
+os.register_at_fork(after_in_child=_forget_turns_in_child)
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Have other threads of this process give up the interpreter after 10 µs meanwhile. For a few statements only."""
+    global _inside, _usual
+    with _switch_guard:
+        if not _inside:
+            _usual = sys.getswitchinterval()
+            sys.setswitchinterval(_SWITCH_S)
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _switch_guard:
+            _inside -= 1
+            if not _inside:
+                sys.setswitchinterval(_usual)

@@ -1,3 +1,4 @@
-"""The key store contract's rules and what every metadata store is made of: places of keys, ledger records and ids,
-TreeStore, and the reference store in memory; no real store lives here.
+"""The rules of every key store, and what metadata stores are made of: places of keys, ledger records and ids.
+
+`TreeStore` and the reference store in memory are here, too. Not here: real stores, which have rooms of their own.
 """

@@ -1,13 +1,11 @@
-"""All children of a key, by their names or with their values, page by page. Not here: the meaning of keys.
+"""Operations on keys of any meaning: listing children page by page, overwriting and removing, and watching many keys.
 
-Keys that are written and removed whatever they hold: reports and settings, where the last writer wins.
+`overwrite` and `remove` are for keys whose last writer wins, whatever they hold: reports and settings. `WatchHub` has
+many one-shot subscribers on a group of keys, with at most one outstanding watch for each key. A client that follows the
+bookies subscribes again and again while most registrations stay unchanged; without the hub each subscription would
+leave another watch on every registration.
 
-Not here: changes that depend on what is there, which are compare-and-set where they are made.
-
-A hub of many one-shot subscribers on a group of keys, with at most one outstanding watch for each key.
-
-A client that follows the bookies subscribes again and again while most registrations stay unchanged. Without this hub
-each subscription would leave another watch on every registration.
+Not here: changes that depend on what a key holds, which are compare-and-set where they are made.
 """
 
 from __future__ import annotations
@@ -18,6 +16,37 @@ from contextlib import suppress
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.seams import KeyStore, Notify
 from buckram.types import KeyValue
+
+_PAGE = 1000
+
+
+async def all_names(
+    keys: KeyStore, parent: str, *, watch: Notify | None = None, page: int = _PAGE
+) -> AsyncIterator[str]:
+    """Yield names in order, read in pages of at most `page` names. The watch fires when a name is added or removed.
+
+    Names that are added or removed meanwhile may be missed. Raises MetadataError; a failure never looks like the end.
+    """
+    after = ""
+    while names := await keys.children(parent, after=after, limit=page, watch=watch):
+        for name in names:
+            yield name
+        after, watch = names[-1], None
+
+
+async def all_children(keys: KeyStore, parent: str, *, page: int = _PAGE) -> AsyncIterator[tuple[str, KeyValue]]:
+    """Yield names and values in the order of names, read in pages. Raises MetadataError.
+
+    Names that are added or removed meanwhile may be missed. A failure raises, and never looks like the end.
+    """
+    after = ""
+    while found := await keys.children_with_values(parent, after=after, limit=page):
+        for child in found:
+            yield child
+        after = found[-1][0]
+
+
+# -- keys whose last writer wins ------------------------------------------------------------------------------
 
 _TRIES = 20
 
@@ -44,6 +73,9 @@ async def remove(keys: KeyStore, key: str) -> None:
     """Delete a key if it exists. One that somebody changes at this very moment stays."""
     with suppress(NoSuchKey, VersionConflict):
         await keys.delete(key, (await keys.get(key)).version)
+
+
+# -- watches on many keys -------------------------------------------------------------------------------------
 
 
 class WatchHub:
@@ -83,32 +115,3 @@ class WatchHub:
                 notify()
 
         return changed
-
-
-_PAGE = 1000
-
-
-async def all_names(
-    keys: KeyStore, parent: str, *, watch: Notify | None = None, page: int = _PAGE
-) -> AsyncIterator[str]:
-    """Yield names in order, read in pages of at most `page` names. The watch fires when a name is added or removed.
-
-    Names that are added or removed meanwhile may be missed. Raises MetadataError; a failure never looks like the end.
-    """
-    after = ""
-    while names := await keys.children(parent, after=after, limit=page, watch=watch):
-        for name in names:
-            yield name
-        after, watch = names[-1], None
-
-
-async def all_children(keys: KeyStore, parent: str, *, page: int = _PAGE) -> AsyncIterator[tuple[str, KeyValue]]:
-    """Yield names and values in the order of names, read in pages. Raises MetadataError.
-
-    Names that are added or removed meanwhile may be missed. A failure raises, and never looks like the end.
-    """
-    after = ""
-    while found := await keys.children_with_values(parent, after=after, limit=page):
-        for child in found:
-            yield child
-        after = found[-1][0]

@@ -1,14 +1,12 @@
 """The trees that keep ledger records and give new ids, which differ between key stores.
 
-`FolderTree` is Buckram's own layout for the embedded stores: one folder, and ids taken in blocks from a counter.
+`FolderTree` is Buckram's own layout for the embedded stores: one folder, and ids taken in blocks from a counter. Ids
+that were chosen by hand are kept for ever, so that none of them is given to a ledger again: an id names one ledger,
+also after that was deleted, because what bookies and readers remember of it is of that one. Ids that the store gave are
+those below its counter; the chosen ones are written down as intervals, with the creation of their ledger. Each key has
+the ids of a bucket, so that its value stays bounded.
 
 Not here: Apache's layouts (`metadata/zookeeper/ledger_tree.py`).
-
-Ids that were chosen by hand, kept for ever, so that none of them is given to a ledger again.
-
-An id names one ledger, also after that was deleted: what bookies and readers remember of it is of that one. Ids that
-the store gave are those below its counter; the chosen ones are written down here, as intervals, with the creation of
-their ledger. Each key has the ids of a bucket, so that its value stays bounded. Pure: the trees read and write it.
 """
 
 from __future__ import annotations
@@ -27,63 +25,16 @@ from buckram.metadata.tree.removals import Removals
 from buckram.seams import KeyStore
 from buckram.types import MAX_LEDGER_ID, CheckVersion, Create, KeyOp, KeyValue, LedgerId, SetValue
 
-BUCKET = 1 << 14
-"""Number of ids of one key: at worst, every other one of them is an interval of its own, in 60 KB."""
-
-
-_INTERVALS = re.compile(rb"(?:\d{1,5}(?:-\d{1,5})?(?: \d{1,5}(?:-\d{1,5})?)*)?")
-
-Intervals = list[tuple[int, int]]
-"""Ascending, disjoint, not touching; relative to the first id of the bucket."""
-
-
-def used_key(own: str, ledger_id: LedgerId) -> str:
-    """Return the key below Buckram's own ones that records whether this id was chosen."""
-    return f"{own}/used-ids/{ledger_id // BUCKET:015d}"
-
-
-def parse_used(key: str, value: bytes) -> Intervals:
-    if not _INTERVALS.fullmatch(value):
-        raise MalformedRecord(f"{key}: {value[:40]!r} is no list of ids; restore it from a backup")
-    found: Intervals = []
-    for part in value.split():
-        first, _, last = part.partition(b"-")
-        found.append((int(first), int(last or first)))
-    return found
-
-
-def is_used(intervals: Intervals, ledger_id: LedgerId) -> bool:
-    place = ledger_id % BUCKET
-    return any(first <= place <= last for first, last in intervals)
-
-
-def with_used(intervals: Intervals, ledger_id: LedgerId) -> bytes:
-    """Return the value with one more id."""
-    place = ledger_id % BUCKET
-    merged: Intervals = []
-    for first, last in sorted([*intervals, (place, place)]):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
-        else:
-            merged.append((first, last))
-    return b" ".join(b"%d" % first if first == last else b"%d-%d" % (first, last) for first, last in merged)
-
-
 _MAX_ID_BLOCK = 128
 
-
 _MAX_ID_TRIES = 100
-
 
 HIGHEST_COUNTED = 1 << 62
 """First id that can only have been chosen, not counted: the counter is not moved beyond it, as no ids would be left."""
 
-
 ONE_FOLDER = "one folder"
 
-
 _KNOWN = ("INSTANCEID", "all", "available", "cookies", "underreplication")
-
 
 Fresh = tuple[CheckVersion, ...]
 """Conditions under which the metadata were not restored since an id was allocated; empty if the store has no
@@ -353,3 +304,46 @@ def _number(key: str, value: bytes) -> int:
     if not value.isdigit() or len(value) > 19:
         raise MalformedRecord(f"{key}: {value[:40]!r} is not a number")
     return int(value)
+
+
+# -- ids that were chosen by hand -----------------------------------------------------------------------------
+
+BUCKET = 1 << 14
+"""Number of ids of one key: at worst, every other one of them is an interval of its own, in 60 KB."""
+
+_INTERVALS = re.compile(rb"(?:\d{1,5}(?:-\d{1,5})?(?: \d{1,5}(?:-\d{1,5})?)*)?")
+
+Intervals = list[tuple[int, int]]
+"""Ascending, disjoint, not touching; relative to the first id of the bucket."""
+
+
+def used_key(own: str, ledger_id: LedgerId) -> str:
+    """Return the key below Buckram's own ones that records whether this id was chosen."""
+    return f"{own}/used-ids/{ledger_id // BUCKET:015d}"
+
+
+def parse_used(key: str, value: bytes) -> Intervals:
+    if not _INTERVALS.fullmatch(value):
+        raise MalformedRecord(f"{key}: {value[:40]!r} is no list of ids; restore it from a backup")
+    found: Intervals = []
+    for part in value.split():
+        first, _, last = part.partition(b"-")
+        found.append((int(first), int(last or first)))
+    return found
+
+
+def is_used(intervals: Intervals, ledger_id: LedgerId) -> bool:
+    place = ledger_id % BUCKET
+    return any(first <= place <= last for first, last in intervals)
+
+
+def with_used(intervals: Intervals, ledger_id: LedgerId) -> bytes:
+    """Return the value with one more id."""
+    place = ledger_id % BUCKET
+    merged: Intervals = []
+    for first, last in sorted([*intervals, (place, place)]):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return b" ".join(b"%d" % first if first == last else b"%d-%d" % (first, last) for first, last in merged)

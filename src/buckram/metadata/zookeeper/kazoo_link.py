@@ -1,9 +1,9 @@
 """`KazooLink`: a kazoo client, and the way from its thread to the loop.
 
 States, changes of nodes and results come over in one queue, in the order in which the thread saw them, many with one
-wake-up. What they mean is kazoo_session.
+wake-up. kazoo's exceptions become errors of the operation that met them.
 
-Translates kazoo's exceptions into errors of the operation that met them.
+Not here: what the states and changes mean (`metadata/zookeeper/kazoo_session.py`).
 """
 
 from __future__ import annotations
@@ -36,85 +36,22 @@ from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler, OnResult,
 from buckram.metadata.zookeeper.session import READS, Change
 from buckram.types import Create, KeyOp
 
-CONNECTION_ERRORS = (
-    kazoo.ConnectionLoss,
-    kazoo.ConnectionClosedError,
-    kazoo.OperationTimeoutError,
-    kazoo.SessionExpiredError,
-    kazoo.SessionMovedError,
-)
-
-
-def translate(error: Exception, kind: str, key: str, version: int, hosts: str) -> Exception:
-    """Return the error of Buckram's tree for an operation `kind` on `key` that named `version`."""
-    match error:
-        case kazoo.NoNodeError():
-            return NoSuchKey(split(key)[0] if kind == "create" else key)
-        case kazoo.NodeExistsError():
-            return KeyExists(key)
-        case kazoo.BadVersionError():
-            return VersionConflict(key, version)
-        case kazoo.NotEmptyError():
-            return KeyNotEmpty(key)
-        case kazoo.NoAuthError():
-            where = key if kind in READS or kind == "set" else f"{key} or its parent"
-            return AccessRefused(where, f"the access list does not allow this session to {_VERBS.get(kind, kind)} it")
-        case kazoo.InvalidACLError():
-            return AccessRefused(key, "the servers do not know the credentials that its access list needs")
-        case kazoo.NoChildrenForEphemeralsError():
-            return InvalidArgument(f"key {key}: {split(key)[0]} is bound to a session and cannot have children")
-        case kazoo.BadArgumentsError():
-            return InvalidArgument(f"key {key}: ZooKeeper does not take it")
-        case kazoo.AuthFailedError():
-            return AccessRefused(hosts, "the servers refuse this session's credentials")
-    return unanswered(kind, key, hosts, type(error).__name__)
-
-
-def unanswered(kind: str, key: str, hosts: str, why: str) -> MetadataUnavailable:
-    unsure = "" if kind in READS else "; whether it happened is not known"
-    return MetadataUnavailable(f"{key}: {kind} at ZooKeeper {hosts}: {why}{unsure}")
-
-
-def first_failure(ops: Sequence[KeyOp], results: Sequence[Any], hosts: str) -> Exception | None:
-    """Return why a multi did not happen, None if it did; kazoo gives a result or an exception for each operation."""
-    failures = [(op, result) for op, result in zip(ops, results, strict=False) if isinstance(result, Exception)]
-    for op, failure in failures:
-        # Operations around the failed one only report that they were rolled back or not tried.
-        if not isinstance(failure, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
-            if isinstance(op, Create):
-                return translate(failure, "create", op.key, -1, hosts)
-            return translate(failure, "multi", op.key, op.version, hosts)
-    if failures or len(results) != len(ops):
-        return unanswered("multi", ops[0].key, hosts, "an answer that names no reason")
-    return None
-
-
-_VERBS = {"get": "read", "exists": "read", "children": "list", "set": "change", "multi": "change"}
-
 _log = logging.getLogger("buckram.zookeeper")
-
 
 _kazoo_log = logging.getLogger("buckram.zookeeper.kazoo")
 
-
 _kazoo_log.setLevel(logging.ERROR)  # it repeats warnings that kazoo_session logs once
-
 
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
 
-
 _RESTART_S = 0.25
-
 
 _REFUSED_S = 5.0
 
-
 _BATCH = 500
-
 
 SASL = "sasl"
 """The scheme of credentials that log in by SASL DIGEST-MD5, for servers that ask for that."""
-
 
 _CHANGES = {change.name: change for change in Change}
 
@@ -226,7 +163,7 @@ class KazooLink:
         try:
             self.client = self._start()
         except (OSError, RuntimeError) as error:  # no file descriptors, no threads: perhaps later
-            _log.error("the connection to ZooKeeper cannot be made anew: %s", error)
+            _log.error("the connection to ZooKeeper cannot be restored: %s", error)
             self._loop.call_later(_RESTART_S, self._restart)
 
     def _state(self, client: Any, _: str) -> None:
@@ -307,3 +244,61 @@ class ThreadingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kaz
 def sasl_options(user: str, password: str) -> dict[str, str]:
     """Return kazoo's options for a login by SASL DIGEST-MD5."""
     return {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+
+
+# -- kazoo's exceptions ---------------------------------------------------------------------------------------
+
+CONNECTION_ERRORS = (
+    kazoo.ConnectionLoss,
+    kazoo.ConnectionClosedError,
+    kazoo.OperationTimeoutError,
+    kazoo.SessionExpiredError,
+    kazoo.SessionMovedError,
+)
+
+
+def translate(error: Exception, kind: str, key: str, version: int, hosts: str) -> Exception:
+    """Return the error of Buckram's tree for an operation `kind` on `key` that named `version`."""
+    match error:
+        case kazoo.NoNodeError():
+            return NoSuchKey(split(key)[0] if kind == "create" else key)
+        case kazoo.NodeExistsError():
+            return KeyExists(key)
+        case kazoo.BadVersionError():
+            return VersionConflict(key, version)
+        case kazoo.NotEmptyError():
+            return KeyNotEmpty(key)
+        case kazoo.NoAuthError():
+            where = key if kind in READS or kind == "set" else f"{key} or its parent"
+            return AccessRefused(where, f"the access list does not allow this session to {_VERBS.get(kind, kind)} it")
+        case kazoo.InvalidACLError():
+            return AccessRefused(key, "the servers do not know the credentials that its access list needs")
+        case kazoo.NoChildrenForEphemeralsError():
+            return InvalidArgument(f"key {key}: {split(key)[0]} is bound to a session and cannot have children")
+        case kazoo.BadArgumentsError():
+            return InvalidArgument(f"key {key}: ZooKeeper does not take it")
+        case kazoo.AuthFailedError():
+            return AccessRefused(hosts, "the servers refuse this session's credentials")
+    return unanswered(kind, key, hosts, type(error).__name__)
+
+
+def unanswered(kind: str, key: str, hosts: str, why: str) -> MetadataUnavailable:
+    unsure = "" if kind in READS else "; whether it happened is not known"
+    return MetadataUnavailable(f"{key}: {kind} at ZooKeeper {hosts}: {why}{unsure}")
+
+
+def first_failure(ops: Sequence[KeyOp], results: Sequence[Any], hosts: str) -> Exception | None:
+    """Return why a multi did not happen, None if it did; kazoo gives a result or an exception for each operation."""
+    failures = [(op, result) for op, result in zip(ops, results, strict=False) if isinstance(result, Exception)]
+    for op, failure in failures:
+        # Operations around the failed one only report that they were rolled back or not tried.
+        if not isinstance(failure, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
+            if isinstance(op, Create):
+                return translate(failure, "create", op.key, -1, hosts)
+            return translate(failure, "multi", op.key, op.version, hosts)
+    if failures or len(results) != len(ops):
+        return unanswered("multi", ops[0].key, hosts, "an answer that names no reason")
+    return None
+
+
+_VERBS = {"get": "read", "exists": "read", "children": "list", "set": "change", "multi": "change"}

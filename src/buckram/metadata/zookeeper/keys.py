@@ -157,7 +157,9 @@ class ZooKeeperKeys:
                 if found == missing and (isinstance(error, KeyExists) or _is_own(error.key, ops)):
                     raise
                 missing = found
-        raise MetadataUnavailable(f"multi from {ops[0].key} on: its parents come and go too fast; try again")
+        raise MetadataUnavailable(
+            f"multi from {ops[0].key} on: its parents are created and removed too fast; try again"
+        )
 
     async def sync(self) -> None:
         """Have the server of this session catch up with the leader before it answers later requests."""

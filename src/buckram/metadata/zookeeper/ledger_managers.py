@@ -1,13 +1,13 @@
-"""Ledger ids as nodes below the ledgers root, in the ways of Apache's four managers, and the order of listing them.
+"""Ledger ids as nodes below the ledgers root, as Apache's four managers lay them out, and the LAYOUT node. Pure.
 
-Pure. A manager keeps ledgers in one or two forms of digits cut into levels; the walk through them determines which
-nodes to read next and which ids they hold. Names that are no part of the tree never become ids: a stray node must not
-turn into a ledger. Reading nodes is store, choosing the manager is layout_file.
+A manager keeps ledgers in one or two forms of digits cut into levels; the walk through them determines which nodes to
+read next and which ids they hold. Names that are no part of the tree never become ids: a stray node must not turn into
+a ledger.
 
-The LAYOUT node: which ledger manager a cluster uses. Reading, writing and choosing; pure.
+The LAYOUT node tells which manager a cluster uses. Its format 2 names a Java factory class, format 1 (older than 4.2) a
+short name. Apache's processes make the node when they find none; ours is made with the first ledger.
 
-Formats: 2 names a Java factory class, 1 (older than 4.2) a short name. Apache's processes make the node when they find
-none; store does, when it makes the first ledger.
+Not here: reading nodes (`metadata/zookeeper/ledger_tree.py`).
 """
 
 from __future__ import annotations
@@ -23,21 +23,16 @@ from buckram.types import MAX_LEDGER_ID, LedgerId
 SHORT_LIMIT = 2**31 - 1
 """First id that the hierarchical manager keeps in the long form."""
 
-
 SPECIAL = ("available", "cookies", "LAYOUT", "INSTANCEID", "underreplication", "idgen", "idgen-long")
 """Children of the root that are no ledgers, besides the flat manager's ID- nodes."""
-
 
 HEALTH_CHECK_SWITCH = "disableHealthCheck"
 """Node of Apache's that disables health checks; Apache's nukeexistingcluster takes it for a foreign node."""
 
-
 RACK_MAP = "bookies"
 """Node in which Apache's operators keep the rack mapping; Apache, too, does not know the node itself."""
 
-
 ID_PREFIX = "ID-"
-
 
 OWN_KEYS = "/buckram"
 """Node below which all of Buckram's own keys are, for all clusters of a ZooKeeper."""
@@ -83,7 +78,6 @@ class Form:
 
 _SHORT = Form((2, 4, 4), 0, SHORT_LIMIT - 1)
 
-
 _LONG = Form((3, 4, 4, 4, 4), SHORT_LIMIT, MAX_LEDGER_ID)
 
 
@@ -127,7 +121,6 @@ class Manager:
 
 _META = "org.apache.bookkeeper.meta."
 
-
 FLAT = Manager(
     "flat",
     _META + "FlatLedgerManagerFactory",
@@ -137,11 +130,9 @@ FLAT = Manager(
     id_folder="",
 )
 
-
 HIERARCHICAL = Manager(
     "hierarchical", _META + "HierarchicalLedgerManagerFactory", (_SHORT, _LONG), short_ids=False, removes_parents=True
 )
-
 
 LONG_HIERARCHICAL = Manager(
     "longhierarchical",
@@ -151,7 +142,6 @@ LONG_HIERARCHICAL = Manager(
     removes_parents=True,
 )
 
-
 LEGACY_HIERARCHICAL = Manager(
     "legacyhierarchical",
     _META + "LegacyHierarchicalLedgerManagerFactory",
@@ -159,7 +149,6 @@ LEGACY_HIERARCHICAL = Manager(
     short_ids=True,
     removes_parents=False,
 )
-
 
 MANAGERS = {manager.name: manager for manager in (HIERARCHICAL, LONG_HIERARCHICAL, FLAT, LEGACY_HIERARCHICAL)}
 
@@ -324,14 +313,13 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-FORMAT, OLDEST_FORMAT = 2, 1
+# -- the LAYOUT node ------------------------------------------------------------------------------------------
 
+FORMAT, OLDEST_FORMAT = 2, 1
 
 MANAGER_VERSION = 1
 
-
 _SHORT_NAMES = {"flat": FLAT, "hierarchical": HIERARCHICAL}
-
 
 _KEPT = "nothing was changed"
 
@@ -350,7 +338,7 @@ def serialise_layout(manager: Manager) -> bytes:
 
 
 def parse_layout(node: str, record: bytes) -> LedgerLayout:
-    """Parse the node; lines after the second are ignored.
+    """Parse the record of the LAYOUT node; lines after the second are ignored.
 
     Raises MalformedRecord, which names the node, what it holds and what to do.
     """

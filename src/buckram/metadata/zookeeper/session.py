@@ -1,11 +1,10 @@
-"""The interface to ZooKeeper that Buckram needs: a narrow session, its values, and a count of its requests.
+"""The interface to ZooKeeper that Buckram needs: a narrow session, its values, a count of requests, a table of watches.
 
-Implemented by kazoo_session (real servers) and simulator/engine/zookeeper. Which nodes exist and what they mean is not
-known here; `create_with_parents` is the one algorithm on top that every session offers in the same way.
+Implemented by kazoo_session (real servers) and simulator/engine/zookeeper. `create_with_parents` is the one algorithm
+on top that every session offers in the same way. A session asks the server for a one-shot watch with each read; the
+client-side table knows which callbacks wait for which node and passes each event on to them.
 
-Client-side table of ZooKeeper's one-shot watches: which callbacks wait for which node. Pure.
-
-A session asks the server for a watch with each read; this table passes each event on to the callbacks.
+Not here: which nodes exist and what they mean.
 """
 
 from __future__ import annotations
@@ -23,21 +22,16 @@ from buckram.types import Create, KeyOp, SetValue
 ANY_VERSION = -1
 """Version for `delete` and a multi's Delete and SetValue that matches any, as some of Apache's deletions do."""
 
-
 MAX_REQUEST_BYTES = 1_000_000
 """Maximum bytes of a request: a server with its usual settings (jute.maxbuffer 1,048,575) ends the connection at a
 larger one without a reason.
 """
 
-
 READS = ("get", "exists", "children", "sync")
-
 
 _OP_BYTES = 64
 
-
 _CREATE_TRIES = 64
-
 
 _MAX_VERSION = 2**31 - 1
 
@@ -197,6 +191,9 @@ def check_size(ops: Sequence[KeyOp]) -> None:
     if size > MAX_REQUEST_BYTES:
         key = ops[0].key if len(ops) == 1 else f"multi of {len(ops)} operations, from {ops[0].key} on"
         raise ValueTooLarge(key, size, MAX_REQUEST_BYTES)
+
+
+# -- one-shot watches -----------------------------------------------------------------------------------------
 
 
 class Change(Enum):

@@ -1,9 +1,7 @@
-"""Reads of data in the operating system's page cache that do not touch the device.
+"""Reads of data in the operating system's page cache that do not touch the device, and the speed of a device.
 
 A trial read (RWF_NOWAIT) would start read-ahead, so the kernel is asked first where it can answer (cachestat,
-Linux 6.5).
-
-Measures whether a device is fast enough for the loop's thread to wait for it.
+Linux 6.5). The speed decides whether a device is fast enough for the loop's thread to wait for it.
 """
 
 from __future__ import annotations
@@ -14,30 +12,8 @@ import mmap
 import os
 import sys
 
-SLOW_S, FAST_S = 0.0015, 0.001
-"""Thresholds of the moving average of an operation, seconds: at SLOW_S a device stops being fast, below FAST_S it is
-fast again."""
-
-
-_WEIGHT = 1 / 16
-
-
-class Speed:
-    """A moving average of how long operations took. A thread costs about 0.1 ms of CPU and two turns of the loop."""
-
-    __slots__ = ("_average_s", "fast")
-
-    def __init__(self) -> None:
-        self._average_s, self.fast = 0.0, True
-
-    def took(self, seconds: float) -> None:
-        self._average_s += (seconds - self._average_s) * _WEIGHT
-        self.fast = self._average_s < (SLOW_S if self.fast else FAST_S)
-
-
 _CACHESTAT = 451
 """The same number on every platform that Python supports."""
-
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -78,3 +54,25 @@ def resident(file: int, offset: int, length: int) -> bool | None:
         return None
     pages = (offset + length - 1) // mmap.PAGESIZE - offset // mmap.PAGESIZE + 1
     return int(counts.cached) >= pages
+
+
+# -- the speed of a device ------------------------------------------------------------------------------------
+
+SLOW_S, FAST_S = 0.0015, 0.001
+"""Thresholds of the moving average of an operation, seconds: at SLOW_S a device stops being fast, below FAST_S it is
+fast again."""
+
+_WEIGHT = 1 / 16
+
+
+class Speed:
+    """A moving average of how long operations took. A thread costs about 0.1 ms of CPU and two turns of the loop."""
+
+    __slots__ = ("_average_s", "fast")
+
+    def __init__(self) -> None:
+        self._average_s, self.fast = 0.0, True
+
+    def took(self, seconds: float) -> None:
+        self._average_s += (seconds - self._average_s) * _WEIGHT
+        self.fast = self._average_s < (SLOW_S if self.fast else FAST_S)

@@ -1,6 +1,7 @@
-"""Reads of a LocalDisk: cached data immediately, small reads while the device is fast, the rest in threads.
+"""Reads of a LocalDisk, and the files and aligned memory that its reads and writes share.
 
-Files and aligned memory that the writes and reads of a LocalDisk share.
+Cached data is read immediately, small reads are made in the loop's thread while the device is fast, the rest in
+threads.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from math import inf
 from buckram.runtime.disk.inline_reads import Speed
 from buckram.runtime.disk.io_errors import explained, explaining
 from buckram.seams import OnRead, Read
+
+# -- files and aligned memory ---------------------------------------------------------------------------------
 
 STAGING_BYTES = (1 << 20) + (64 << 10)
 
@@ -80,22 +83,20 @@ class Staging:
         self._spare.clear()
 
 
+# -- reads ----------------------------------------------------------------------------------------------------
+
 LARGE_BYTES = 256 << 10
 """Size in bytes from which files opened with direct=True are read past the page cache, because filling it takes
 longer."""
 
-
 _AT_ONCE_S = 0.002
 """Seconds that the loop spends on small reads before other work, such as a commit, has its turn."""
-
 
 _HINTED = 64
 """Maximum reads of one caller that are announced to the device at a time."""
 
-
 _WAITED_S = 0.00002
 """Minimum seconds of a read that measures the device's speed: a shorter one did not wait for the device."""
-
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 

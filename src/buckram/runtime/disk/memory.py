@@ -1,14 +1,13 @@
 """MemoryDisk: the Disk seam over a CrashModel, without time: everything happens in the call.
 
-For tests and crash points. `before(operation)` is called ahead of each disk operation, so that a test can take the
-image of a crash there. The simulator has its own disk with virtual latency over the same model.
+It is for tests and crash points: `before(operation)` is called ahead of each disk operation, so that a test can take
+the image of a crash there. The simulator has its own disk with virtual latency over the same model.
 
-CrashModel: a directory as durable bytes plus all writes that were not synced yet, and the state after a crash.
-
-Pure: no clock, no files, randomness is passed in. MemoryDisk and the simulator's disk are thin layers over it. The
-model is that of a POSIX file system without ordered data: until its file is synced any subset of the written sectors
-may survive, and until the directory is synced any subset of the changes of names may. A mapped page is memory until
-`flush` (the operating system's choice), and each of its sectors survives as it was then or as it is.
+A CrashModel is a directory as durable bytes plus all writes that were not synced yet, and the state after a crash. It
+is pure: no clock, no files, randomness is passed in. It models a POSIX file system without ordered data: until its file
+is synced any subset of the written sectors may survive, and until the directory is synced any subset of the changes of
+names may. A mapped page is memory until `flush` (the operating system's choice), and each of its sectors survives as it
+was then or as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from typing import TypeVar
 
 from buckram.seams import PAGE_BYTES, File, OnRead, OnWritten, Read, Space, Write
 from buckram.types import Buffer
+
+# -- the model of crashes -------------------------------------------------------------------------------------
 
 SECTOR = 512
 """A device writes whole sectors: torn writes break between them, never inside one."""
@@ -208,6 +209,8 @@ def _rename(names: dict[str, Inode], change: dict[str, Inode | None]) -> None:
         else:
             names[name] = inode
 
+
+# -- the disk -------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

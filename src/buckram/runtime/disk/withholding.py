@@ -2,7 +2,8 @@
 
 After kill -9 the page cache keeps every write, so a plain kill never tests a sync. Here unsynced writes and changes of
 names stay in this process's memory; a seeded share of their sectors reaches the files early, in any order, as a power
-failure would leave them. The model is that of crash_model.py; only creations of files are not withheld.
+failure would leave them. The model is `CrashModel` (`runtime/disk/memory.py`); only creations of files are not
+withheld.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """A line of the log as text or as JSON, without control characters, secrets or an end that never comes.
 
-Levels of logs as people write them: `info`, or `info buckram.net=debug` for one room of its own.
-
-Fields of a log line, named after the words before the values in its text.
-
-`log.info("ledger %d: bookie %s failed", 7, "b1")` has the fields ledger and bookie without naming them twice, so the
-line for people and the fields for machines cannot differ.
-
-Limit on repeated log lines: endless repetition neither fills the disk nor hides other lines.
+The fields of a line are named after the words before the values in its text: `log.info("ledger %d: bookie %s failed",
+7, "b1")` has the fields ledger and bookie without naming them twice, so the line for people and the fields for machines
+cannot differ. Levels are parsed as people write them: `info`, or `info buckram.net=debug` for one room of its own.
+Repeated lines are limited, so that endless repetition neither fills the disk nor hides other lines.
 """
 
 from __future__ import annotations
@@ -22,105 +18,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 from buckram.errors import ConfigError
 
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-"""Numbers of the levels, as in Python's logging."""
-
-
-LONGEST_LEVELS = 400
-
-
-_ROOM = re.compile(r"[A-Za-z_][\w.]{0,99}")
-
-
-class Levels(NamedTuple):
-    """Log levels of a process: `base` applies to every logger without a row in `rooms`. Both hold numbers of LEVELS."""
-
-    base: int
-    rooms: dict[str, int]
-
-    def __str__(self) -> str:
-        names = {number: name for name, number in LEVELS.items()}
-        return " ".join([names[self.base], *(f"{room}={names[level]}" for room, level in self.rooms.items())])
-
-
-def parse_levels(text: str, what: str = "level") -> Levels:
-    """Words with spaces or commas between them: one level for all, and LOGGER=LEVEL for some.
-
-    ConfigError, which begins with `what`, for anything else.
-    """
-    words = text.replace(",", " ").split()
-    base: int | None = None
-    rooms: dict[str, int] = {}
-    for word in words if len(text) <= LONGEST_LEVELS else ():
-        room, equals, name = word.rpartition("=")
-        level = LEVELS.get(name.lower())
-        if level is None or bool(equals) != bool(_ROOM.fullmatch(room)) or (not equals and base is not None):
-            raise ConfigError(_needs(what, text))
-        if equals:
-            rooms[room] = level
-        else:
-            base = level
-    if base is None:
-        raise ConfigError(_needs(what, text))
-    return Levels(base, rooms)
-
-
-def _needs(what: str, text: str) -> str:
-    return (
-        f"{what} = {text[:60]!r}: needs one of {', '.join(LEVELS)}, and after it perhaps LOGGER=LEVEL, "
-        f"for example `info buckram.net=debug` (at most {LONGEST_LEVELS} characters)"
-    )
-
-
-NAMES = ("ledger", "bookie", "namespace", "stream", "machine", "job", "auditor", "replicator", "task")
-
-
-LONGEST_VALUE = 200
-"""Characters of a field's value."""
-
-
-_VALUE = re.compile(r"%(?:%|(?P<kind>[-#0 +]*\d*(?:\.\d+)?[a-zA-Z]))")
-
-
-_WORD = re.compile(rf"\b({'|'.join(NAMES)}) $", re.IGNORECASE)
-
-
-@lru_cache(maxsize=1024)
-def places(template: str) -> tuple[tuple[str, int], ...]:
-    """Fields of a text in printf style, with the places of their values; the first of a field that is there twice."""
-    found: dict[str, int] = {}
-    place = 0
-    for match in _VALUE.finditer(template):
-        if match["kind"] is None:
-            continue
-        word = _WORD.search(template, max(0, match.start() - 20), match.start())
-        if word is not None:
-            found.setdefault(word[1].lower(), place)
-        place += 1
-    return tuple(found.items())
-
-
-def fields(template: str, values: object) -> dict[str, int | str]:
-    """Return the fields of one line: whole numbers stay numbers, everything else is text."""
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes | Mapping):
-        return {}
-    found: dict[str, int | str] = {}
-    for name, place in places(template):
-        if place < len(values):
-            value = values[place]
-            found[name] = value if type(value) is int else str(value)[:LONGEST_VALUE]
-    return found
-
-
 FORMATS = ("text", "json")
-
 
 LONGEST_MESSAGE, LONGEST_TRACE = 4_000, 16_000
 """Maximum characters of a message and of a traceback, of which the last ones are kept."""
 
-
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
-
 
 _SECRETS = (
     (re.compile(r"(://[^\s/@:]*):[^\s/@]+@"), r"\1:***@"),
@@ -180,11 +83,50 @@ def _end(trace: str) -> str:
     return without_secrets(trace if len(trace) <= LONGEST_TRACE else f"... {trace[-LONGEST_TRACE:]}")
 
 
+# -- fields ---------------------------------------------------------------------------------------------------
+
+NAMES = ("ledger", "bookie", "namespace", "stream", "machine", "job", "auditor", "replicator", "task")
+
+LONGEST_VALUE = 200
+"""Characters of a field's value."""
+
+_VALUE = re.compile(r"%(?:%|(?P<kind>[-#0 +]*\d*(?:\.\d+)?[a-zA-Z]))")
+
+_WORD = re.compile(rf"\b({'|'.join(NAMES)}) $", re.IGNORECASE)
+
+
+@lru_cache(maxsize=1024)
+def places(template: str) -> tuple[tuple[str, int], ...]:
+    """Fields of a text in printf style, with the places of their values; the first of a field that is there twice."""
+    found: dict[str, int] = {}
+    place = 0
+    for match in _VALUE.finditer(template):
+        if match["kind"] is None:
+            continue
+        word = _WORD.search(template, max(0, match.start() - 20), match.start())
+        if word is not None:
+            found.setdefault(word[1].lower(), place)
+        place += 1
+    return tuple(found.items())
+
+
+def fields(template: str, values: object) -> dict[str, int | str]:
+    """Return the fields of one line: whole numbers stay numbers, everything else is text."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | Mapping):
+        return {}
+    found: dict[str, int | str] = {}
+    for name, place in places(template):
+        if place < len(values):
+            value = values[place]
+            found[name] = value if type(value) is int else str(value)[:LONGEST_VALUE]
+    return found
+
+
+# -- repeated lines -------------------------------------------------------------------------------------------
+
 K = TypeVar("K", bound=Hashable)
 
-
 WINDOW_S = 60.0
-
 
 MOST_KINDS = 1000
 
@@ -243,3 +185,53 @@ class Repeats(Generic[K]):
         found = [LeftOut(kind, window.left_out) for kind, window in self._windows.items() if window.left_out]
         self._windows.clear()
         return found
+
+
+# -- levels as people write them ------------------------------------------------------------------------------
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+"""Numbers of the levels, as in Python's logging."""
+
+LONGEST_LEVELS = 400
+
+_ROOM = re.compile(r"[A-Za-z_][\w.]{0,99}")
+
+
+class Levels(NamedTuple):
+    """Log levels of a process: `base` applies to every logger without a row in `rooms`. Both hold numbers of LEVELS."""
+
+    base: int
+    rooms: dict[str, int]
+
+    def __str__(self) -> str:
+        names = {number: name for name, number in LEVELS.items()}
+        return " ".join([names[self.base], *(f"{room}={names[level]}" for room, level in self.rooms.items())])
+
+
+def parse_levels(text: str, what: str = "level") -> Levels:
+    """Words with spaces or commas between them: one level for all, and LOGGER=LEVEL for some.
+
+    ConfigError, which begins with `what`, for anything else.
+    """
+    words = text.replace(",", " ").split()
+    base: int | None = None
+    rooms: dict[str, int] = {}
+    for word in words if len(text) <= LONGEST_LEVELS else ():
+        room, equals, name = word.rpartition("=")
+        level = LEVELS.get(name.lower())
+        if level is None or bool(equals) != bool(_ROOM.fullmatch(room)) or (not equals and base is not None):
+            raise ConfigError(_needs(what, text))
+        if equals:
+            rooms[room] = level
+        else:
+            base = level
+    if base is None:
+        raise ConfigError(_needs(what, text))
+    return Levels(base, rooms)
+
+
+def _needs(what: str, text: str) -> str:
+    return (
+        f"{what} = {text[:60]!r}: needs one of {', '.join(LEVELS)}, and after it perhaps LOGGER=LEVEL, "
+        f"for example `info buckram.net=debug` (at most {LONGEST_LEVELS} characters)"
+    )

@@ -1,10 +1,7 @@
 """Turns the log of a process on, for as long as a context lasts. Used by commands that run for long.
 
-The handler of a process's log: it limits repeated lines, finds the fields and formats the line.
-
-A thread that writes lines, so that logging never waits for a pipe or a disk.
-
-Levels in force in this process, and their change while it runs.
+Its handler limits repeated lines, finds the fields and formats the line. A thread writes the lines, so that logging
+never waits for a pipe or a disk. Levels can be changed while the process runs.
 """
 
 from __future__ import annotations
@@ -24,6 +21,59 @@ from typing import TextIO
 from buckram.config import LogConfig
 from buckram.runtime.logs.line_format import LeftOut, Levels, Line, Repeats, as_json, as_text, fields, parse_levels
 from buckram.runtime.logs.request_id import REQUEST
+
+log = logging.getLogger("buckram.log")
+
+DEBUG_VARIABLE = "BUCKRAM_DEBUG"
+
+
+class Log:
+    """The log that runs."""
+
+    def __init__(self, handler: LineHandler, default: str) -> None:
+        self._handler, self._default = handler, default
+
+    def name_process(self, **fields: int | str) -> None:
+        """Fields of every line from now on."""
+        self._handler.process_fields.update(fields)
+
+    def configure(self, config: LogConfig) -> None:
+        """Put the levels of a configuration into force that was read again. ConfigError changes nothing."""
+        set_levels(config.level or self._default, "[log] level")
+
+
+@contextmanager
+def logging_to(
+    stream: TextIO, config: LogConfig, environment: Mapping[str, str], default: str = "info"
+) -> Iterator[Log]:
+    """Send log lines to `stream` during the block, in the place of all earlier handlers.
+
+    `default` is the level if the configuration names none; BUCKRAM_DEBUG makes it debug. Raises ConfigError for an
+    unknown level.
+    """
+    root = logging.getLogger()
+    before, level_before = root.handlers[:], root.level
+    log_default = "debug" if environment.get(DEBUG_VARIABLE) else default
+    set_levels(config.level or log_default, "[log] level")
+    writer = LineWriter(stream)
+    handler = LineHandler(writer.put, config.format, config.lines_per_minute)
+    root.handlers = [handler]
+    try:
+        yield Log(handler, log_default)
+    except Exception as error:
+        if config.format == "json":  # for people the command line says it by itself
+            log.error("the process ends: %s", error)
+        raise
+    finally:
+        root.handlers = before
+        handler.say_rest(time.time())
+        handler.close()
+        writer.close()
+        set_levels("warning")
+        root.setLevel(level_before)
+
+
+# -- the handler ----------------------------------------------------------------------------------------------
 
 Kind = tuple[str, int, str]
 """Logger, level and the text without its values: one place in the program."""
@@ -79,9 +129,10 @@ class LineHandler(logging.Handler):
         self._put(self._as_line(Line(wall_s, logging.getLevelName(level), name, said, found)))
 
 
+# -- the thread that writes -----------------------------------------------------------------------------------
+
 MOST_LINES = 1000
 """Maximum lines in memory; the length of each is limited, too (runtime/logs/line_format.py)."""
-
 
 CLOSE_S = 2.0
 
@@ -118,11 +169,13 @@ class LineWriter:
         while (line := self._lines.get()) is not None:
             lost, self._lost = self._lost, 0
             if lost:
-                line = f"{line}\n({lost} lines before this one were left out: whoever reads this log is too slow)"
+                line = f"{line}\n({lost} lines before this one were left out: the reader of this log is too slow)"
             with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, and nowhere to say so
                 self._stream.write(f"{line}\n")
                 self._stream.flush()
 
+
+# -- levels in force ------------------------------------------------------------------------------------------
 
 _rooms: dict[str, int] = {}
 """The loggers that were given levels of their own."""
@@ -145,55 +198,3 @@ def levels() -> Levels:
     """Return the levels in force; a level without a name is rounded down to the next named one."""
     base = logging.getLogger().level
     return Levels(max(10, min(40, base // 10 * 10)), dict(_rooms))
-
-
-DEBUG_VARIABLE = "BUCKRAM_DEBUG"
-
-
-log = logging.getLogger("buckram.log")
-
-
-class Log:
-    """The log that runs."""
-
-    def __init__(self, handler: LineHandler, default: str) -> None:
-        self._handler, self._default = handler, default
-
-    def name_process(self, **fields: int | str) -> None:
-        """Fields of every line from now on."""
-        self._handler.process_fields.update(fields)
-
-    def configure(self, config: LogConfig) -> None:
-        """Put the levels of a configuration into force that was read again. ConfigError changes nothing."""
-        set_levels(config.level or self._default, "[log] level")
-
-
-@contextmanager
-def logging_to(
-    stream: TextIO, config: LogConfig, environment: Mapping[str, str], default: str = "info"
-) -> Iterator[Log]:
-    """Send log lines to `stream` during the block, in the place of all earlier handlers.
-
-    `default` is the level if the configuration names none; BUCKRAM_DEBUG makes it debug. Raises ConfigError for an
-    unknown level.
-    """
-    root = logging.getLogger()
-    before, level_before = root.handlers[:], root.level
-    log_default = "debug" if environment.get(DEBUG_VARIABLE) else default
-    set_levels(config.level or log_default, "[log] level")
-    writer = LineWriter(stream)
-    handler = LineHandler(writer.put, config.format, config.lines_per_minute)
-    root.handlers = [handler]
-    try:
-        yield Log(handler, log_default)
-    except Exception as error:
-        if config.format == "json":  # for people the command line says it by itself
-            log.error("it ends: %s", error)
-        raise
-    finally:
-        root.handlers = before
-        handler.say_rest(time.time())
-        handler.close()
-        writer.close()
-        set_levels("warning")
-        root.setLevel(level_before)

@@ -121,7 +121,7 @@ class _Server:
         with_body = True
         try:
             if self._open > MOST_CONNECTIONS and not self._make_room(writer):
-                raise BadRequest(503, f"{MOST_CONNECTIONS} connections are open, which is the limit: come later")
+                raise BadRequest(503, f"{MOST_CONNECTIONS} connections are open, which is the limit: try again later")
             async with asyncio.timeout(REQUEST_S):
                 request, with_body = await _read(reader)
             self._reading.pop(writer, None)

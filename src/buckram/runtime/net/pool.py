@@ -81,7 +81,7 @@ class _Endpoint:
         """
         why = None if self._pool.introductions is None else self._pool.introductions.mismatch(connection)
         if address is None:
-            why = BookieUnavailable(self.bookie_id, f"is not registered, or another one is, at {connection.address}")
+            why = BookieUnavailable(self.bookie_id, f"is not registered at {connection.address}, or another bookie is")
         elif address != connection.address and connection.introduction is not None and connection.identity is None:
             why = BookieUnavailable(self.bookie_id, f"no longer at {connection.address}")
         elif why is None and address == connection.address:

@@ -142,7 +142,7 @@ class TcpNetwork:
 def _why_not(host: str, port: int, error: OSError) -> str:
     where = f"cannot listen at {join(host, port)}"
     if error.errno == errno.EADDRINUSE:
-        return f"{where}: the address is in use; stop who has it or choose another port, 0 for any"
+        return f"{where}: the address is in use; stop the program that uses it or choose another port, 0 for any"
     if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, None):
         return f"{where}: not an address of this machine; choose one that is, 127.0.0.1 for example"
     if error.errno == errno.EACCES:

@@ -1,3 +1,4 @@
-"""What one process has without network and disk: tasks, clock, retries, statistics, event loop, caches of open
-handles; sockets are runtime/net.
+"""Parts of one process beside network and disk: tasks, clock, retries, statistics, event loop, caches of handles.
+
+Not here: sockets (`runtime/net`), files (`runtime/disk`).
 """

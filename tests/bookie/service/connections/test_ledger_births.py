@@ -180,7 +180,7 @@ async def test_a_ledger_that_nobody_deleted_does_not_give_way(tmp_path: Path, pr
         assert (await b.call(add(5, 0))).code is Code.TOO_MANY_REQUESTS
         witness = kit.bookie.witness
         assert witness is not None
-        assert "ledger 5 is another one" in witness.suspect
+        assert "ledger 5 is of another ledger" in witness.suspect
         assert kit.store.entries(5) == [(0, 10)]
         assert (await a.call(Read(5, 9))).code is Code.OK
         assert (await a.call(add(5, 10))).code is Code.READ_ONLY

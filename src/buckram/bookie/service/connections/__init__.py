@@ -1,3 +1,4 @@
-"""One connection, its memory budget, the ledger births it has named and the long polls it waits on live here; who
-the peer is and what it may do is in `security`.
+"""One connection of a client: its session, its memory budget, the births of ledgers it has named, its long polls.
+
+Not here: who the peer is and what it may do (`bookie/service/security`).
 """

@@ -171,4 +171,7 @@ class Budget:
             return
         allowed_s = SLOW_CONSUMER_WHEN_FULL_S if self.full and member.reads_paused else SLOW_CONSUMER_S
         if now - member.waiting_since >= allowed_s:
-            member.abort(f"holds {member.charged} bytes and took nothing for {now - member.waiting_since:.0f} s")
+            member.abort(
+                f"holds {member.charged} bytes of answers, and the client has read nothing for "
+                f"{now - member.waiting_since:.0f} s"
+            )

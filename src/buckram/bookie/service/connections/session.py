@@ -1,13 +1,12 @@
 """One client connection of the bookie: receives chunks, joins answers and keeps both within limits.
 
-Not here: what a request means (`bookie/service/dispatch.py`); framing and encoding (`core/wire/server_protocol.py`).
+A connection also notices that its process stood still for so long (SIGSTOP, a debugger, a frozen container) that the
+bookie's id may have been given to another directory. Such a process goes on with requests that were waiting before any
+timer fires, so whenever bytes come or go the time is compared with a limit, which a beat moves on while the process
+runs (`Pulse`).
 
-Notices that this process stood still for so long that its bookie's id may have been given to another directory.
-
-A process that was stopped (SIGSTOP, a debugger, a frozen container) goes on with requests that were waiting, before any
-timer fires. So connections compare the time with a limit whenever bytes come or go, which a beat moves on while the
-process runs.
-Not here: what is done about it (`bookie/process.py`).
+Not here: what a request means (`bookie/service/dispatch.py`), framing and encoding (`core/wire/server_protocol.py`),
+what is done about a process that stood still (`bookie/process.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ from buckram.errors import Code
 from buckram.runtime.net.security.tls import TlsLink
 from buckram.types import Buffer
 
-BEAT_S = 1.0
+# -- the pulse of the process ---------------------------------------------------------------------------------
 
+BEAT_S = 1.0
 
 LONGEST_S = 6.0
 """A session outlives its last heartbeat by 7 seconds at least, and an id is given to another after its session."""
@@ -73,16 +73,16 @@ class Pulse:
 STEADY = Pulse(lambda: None)
 """Pulse of connections without a bookie, whose id nobody can take over."""
 
-log = logging.getLogger("buckram.bookie")
 
+# -- the connection -------------------------------------------------------------------------------------------
+
+log = logging.getLogger("buckram.bookie")
 
 HIGH_WATER = 256 * 1024
 """Unsent bytes from which the transport reports; below the connection limit, so that draining is always noticed."""
 
-
 _JOINED = 16 * 1024
 """Pieces that are smaller on average are joined before they are written."""
-
 
 REQUEST_COST = 256
 """Bytes charged for the memory of a small request."""

@@ -1,3 +1,4 @@
-"""Adds, reads, fencing, admission and server-side copies of entries are carried out here; what is stored is in
-`bookie/storage`.
+"""Requests about entries: adds, reads, fencing, admission and server-side copies are carried out here.
+
+Not here: what is stored (`bookie/storage`).
 """

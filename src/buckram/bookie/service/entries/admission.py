@@ -186,7 +186,7 @@ class Admission:
                 try:
                     found = await self._decide(ledger_id, deadline)
                 except Exception as error:  # waiting requests get a reply, and the next one looks again
-                    log.error("ledger %d: its metadata were not looked at: %r", ledger_id, error, exc_info=error)
+                    log.error("ledger %d: its metadata could not be looked up: %r", ledger_id, error, exc_info=error)
                     found = Finding(Verdict.UNKNOWN)
                 self._conclude(ledger_id, found)
         finally:
@@ -201,7 +201,7 @@ class Admission:
         try:
             verdict = self._write_down(ledger_id, found, meant)
         except StoreError as error:
-            log.warning("ledger %d: its admission cannot be written down: %s", ledger_id, error)
+            log.warning("ledger %d: its admission cannot be recorded: %s", ledger_id, error)
             verdict = Verdict.UNKNOWN
         for one in waiting:
             if not found.means(one.name):
@@ -226,7 +226,10 @@ class Admission:
         if is_other(record, found.birth) and record is not None:
             if self._contradicts(record, found.birth):
                 return Verdict.LATER
-            log.info("ledger %d: another ledger has its id now, so what is here of the one before is dead", ledger_id)
+            log.info(
+                "ledger %d: another ledger has its id now, so the entries of the earlier one here are garbage",
+                ledger_id,
+            )
             store.reborn(ledger_id, key, found.birth, admitted=admitted)
             self._polls.state_changed(ledger_id)
         elif record is None:
@@ -260,7 +263,7 @@ class Admission:
             return
         if found.key not in (None, record.master_key):
             assert found.key is not None
-            log.warning("ledger %d: what is here came with a wrong password, and is dropped", ledger_id)
+            log.warning("ledger %d: its entries here were written with a wrong password and are dropped", ledger_id)
             self._store.disown(ledger_id, found.key, found.birth or NO_BIRTH)
             self._polls.state_changed(ledger_id)
         elif not is_other(record, found.birth):
@@ -285,7 +288,7 @@ class Admission:
         if metadata is None:
             if self._anybody and not self._store.limbo:  # one that lost data may have lost the deletion, too
                 return Finding(Verdict.ADMITTED)
-            log.info("ledger %d: no such ledger in metadata, so nothing of it is taken", ledger_id)
+            log.info("ledger %d: the metadata store has no such ledger, so its adds are refused", ledger_id)
             return Finding(Verdict.ABSENT)
         birth = birth_of(metadata)
         key = None if metadata.password is None else master_key(metadata.password)

@@ -53,7 +53,7 @@ class TracedAdds(AddPath):
         """Give up the add that a connection announced, if there is one: end its step with an error."""
         expected = self._expected.pop(session, None)
         if expected is not None:
-            expected.span.end("the add did not come")
+            expected.span.end("the add did not arrive")
 
     def _insert(self, session: Session, run: AddRun) -> None:
         span = self._span_of(session, run) if self._expected else None

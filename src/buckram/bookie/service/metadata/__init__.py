@@ -1,3 +1,4 @@
-"""A bookie serves the metadata store here to clients that do not open it themselves: sessions, requests about keys
-and ledgers, and who may change what; no requests about entries.
+"""The metadata store as a bookie serves it to clients that do not open it themselves, and who may change what in it.
+
+Not here: requests about entries (`bookie/service/entries`).
 """

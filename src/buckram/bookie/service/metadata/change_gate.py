@@ -260,7 +260,7 @@ class ChangeGate:
                 continue
             head = (await self._look([head_key]))[head_key]
             if head is not None and uid_in(head_key, head.value) == uid and not head_in(head_key, head.value).deleting:
-                raise self._judge.refused(key, KeyUse.DELETE, f"stream {name} is there")
+                raise self._judge.refused(key, KeyUse.DELETE, f"stream {name} still exists")
 
     async def _check_names(self, ops: Sequence[KeyOp], before: Found, trial: KeyRules) -> None:
         """Check that what heads, pages, exports, intents and marks newly name is the stream's own."""
@@ -323,7 +323,9 @@ class ChangeGate:
         if ledger in claims.intents and await self._get(await self._place(ledger) or self._places.own) is None:
             return LedgerIdRefused(ledger)
         naming = [op for op in ops if isinstance(op, Create | SetValue) and naming_key(self._places, op.key)]
-        why = f"it names ledger {ledger}, which was not made for stream {name or '?'} and which that does not hold"
+        why = (
+            f"it names ledger {ledger}, which was not made for stream {name or '?'} and which that stream does not hold"
+        )
         return self._judge.refused(naming[0].key, USES[type(naming[0])], why)
 
     async def _check_shares(self, ops: Sequence[KeyOp], trial: KeyRules) -> list[CheckVersion]:
@@ -341,13 +343,17 @@ class ChangeGate:
             if record is None:
                 raise NoSuchKey(ledger)
             if name is None or op.value != name.encode():
-                raise self._judge.refused(op.key, USES[type(op)], f"it has to say {name}, the stream that holds it")
+                raise self._judge.refused(
+                    op.key, USES[type(op)], f"its value has to be {name}, the stream that holds the ledger"
+                )
             owner = _owner(record)
             own = "" if owner is None else owner[1]
             others = {one.key for one in made if isinstance(one, Create) and one.key.startswith(f"{ledger}/")}
             known = bool(own) and (uid == own or f"{ledger}/{own}" in others)
             if not known and not await self._store().keys.children(ledger, limit=1):
-                raise self._judge.refused(op.key, USES[type(op)], "the stream that the ledger was made for does not")
+                raise self._judge.refused(
+                    op.key, USES[type(op)], "the stream that the ledger was made for does not hold it yet"
+                )
         changed = {op.key for op in ops if not isinstance(op, Create)}
         creates = {op.key.rpartition("/")[0] for op in made if isinstance(op, Create)}
         versions = {key: found.version for key, found in records.items() if found is not None and key in creates}

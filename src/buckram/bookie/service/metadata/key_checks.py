@@ -1,14 +1,13 @@
-"""The judge of single keys: may the peer of a connection do this to that key? Reads first what the answer depends on.
+"""Checks of single keys: whether the peer of a connection may do something to a key.
 
-Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/metadata/change_gate.py`);
-noting refusals for the audit trail, which `bookie/service/metadata/key_session.py` does for all of them.
+The judge first reads what the answer depends on. The keys in which tenants report ledgers that lack copies and slow
+bookies are shared by all of them; each report has a key of its own form, so that no tenant takes the places of others
+or changes their reports.
 
-The keys in which tenants report to the cluster's healing, shared by all of them: which ledgers lack copies, which
-bookies are slow. Each report has a key of its own form there, so that no tenant takes the places of others or changes
-their words.
-
-Not here: how large and how many they are (`core/security/write_limits.py`), who reads them
-(`metadata/records/incomplete_copies.py`, `metadata/records/bookie_health.py`).
+Not here: what a whole change may do beyond the rights on each of its keys (`bookie/service/metadata/change_gate.py`),
+noting refusals for the audit trail (`bookie/service/metadata/key_session.py`), the size and number of reports
+(`core/security/write_limits.py`), who reads them (`metadata/records/incomplete_copies.py`,
+`metadata/records/bookie_health.py`).
 """
 
 from __future__ import annotations
@@ -115,6 +114,9 @@ def _placed(error: AccessRefused, key: str) -> AccessRefused:
     return error
 
 
+# -- reports of tenants to healing ----------------------------------------------------------------------------
+
+
 async def check_healing_report(judge: KeyJudge, store: TreeStore, op: Create | SetValue) -> None:
     """Raise AccessRefused for a note about what is none of the principal's business, NoSuchKey where its ledger is
     gone."""
@@ -130,13 +132,15 @@ async def check_healing_report(judge: KeyJudge, store: TreeStore, op: Create | S
         return
     bookie, _, client = op.key.removeprefix(f"{store.own}/{DEGRADED}/").rpartition("@")
     if not bookie or not client:
-        raise judge.refused(op.key, use, "what is told of a slow bookie is named BOOKIE@CLIENT")
+        raise judge.refused(op.key, use, "a report of a slow bookie is named BOOKIE@CLIENT")
     if isinstance(op, Create):
         if not op.ephemeral:
-            raise judge.refused(op.key, use, "what is told of a slow bookie goes with the session that tells it")
+            raise judge.refused(
+                op.key, use, "a report of a slow bookie belongs to the session that makes it and ends with it"
+            )
         await _check_bookie(judge, store, op, use, bookie)
     elif not (await store.keys.get(op.key)).owned:
-        raise judge.refused(op.key, use, "another session told it")
+        raise judge.refused(op.key, use, "another session made this report")
 
 
 async def _check_bookie(judge: KeyJudge, store: TreeStore, op: Create | SetValue, use: KeyUse, bookie: str) -> None:

@@ -97,7 +97,7 @@ class LedgerRequests:
             case RequestKind.REMOVED:
                 await check(request.key, KeyUse.DELETE)
                 if store.layout.ledger_of(request.key) is None:
-                    raise self._judge.refused(request.key, KeyUse.DELETE, "it is no ledger's record, which went")
+                    raise self._judge.refused(request.key, KeyUse.DELETE, "it is not the record of a removed ledger")
                 await tree.removed(request.key)
                 return None
             case RequestKind.MANAGER_NAME:
@@ -105,7 +105,7 @@ class LedgerRequests:
             case RequestKind.STRAYS:
                 return names_that_fit(await tree.strays(), self._room)
             case other:
-                raise MetadataError(f"no request of a client: {other.name}")
+                raise MetadataError(f"{other.name} is no request of a client")
 
     async def _allocate(self, store: TreeStore) -> LedgerId:
         since = await store.since()

@@ -1,3 +1,4 @@
-"""Logins, rights on entries, owners of ledgers and audit events of clients live here; rights on metadata keys are in
-`bookie/service/metadata`, the rules themselves in `core/security`.
+"""Security of a bookie's clients: logins, rights on entries, owners of ledgers and audit events.
+
+Not here: rights on metadata keys (`bookie/service/metadata`), the rules themselves (`core/security`).
 """

@@ -99,7 +99,7 @@ class BookieSecurity:
             raise
 
     def meet(self, text: bytes, then: Callable[[], None]) -> None:
-        """Call `then` once keys of the issuer were fetched that a token may need, or could not be, within seconds."""
+        """Fetch keys of the issuer that a token may need, then call `then`: within seconds, also if that fails."""
         self._scope.spawn(self._meet(text, then), "a key of the issuer")
 
     async def _meet(self, text: bytes, then: Callable[[], None]) -> None:

@@ -1,15 +1,11 @@
-"""The door of a bookie: the TLS handshake and login that a connection must complete before its requests are handled,
-within a time and a number of bytes.
+"""The door of a bookie: the TLS handshake and login that a connection completes before its requests are handled.
 
-A bookie without security has no door. Not here: TLS (`runtime/net/security/tls.py`), logins
-(`bookie/service/security/connection_gate.py`), how many may wait for theirs
-(`bookie/service/security/unauthenticated_connections.py`), what is known of those that have passed
-(`bookie/service/security/bookie_security.py`).
+Both have to end within a time and a number of bytes. Each login takes the messages of one plug-in and tells the door
+who the peer is. A bookie without security has no door.
 
-Logins of one connection: each takes the words of one plug-in and tells the door who it is.
-
-Not here: the handshake's packets (`core/wire/server_protocol.py`), what is known of tokens
-(`bookie/service/security/bookie_security.py`).
+Not here: TLS (`runtime/net/security/tls.py`), the handshake's packets (`core/wire/server_protocol.py`), how many
+connections may wait for their login (`bookie/service/security/unauthenticated_connections.py`), what is known of those
+that have passed, and of tokens (`bookie/service/security/bookie_security.py`).
 """
 
 from __future__ import annotations
@@ -44,90 +40,10 @@ from buckram.runtime.net.security.tls import Inner, TlsLink
 
 log = logging.getLogger("buckram.bookie")
 
-
-OnKnown = Callable[[Principal, Token | None], None]
-
-
-_REFUSED = AuthStep(None, failed=True)
-
-
-class Tokens(Protocol):
-    """Verifies tokens as of now (`bookie/service/security/bookie_security.py`)."""
-
-    def verify(self, text: bytes) -> Token: ...
-
-
-class TokenLogin:
-    """The whole token at once."""
-
-    plugin = TOKEN_PLUGIN
-
-    def __init__(self, tokens: Tokens, on_known: OnKnown) -> None:
-        self._tokens, self._on_known = tokens, on_known
-        self._waited = False
-
-    def step(self, payload: bytes) -> AuthStep:
-        try:
-            token = self._tokens.verify(payload)
-        except UnknownKey as error:
-            if not self._waited:  # the issuer may have published it a moment ago
-                self._waited = True
-                return AuthStep(None, waits=True)
-            log.warning("a login is refused: %s", error)
-            return _REFUSED
-        except TokenRefused as error:
-            log.warning("a login is refused: %s", error)
-            return _REFUSED
-        self._on_known(token.principal, token)
-        return AuthStep(b"", done=True)
-
-
-class SaslLogin:
-    """DIGEST-MD5 as Apache's clients: an empty word, the challenge, their answer, ours."""
-
-    plugin = digest_md5.PLUGIN
-
-    def __init__(self, passwords: Mapping[str, str], on_known: OnKnown) -> None:
-        self._passwords, self._on_known = passwords, on_known
-        self._nonce = ""
-
-    def step(self, payload: bytes) -> AuthStep:
-        if not self._nonce:
-            if payload:
-                return _REFUSED
-            self._nonce = secrets.token_urlsafe(24)
-            return AuthStep(digest_md5.challenge(self._nonce))
-        try:
-            user, last = digest_md5.accept(payload, self._nonce, self._passwords)
-        except SaslRefused as error:
-            log.warning("a login is refused: %s", error)
-            return _REFUSED
-        self._on_known(Principal(f"sasl:{user}"), None)
-        return AuthStep(last, done=True)
-
-
-def certificate_principal(found: Mapping[str, Any] | None) -> Principal | None:
-    """Return the principal of a verified certificate: its common name, with the roles in OU fields as Apache's
-    BookieAuthZFactory reads them (`0:role,role;...`). None without a certificate or a name."""
-    fields = [one for part in (found or {}).get("subject", ()) for one in part]
-    names = [value for name, value in fields if name == "commonName"]
-    if not names:
-        return None
-    roles: list[str] = []
-    for name, value in fields:
-        if name == "organizationalUnitName":
-            for part in value.split(";"):
-                code, _, rest = part.partition(":")
-                roles += [one.strip() for one in rest.split(",") if one.strip()] if code.strip() == "0" else []
-    return Principal(f"cert:{names[0]}", tuple(roles), "admin" in roles)
-
-
 BEGIN_S = 0.5
 """Time a login that was begun in clear waits for START_TLS, which Apache's client sends beside it, seconds."""
 
-
 LOGINS = ("token", "certificate", "sasl")
-
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -176,11 +92,13 @@ class ConnectionGate:
         if "token" in self.logins:
             need_extra("[auth] logins: token")
         if auth.oidc_issuer and self.logins and "token" not in self.logins:
-            raise ConfigError("[auth] oidc_issuer: its tokens come by the login token, add it to [auth] logins")
+            raise ConfigError(
+                "[auth] oidc_issuer: tokens of the issuer need the login `token`: add it to [auth] logins"
+            )
         if "certificate" in self.logins and (tls.mode == "off" or tls.client_certificates == "no"):
             raise ConfigError("[auth] logins: certificate needs [tls] mode and client_certificates, set both")
         if self.authorises and not self.logins:
-            raise ConfigError("[auth] authorisation = 'on': grants need to know who asks, set [auth] logins")
+            raise ConfigError("[auth] authorisation = 'on': grants need clients that log in: set [auth] logins")
 
     @property
     def certificate(self) -> tuple[str, int]:
@@ -216,7 +134,7 @@ class ConnectionGate:
         )
 
     def admit(self, session: Session) -> str:
-        """Let one more peer in; one that is not known yet has to be known in time. Return why not, or empty."""
+        """Admit one more peer. One that is not known yet has to log in within a time. Return why not, or empty."""
         if session.local:
             self._local(session)
         return "" if session.protocol.authenticated else self.unknown.admit(session)
@@ -316,3 +234,81 @@ def _name(user: int) -> str:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return str(user)
+
+
+# -- logins ---------------------------------------------------------------------------------------------------
+
+OnKnown = Callable[[Principal, Token | None], None]
+
+_REFUSED = AuthStep(None, failed=True)
+
+
+class Tokens(Protocol):
+    """Verifies tokens as of now (`bookie/service/security/bookie_security.py`)."""
+
+    def verify(self, text: bytes) -> Token: ...
+
+
+class TokenLogin:
+    """The whole token at once."""
+
+    plugin = TOKEN_PLUGIN
+
+    def __init__(self, tokens: Tokens, on_known: OnKnown) -> None:
+        self._tokens, self._on_known = tokens, on_known
+        self._waited = False
+
+    def step(self, payload: bytes) -> AuthStep:
+        try:
+            token = self._tokens.verify(payload)
+        except UnknownKey as error:
+            if not self._waited:  # the issuer may have published it a moment ago
+                self._waited = True
+                return AuthStep(None, waits=True)
+            log.warning("a login is refused: %s", error)
+            return _REFUSED
+        except TokenRefused as error:
+            log.warning("a login is refused: %s", error)
+            return _REFUSED
+        self._on_known(token.principal, token)
+        return AuthStep(b"", done=True)
+
+
+class SaslLogin:
+    """DIGEST-MD5 as Apache's clients: an empty word, the challenge, their answer, ours."""
+
+    plugin = digest_md5.PLUGIN
+
+    def __init__(self, passwords: Mapping[str, str], on_known: OnKnown) -> None:
+        self._passwords, self._on_known = passwords, on_known
+        self._nonce = ""
+
+    def step(self, payload: bytes) -> AuthStep:
+        if not self._nonce:
+            if payload:
+                return _REFUSED
+            self._nonce = secrets.token_urlsafe(24)
+            return AuthStep(digest_md5.challenge(self._nonce))
+        try:
+            user, last = digest_md5.accept(payload, self._nonce, self._passwords)
+        except SaslRefused as error:
+            log.warning("a login is refused: %s", error)
+            return _REFUSED
+        self._on_known(Principal(f"sasl:{user}"), None)
+        return AuthStep(last, done=True)
+
+
+def certificate_principal(found: Mapping[str, Any] | None) -> Principal | None:
+    """Return the principal of a verified certificate: its common name, with the roles in OU fields as Apache's
+    BookieAuthZFactory reads them (`0:role,role;...`). None without a certificate or a name."""
+    fields = [one for part in (found or {}).get("subject", ()) for one in part]
+    names = [value for name, value in fields if name == "commonName"]
+    if not names:
+        return None
+    roles: list[str] = []
+    for name, value in fields:
+        if name == "organizationalUnitName":
+            for part in value.split(";"):
+                code, _, rest = part.partition(":")
+                roles += [one.strip() for one in rest.split(",") if one.strip()] if code.strip() == "0" else []
+    return Principal(f"cert:{names[0]}", tuple(roles), "admin" in roles)

@@ -312,7 +312,9 @@ class ConnectionAccess:
         session, on_refused = self._session, self._access.on_refused
         needed = _needed(item)
         if on_refused is not None and needed is not None and code is Code.UNAUTHORIZED:
-            on_refused(session, action_of(item), needed[0], f"{session.principal} may not do that with it")
+            on_refused(
+                session, action_of(item), needed[0], f"{session.principal} has no permission for that on the ledger"
+            )
         if isinstance(item, AddRun):
             session.answer_run(item, code)
         elif isinstance(item, Incoming):

@@ -64,7 +64,7 @@ class UnauthenticatedConnections:
         """Drop the oldest connection that has said nothing (from this address); return whether there was one."""
         for session, entry in self._entries.items():
             if address in ("", entry.address) and not session.heard:
-                self._drop(session, "said nothing yet, and makes room for another connection")
+                self._drop(session, "sent nothing yet and was closed to make room for another connection")
                 return True
         return False
 
@@ -75,7 +75,10 @@ class UnauthenticatedConnections:
         if not most or counts[most] <= self._by_address[address] + 1:
             return False
         oldest = next(session for session, entry in self._entries.items() if entry.address == most)
-        self._drop(oldest, f"has not logged in, as {counts[most] - 1} others from {most}, and makes room for another")
+        self._drop(
+            oldest,
+            f"had not logged in, as {counts[most] - 1} others from {most}, and was closed to make room for another",
+        )
         return True
 
     def forget(self, session: Session) -> None:
@@ -95,7 +98,7 @@ class UnauthenticatedConnections:
 
     def _first_look(self, session: Session) -> None:
         if not session.heard:
-            self._drop(session, f"said nothing within {self._first_s:g} s")
+            self._drop(session, f"sent nothing within {self._first_s:g} s")
         elif session.owes_tls:
             self._drop(session, f"did not begin TLS within {self._first_s:g} s")
         else:

@@ -1,3 +1,4 @@
-"""Group commit and the blocks at the end of the log live here, with the record of where the log is durable; sealed
-files are in `segments`.
+"""The end of the log: group commit, its blocks, and the record of where the log is durable.
+
+Not here: sealed files (`bookie/storage/segments`).
 """

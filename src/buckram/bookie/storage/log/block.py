@@ -1,14 +1,10 @@
-"""The parts of group commit: a block while it gathers, who waits for it, and what its store is asked.
+"""The parts of group commit: a block while it gathers, who waits for it, and the ring in which its bytes are assembled.
 
-Not here: how a block is written (`bookie/storage/log/group_commit.py`).
+The ring holds the newest bytes of the log in memory; a block is assembled there, together with the zeros that go
+before the next blocks.
 
-A ring that holds the newest bytes of the log in memory.
-
-Not here: what the bytes are and when they are durable (`bookie/storage/log/group_commit.py`).
-
-Assembles the block of one group commit in the ring, and the zeros that go before the next blocks.
-
-Not here: which adds belong to a block and when it is written (`bookie/storage/log/group_commit.py`).
+Not here: which adds belong to a block, when it is written and when it is durable
+(`bookie/storage/log/group_commit.py`).
 """
 
 from __future__ import annotations
@@ -21,46 +17,6 @@ from buckram.bookie.storage.segments.segments import Segment
 from buckram.core.storage.segment_format import BLOCK_HEADER, pack_block_header, padded
 from buckram.seams import Stats, Write
 from buckram.types import Buffer
-
-
-class TailRing:
-    """The last `size` bytes of the log by position. Positions only grow, across log files; `head` is the next one."""
-
-    def __init__(self, size: int) -> None:
-        self.size = padded(max(size, 4096), 4096)
-        self.head = 0
-        self._memory = mmap.mmap(-1, self.size)
-        self._view = memoryview(self._memory)
-
-    def parts(self, position: int, length: int) -> list[memoryview]:
-        """Return views of these bytes: one, or two where the ring wraps around."""
-        start = position % self.size
-        end = start + length
-        if end <= self.size:
-            return [self._view[start:end]]
-        return [self._view[start:], self._view[: end - self.size]]
-
-    def put(self, position: int, data: Buffer) -> None:
-        """Copy `data` into the ring; `head` does not move."""
-        start, length = position % self.size, len(data)
-        end = start + length
-        if end <= self.size:
-            self._view[start:end] = data
-            return
-        cut = self.size - start
-        with memoryview(data) as whole:
-            self._view[start:] = whole[:cut]
-            self._view[: end - self.size] = whole[cut:]
-
-    def get(self, position: int, length: int) -> bytes | None:
-        """Return a copy of these bytes; None if they are not in the ring, or not all of them."""
-        if position < max(0, self.head - self.size) or position + length > self.head:
-            return None
-        start = position % self.size
-        if start + length <= self.size:
-            return self._memory[start : start + length]
-        return b"".join(self.parts(position, length))
-
 
 Slice: TypeAlias = tuple[Buffer, int, int]
 """Whole frames: the bytes chunk[start:end] of a received chunk, as (chunk, start, end)."""
@@ -154,23 +110,63 @@ class CommitStats:
         self.taken_s += seconds
 
 
+# -- the newest bytes of the log ------------------------------------------------------------------------------
+
+
+class TailRing:
+    """The last `size` bytes of the log by position. Positions only grow, across log files; `head` is the next one."""
+
+    def __init__(self, size: int) -> None:
+        self.size = padded(max(size, 4096), 4096)
+        self.head = 0
+        self._memory = mmap.mmap(-1, self.size)
+        self._view = memoryview(self._memory)
+
+    def parts(self, position: int, length: int) -> list[memoryview]:
+        """Return views of these bytes: one, or two where the ring wraps around."""
+        start = position % self.size
+        end = start + length
+        if end <= self.size:
+            return [self._view[start:end]]
+        return [self._view[start:], self._view[: end - self.size]]
+
+    def put(self, position: int, data: Buffer) -> None:
+        """Copy `data` into the ring; `head` does not move."""
+        start, length = position % self.size, len(data)
+        end = start + length
+        if end <= self.size:
+            self._view[start:end] = data
+            return
+        cut = self.size - start
+        with memoryview(data) as whole:
+            self._view[start:] = whole[:cut]
+            self._view[: end - self.size] = whole[cut:]
+
+    def get(self, position: int, length: int) -> bytes | None:
+        """Return a copy of these bytes; None if they are not in the ring, or not all of them."""
+        if position < max(0, self.head - self.size) or position + length > self.head:
+            return None
+        start = position % self.size
+        if start + length <= self.size:
+            return self._memory[start : start + length]
+        return b"".join(self.parts(position, length))
+
+
+# -- assembly of a block --------------------------------------------------------------------------------------
+
 PREZERO_BELOW, PREZERO_BYTES = 32 * 1024, 256 * 1024
 """Zeros are written after a block smaller than PREZERO_BELOW that enters untouched space of its file, up to the next
 multiple of PREZERO_BYTES (shifted by a phase of the store). Syncing the first write to a place makes the file system
 commit its journal, three times the cost of a small block. Large blocks do not notice, and zeros before them would
 double what is written."""
 
-
 _SMALL = 4096
 """A slice of a chunk that is shorter than this is copied rather than viewed."""
-
 
 _FEW = 256
 """Maximum number of parts that are handed over singly; more are joined first, because each one costs two calls."""
 
-
 _ZEROS = bytes(4096)
-
 
 _PREZEROS: Buffer = memoryview(mmap.mmap(-1, PREZERO_BYTES))
 

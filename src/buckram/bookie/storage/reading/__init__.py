@@ -1,1 +1,1 @@
-"""Entries are found and their bytes fetched here, and ledgers are listed; nothing here writes."""
+"""Reading of a store: entries are found and their bytes fetched, and ledgers are listed. Nothing here writes."""

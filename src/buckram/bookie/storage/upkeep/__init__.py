@@ -1,3 +1,4 @@
-"""Background work on an open store lives here: next log files, sealing, checkpoints, compaction and verification;
-what a bookie deletes is decided in `bookie/garbage`.
+"""Background work on an open store: next log files, sealing, checkpoints, compaction and verification.
+
+Not here: which ledgers a bookie deletes (`bookie/garbage`).
 """

@@ -203,7 +203,7 @@ class Compaction:
                 dead = [one for one in group if not one[1]]
                 if not no_space(error):
                     raise
-                log.warning("compaction gives back only what holds nothing alive: %s", error)
+                log.warning("compaction frees only log files without live data: %s", error)
                 return await self._rewrite(dead)
             except BaseException:
                 writer.discard()

@@ -1,12 +1,10 @@
-"""Creates the next log file ahead of the log, and reuses or removes files whose data is dead.
+"""Creates the next log file ahead of the log, grows log files, and reuses or removes those whose data is dead.
 
-Not here: how a log file grows (`bookie/storage/upkeep/log_files.py`); which segment the log goes on in
-(`bookie/storage/upkeep/maintenance.py`).
+Log files begin small, so that an empty bookie needs little disk space. New space is allocated and made durable first,
+then the superblock records the new length, and only then are blocks written there: a file that is shorter than its
+recorded length has lost data.
 
-Grows log files ahead of the log. They begin small, so that an empty bookie needs little disk space.
-
-The new space is allocated and made durable first, then the superblock records the new length, and only then are blocks
-written there. A file that is shorter than its recorded length has therefore lost data.
+Not here: which segment the log goes on in (`bookie/storage/upkeep/maintenance.py`).
 """
 
 from __future__ import annotations
@@ -26,92 +24,6 @@ from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import File
 
 log = logging.getLogger("buckram.store")
-
-
-RETRY_S = 0.25
-"""Pause before the next attempt to make a file longer, when there was no room and a block waits for it."""
-
-
-class Growth:
-    """Makes one file longer at a time, in a task of `scope` that runs while a file needs it."""
-
-    def __init__(self, state: StoreState, superblocks: SuperblockWriter, scope: TaskScope) -> None:
-        self._state, self._superblocks, self._scope = state, superblocks, scope
-        self._running = self._closed = False
-        self._moving = asyncio.Lock()
-
-    def start(self) -> None:
-        """Make the file longer that the log needs, if any and if that is not under way."""
-        if not self._running and not self._closed:
-            self._running = True
-            self._scope.spawn(self._run(), "growth")
-
-    def close(self) -> None:
-        """Begin no growth any more; one that is under way belongs to the scope."""
-        self._closed = True
-
-    async def settled(self) -> None:
-        """Wait until no file is being made longer: a file that the log has left keeps its length from then on."""
-        async with self._moving:
-            return
-
-    async def _run(self) -> None:
-        failed = False
-        try:
-            while (need := self._state.log.growth_need()) is not None:
-                segment, end, urgent = need
-                size = self._size(segment, end, scarce=failed)
-                if not urgent and not self._state.space.may_reserve(size - segment.made):
-                    return  # once a block needs the space, it asks urgently
-                try:
-                    await self._grow(segment, size, reserve=failed)
-                    failed = False
-                except OSError as error:
-                    if not passing(error):
-                        raise
-                    if error.errno in NO_DESCRIPTOR:
-                        self._state.files.close_idle()
-                    if not self._is_urgent():
-                        return
-                    failed = True
-                    self._state.log.short_of(str(error))
-                    await asyncio.sleep(RETRY_S)
-        finally:
-            self._running = False
-
-    def _is_urgent(self) -> bool:
-        """Return whether a block waits now: it may have come, and called `start` in vain, while the last attempt
-        ran."""
-        need = self._state.log.growth_need()
-        return need is not None and need.urgent
-
-    def _size(self, segment: Segment, end: int, *, scarce: bool) -> int:
-        """Return the next size of the file: twice the present one, up to a whole file; with little room, less."""
-        state = self._state
-        least = -(-end // PAGE) * PAGE
-        size = max(least, min(2 * segment.made, state.file_bytes))
-        if scarce or not state.space.may_reserve(size - segment.made):
-            size = max(least, min(segment.made + state.first_bytes, state.file_bytes))
-        return least if scarce else size
-
-    async def _grow(self, segment: Segment, size: int, *, reserve: bool) -> None:
-        state, file = self._state, segment.file
-        if file is None:
-            return  # sealed meanwhile
-        extend = partial(state.disk.extend, file, size)
-        if reserve:
-            extend = partial(state.reserve.run, extend, log_bytes=size - segment.made)
-
-        def change() -> dict[str, Any]:
-            segment.made = max(segment.made, size)
-            return {}
-
-        async with self._moving:
-            await state.disk.offload(extend)
-            await self._superblocks.publish(change)
-            state.set_limits(segment)
-        state.log.grown()
-
 
 SPARE_FILES = 2
 """Log files whose data is dead that are kept for reuse: overwriting is cheaper than allocating."""
@@ -207,3 +119,90 @@ class LogFiles:
                 await state.disk.offload(partial(state.disk.remove, segment.name))
         await self._superblocks.publish()
         return True
+
+
+# -- growth of log files --------------------------------------------------------------------------------------
+
+RETRY_S = 0.25
+"""Pause before the next attempt to make a file longer, when there was no room and a block waits for it."""
+
+
+class Growth:
+    """Makes one file longer at a time, in a task of `scope` that runs while a file needs it."""
+
+    def __init__(self, state: StoreState, superblocks: SuperblockWriter, scope: TaskScope) -> None:
+        self._state, self._superblocks, self._scope = state, superblocks, scope
+        self._running = self._closed = False
+        self._moving = asyncio.Lock()
+
+    def start(self) -> None:
+        """Make the file longer that the log needs, if any and if that is not under way."""
+        if not self._running and not self._closed:
+            self._running = True
+            self._scope.spawn(self._run(), "growth")
+
+    def close(self) -> None:
+        """Begin no growth any more; one that is under way belongs to the scope."""
+        self._closed = True
+
+    async def settled(self) -> None:
+        """Wait until no file is being made longer: a file that the log has left keeps its length from then on."""
+        async with self._moving:
+            return
+
+    async def _run(self) -> None:
+        failed = False
+        try:
+            while (need := self._state.log.growth_need()) is not None:
+                segment, end, urgent = need
+                size = self._size(segment, end, scarce=failed)
+                if not urgent and not self._state.space.may_reserve(size - segment.made):
+                    return  # once a block needs the space, it asks urgently
+                try:
+                    await self._grow(segment, size, reserve=failed)
+                    failed = False
+                except OSError as error:
+                    if not passing(error):
+                        raise
+                    if error.errno in NO_DESCRIPTOR:
+                        self._state.files.close_idle()
+                    if not self._is_urgent():
+                        return
+                    failed = True
+                    self._state.log.short_of(str(error))
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._running = False
+
+    def _is_urgent(self) -> bool:
+        """Return whether a block waits now: it may have come, and called `start` in vain, while the last attempt
+        ran."""
+        need = self._state.log.growth_need()
+        return need is not None and need.urgent
+
+    def _size(self, segment: Segment, end: int, *, scarce: bool) -> int:
+        """Return the next size of the file: twice the present one, up to a whole file; with little room, less."""
+        state = self._state
+        least = -(-end // PAGE) * PAGE
+        size = max(least, min(2 * segment.made, state.file_bytes))
+        if scarce or not state.space.may_reserve(size - segment.made):
+            size = max(least, min(segment.made + state.first_bytes, state.file_bytes))
+        return least if scarce else size
+
+    async def _grow(self, segment: Segment, size: int, *, reserve: bool) -> None:
+        state, file = self._state, segment.file
+        if file is None:
+            return  # sealed meanwhile
+        extend = partial(state.disk.extend, file, size)
+        if reserve:
+            extend = partial(state.reserve.run, extend, log_bytes=size - segment.made)
+
+        def change() -> dict[str, Any]:
+            segment.made = max(segment.made, size)
+            return {}
+
+        async with self._moving:
+            await state.disk.offload(extend)
+            await self._superblocks.publish(change)
+            state.set_limits(segment)
+        state.log.grown()

@@ -1,9 +1,8 @@
 """Background work of a store: the next log file, sealing, the ledger table, dead files, free space.
 
 One task runs while there is work. It never blocks the loop for long: long loops pause, and file work runs in `offload`.
-Its results take effect with one atomic write of the superblock.
-
-The callbacks of those who follow the state of a store: its room, its backpressure, its failure.
+Its results take effect with one atomic write of the superblock. Those who follow the state of a store (its room, its
+backpressure, its failure) have their callbacks here.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ from buckram.bookie.storage.upkeep.sealing import Sealing
 from buckram.runtime.disk.io_errors import NO_DESCRIPTOR, passing
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Stats
+
+# -- callbacks of those who follow a store --------------------------------------------------------------------
 
 
 class StateListener(Protocol):
@@ -64,16 +65,15 @@ class StoreListeners:
             listener(error)
 
 
-log = logging.getLogger("buckram.store")
+# -- the work -------------------------------------------------------------------------------------------------
 
+log = logging.getLogger("buckram.store")
 
 POLL_S = 2.0
 """Seconds between measurements of free space, and between attempts of work that found no space."""
 
-
 UNSEALED_LIMIT = 3
 """While this many segments wait for their footers, the log goes on in its old file."""
-
 
 UNSEALED_COST = INDEX_LIMIT
 """The same while the indexes of segments that wait for their footers take more bytes of memory than this."""

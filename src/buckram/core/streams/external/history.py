@@ -1,14 +1,14 @@
-"""History of a stream, the pure part: which sealed segments may be offloaded, the manifest of one that was, its row.
+"""History of a stream, the pure part: which sealed segments may be offloaded, their manifests and rows, and the places.
 
 An offloaded segment is a few Parquet files, its *parts*, and a manifest that has the digest of each. The row in the
-segment list has the manifest's digest, so whoever reads the list can prove every byte. Entries keep their ids: a part
-has their headers as they were, beside the columns of the records. Not here: the bytes of a part (streams/shared/
-history_parts), the order of steps (streams/maintain/offload).
+segment list has the manifest's digest, so every byte can be proved from the list. Entries keep their ids: a part has
+their headers as they were, beside the columns of the records.
 
-Places where servers may follow a policy to history, as the operator lists them.
+Servers follow a stream's policy to a place only where the operator lists it for the stream's namespace. A stream's
+files are in NAMESPACE/STREAM/UID below one of these locations and nowhere else, whatever its policy, its segment list
+or its intents say.
 
-So an operator lists locations by namespaces. A stream's files are in NAMESPACE/STREAM/UID below one of them and nowhere
-else, whatever its policy, its segment list or its intents say. Pure.
+Not here: the bytes of a part (`streams/shared/history_parts`), the order of steps (`streams/maintain/offload`).
 """
 
 from __future__ import annotations
@@ -28,20 +28,15 @@ from buckram.types import Buffer, EntryId, LedgerId
 
 FORMAT = 1
 
-
 PART_BYTES = 32 * 1024 * 1024
 """Bytes of entries at which a part is closed: a reader holds one part in memory."""
 
-
 PART_ENTRIES = 65_536
-
 
 UNFINISHED = ".unfinished"
 """Suffix of a local file's name while it is written; such a name begins with a dot."""
 
-
 _US = 1_000_000
-
 
 _COMPRESSION_AT = 4
 """Offset of the compression in an entry's header."""
@@ -293,8 +288,9 @@ def whole(parts: Sequence[Part]) -> int:
     return sum(part.bytes for part in parts)
 
 
-SETTING = "[janitor] offload_places"
+# -- places that the operator lists ---------------------------------------------------------------------------
 
+SETTING = "[janitor] offload_places"
 
 EVERY = "*"
 """Stands for every namespace."""

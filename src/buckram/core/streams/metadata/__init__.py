@@ -1,3 +1,4 @@
-"""Metadata of a stream are its head, the only legal changes of it, and the rules by which a change is refused;
-reading and writing them is in streams/shared.
+"""Metadata of a stream: its head, the only legal changes of it, and the rules by which a change is refused.
+
+Not here: reading and writing them (`streams/shared`).
 """

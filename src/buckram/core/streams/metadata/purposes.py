@@ -110,8 +110,8 @@ _TABLE: Mapping[Purpose, Mapping[Act, str]] = {
     },
     Purpose.AUDIT: {
         Act.WRITE: "bookies alone write it ([auth] audit)",
-        Act.TRUNCATE: "what is old goes by retention: `buckram stream set {name} --set retention_s=90d`",
-        Act.DELETE: "what is old goes by retention (`buckram stream set {name} --set retention_s=90d`); "
+        Act.TRUNCATE: "old events are deleted by retention: `buckram stream set {name} --set retention_s=90d`",
+        Act.DELETE: "old events are deleted by retention (`buckram stream set {name} --set retention_s=90d`); "
         "`buckram stream delete {name} --purpose audit` deletes all of it",
         Act.FORK: "",
         Act.COMPACT: "",

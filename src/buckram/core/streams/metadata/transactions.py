@@ -2,17 +2,15 @@
 
 A step is (application, version); streaming queries also give their identity: the query's id, which lives in its
 checkpoint, and where that checkpoint is. So a checkpoint that was deleted or replaced is noticed, and a query that was
-replaced can never publish again. A query whose checkpoint was forked begins in the middle; its id says where
-(`query_forks.py`), and its sink is a stream of its own: a new one, or a fork, to which the batches of its source came
-along. The change of the head is in `changes.py`.
+replaced can never publish again.
 
-The id of a query with a forked checkpoint, which names the original query and the batch after which it was forked.
-Pure.
+A query whose checkpoint was forked begins in the middle. Its id names the original query and the batch after which it
+was forked: a UUID of version 8, whose bits are free for the application (RFC 9562); Spark makes version 4 and takes
+any. So a sink finds all that it has to know in the id that comes with each batch, wherever the checkpoint is, and the
+first batch of a fork begins like batch 0 of a query that was never forked. The sink of such a query is a stream of its
+own: a new one, or a fork, to which the batches of its source came along.
 
-Such an id is a UUID of version 8, whose bits are free for the application (RFC 9562); Spark makes version 4 and takes
-any. A sink finds all that it has to know in the id that comes with each batch, wherever the checkpoint is, so the first
-batch of a fork begins like batch 0 of a query that was never forked. Not here: checks of that batch
-(`transactions.py`).
+Not here: the change of the head (`core/streams/metadata/changes.py`).
 """
 
 from __future__ import annotations
@@ -27,81 +25,22 @@ from buckram.core.streams.metadata.head import Transaction
 from buckram.errors import BatchesLost, CheckpointReset, InvalidArgument, StaleTransaction, UnknownQuery
 from buckram.types import History, Offset
 
-_BATCH_BITS, _RANDOM_BITS = 36, 38
-
-
-_LOW_BITS = _BATCH_BITS + _RANDOM_BITS
-"""Number of bits below the 48 of the source's digest; 12 of them lie before the UUID's variant, 62 behind it."""
-
-
-_VERSION = 8
-
-
-def forked_query(source: str, batch: int, random: int) -> str:
-    """Return an id for a fork of the query `source` after this batch; `random` tells its forks apart.
-
-    InvalidArgument for a batch that no id has room for.
-    """
-    if not 0 <= batch < 1 << _BATCH_BITS:
-        raise InvalidArgument(
-            f"batch {batch} of query {source}: forks are made after batches 0 to {2**_BATCH_BITS - 1}"
-        )
-    low = batch << _RANDOM_BITS | random % (1 << _RANDOM_BITS)
-    value = _digest(source) << 80 | _VERSION << 76 | low >> 62 << 64 | 0b10 << 62 | low % (1 << 62)
-    return str(uuid.UUID(int=value))
-
-
-def first_batch(query: str) -> int:
-    """Return the batch with which a query begins: 0, or for a fork the one after the batch at which it was forked."""
-    found = _parse(query)
-    return 0 if found is None else (found[1] >> _RANDOM_BITS) + 1
-
-
-def is_fork_of(query: str, source: str) -> bool:
-    """Return whether `query` is a fork of the query `source` itself, not of one of its forks."""
-    found = _parse(query)
-    return found is not None and bool(source) and found[0] == _digest(source)
-
-
-def _digest(source: str) -> int:
-    return int.from_bytes(hashlib.sha256(source.encode()).digest()[:6], "big")
-
-
-def _parse(query: str) -> tuple[int, int] | None:
-    """Return the source's digest and the bits of batch and randomness; None for an id that is not a fork's."""
-    try:
-        found = uuid.UUID(query)
-    except ValueError:
-        return None
-    if found.version != _VERSION:
-        return None
-    value = found.int
-    return value >> 80, (value >> 64) % (1 << 12) << 62 | value % (1 << 62)
-
-
 MAX_APPLICATIONS = 1000
 
-
 APPLICATION_KEPT_US = 30 * 86_400 * 1_000_000
-
 
 ONCE = "once "
 """An application whose name begins so publishes once and never comes back: it needs its record only to find out what
 became of a lost reply. The ledgers themselves can be listed once only."""
 
-
 ONCE_KEPT_US = 3600 * 1_000_000
-
 
 _ONCE_LEAST_US = 600 * 1_000_000
 
-
 _PAST = 16
-
 
 MAX_TARGETS = 10_000
 """Maximum further streams of a query that are remembered, the most recently written ones."""
-
 
 _MARK = 8
 """Characters of a stream's mark among the targets of a query: 48 bits of a digest of its name."""
@@ -317,3 +256,55 @@ def _drop_one(name: str, kept: dict[str, Transaction], now: int) -> None:
             f"stream {name}: {MAX_APPLICATIONS} applications published within 30 days; use fewer names"
         )
     del kept[oldest]
+
+
+# -- ids of queries with a forked checkpoint ------------------------------------------------------------------
+
+_BATCH_BITS, _RANDOM_BITS = 36, 38
+
+_LOW_BITS = _BATCH_BITS + _RANDOM_BITS
+"""Number of bits below the 48 of the source's digest; 12 of them lie before the UUID's variant, 62 behind it."""
+
+_VERSION = 8
+
+
+def forked_query(source: str, batch: int, random: int) -> str:
+    """Return an id for a fork of the query `source` after this batch; `random` tells its forks apart.
+
+    InvalidArgument for a batch that no id has room for.
+    """
+    if not 0 <= batch < 1 << _BATCH_BITS:
+        raise InvalidArgument(
+            f"batch {batch} of query {source}: forks are made after batches 0 to {2**_BATCH_BITS - 1}"
+        )
+    low = batch << _RANDOM_BITS | random % (1 << _RANDOM_BITS)
+    value = _digest(source) << 80 | _VERSION << 76 | low >> 62 << 64 | 0b10 << 62 | low % (1 << 62)
+    return str(uuid.UUID(int=value))
+
+
+def first_batch(query: str) -> int:
+    """Return the batch with which a query begins: 0, or for a fork the one after the batch at which it was forked."""
+    found = _parse(query)
+    return 0 if found is None else (found[1] >> _RANDOM_BITS) + 1
+
+
+def is_fork_of(query: str, source: str) -> bool:
+    """Return whether `query` is a fork of the query `source` itself, not of one of its forks."""
+    found = _parse(query)
+    return found is not None and bool(source) and found[0] == _digest(source)
+
+
+def _digest(source: str) -> int:
+    return int.from_bytes(hashlib.sha256(source.encode()).digest()[:6], "big")
+
+
+def _parse(query: str) -> tuple[int, int] | None:
+    """Return the source's digest and the bits of batch and randomness; None for an id that is not a fork's."""
+    try:
+        found = uuid.UUID(query)
+    except ValueError:
+        return None
+    if found.version != _VERSION:
+        return None
+    value = found.int
+    return value >> 80, (value >> 64) % (1 << 12) << 62 | value % (1 << 62)

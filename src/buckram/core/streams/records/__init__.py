@@ -1,3 +1,4 @@
-"""Records are the bytes of one entry: batch, compression, producers, schemas and remembered positions; what a
-stream's head says of its segments is in core/streams/metadata.
+"""The bytes of one entry of a stream: batch, records, compression, producers, schemas and remembered positions.
+
+Not here: what a stream's head says of its segments (`core/streams/metadata`).
 """

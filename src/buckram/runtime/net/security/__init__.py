@@ -1,1 +1,4 @@
-"""TLS, logins, certificates and keys of token issuers for any connection; who may do what is core/security."""
+"""TLS, logins, certificates and keys of token issuers for any connection.
+
+Not here: who may do what (`core/security`).
+"""

@@ -109,7 +109,7 @@ class TlsFiles:
         wanted = {"no": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
         context.verify_mode = wanted[self._config.client_certificates]
         if context.verify_mode is not ssl.CERT_NONE and not self._config.ca:
-            raise ConfigError("[tls] client_certificates: name in `ca` whose certificates count")
+            raise ConfigError("[tls] client_certificates: name in `ca` the authorities that are trusted")
 
     def _trust(self, context: ssl.SSLContext) -> None:
         if not self._config.ca:

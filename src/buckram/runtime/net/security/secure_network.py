@@ -112,7 +112,7 @@ class _Preface(asyncio.Protocol):
             # Apache's bookies answer START_TLS again, with an error, where a login is still to come.
             if self.link.secured and of[0] == OP_START_TLS:
                 continue
-            raise ConnectionError("the bookie answered something that was not asked")
+            raise ConnectionError("the bookie answered a request that was not made")
 
     async def _reply(self) -> tuple[Reply, int, int]:
         while not self._packets:
@@ -139,7 +139,7 @@ class _Preface(asyncio.Protocol):
         if self._ended is not None:
             raise self._ended
         if self._packets:
-            raise ConnectionError("the bookie said more than was asked")
+            raise ConnectionError("the bookie sent more than was asked for")
         self._inner = inner
         inner.connection_made(self.link)
 
