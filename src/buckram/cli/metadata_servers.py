@@ -1,7 +1,4 @@
-"""`buckram etcd`: a real etcd server on this machine, for clusters that have none yet.
-
-`buckram zookeeper`: a real ZooKeeper server on this machine, for clusters that have none yet.
-"""
+"""`buckram etcd` and `buckram zookeeper`: a real metadata server on this machine, for clusters that have none yet."""
 
 from __future__ import annotations
 
@@ -15,11 +12,13 @@ from buckram.addresses import parse_host
 from buckram.cli.shared.options import json_option
 from buckram.cli.shared.output import emit
 
-ETCD_PORT = 2379
-
-
 START_SECONDS = 300.0
 """Long, because a server reads its whole directory first; Ctrl-C ends it at any time."""
+ETCD_PORT = 2379
+ZOOKEEPER_PORT = 2181
+
+
+# -- etcd -------------------------------------------------------------------------------------------------
 
 
 @click.group()
@@ -75,7 +74,7 @@ def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None
                 raise EtcdFailed(f"etcd in {directory} ended with code {server.exit_code}: {server.last_words()}")
 
 
-ZOOKEEPER_PORT = 2181
+# -- ZooKeeper --------------------------------------------------------------------------------------------
 
 
 @click.group()

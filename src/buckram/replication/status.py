@@ -1,8 +1,6 @@
-"""The state of a replicated namespace, seen from one of its clusters: its role, and the lag of its mirrors.
+"""The state of a replicated namespace, seen from one of its clusters: its role, the lag of its mirrors, and its gauges.
 
-Not here: how a lag is measured (`replication/lag.py`).
-
-A running replication as gauges, for Prometheus. Not here: serving them (`serve/cluster_exporter.py`).
+Not here: how a lag is measured (`replication/lag.py`), serving the gauges (`serve/cluster_exporter.py`).
 """
 
 from __future__ import annotations
@@ -149,6 +147,9 @@ async def _lags(source: Side | None, target: Side, namespace: str) -> tuple[Lag,
         except NoSuchStream:
             continue
     return tuple(found)
+
+
+# -- gauges of a running replication ----------------------------------------------------------------------
 
 
 async def show_replication(work: Replication, source: Side, target: Side, stats: PrometheusStats) -> None:

@@ -1,12 +1,7 @@
-"""Looks at a cluster periodically and serves the newest look, so that a scrape costs the cluster nothing.
+"""The exporter: it looks at a cluster periodically, and serves the newest look as metrics.
 
-Not here: what a look reads and which gauges it sets (`serve/cluster_exporter.py`, `serve/cluster_exporter.py`).
-
-One look at a cluster, through the client and the metadata store.
-
-What becomes a metric is serve/cluster_exporter.py.
-
-Sets the gauges of one look at a cluster. Each look starts without gauges, so series of deleted things disappear.
+So a scrape costs the cluster nothing. A look goes through the client and the metadata store. Each look starts without
+gauges, so that series of deleted things disappear.
 """
 
 from __future__ import annotations
@@ -35,13 +30,88 @@ from buckram.streams.info import StreamInfo
 from buckram.streams.read.cursors import CursorInfo
 
 AT_ONCE = 16
-
-
 PAGE = 1000
-
-
 MOST_CURSORS = 100
 """Maximum cursors that are exported for one stream: those with the largest lag."""
+
+
+# -- serving ----------------------------------------------------------------------------------------------
+
+log = logging.getLogger("buckram.exporter")
+PATHS = ("/metrics", "/health", "/ready")
+Show = Callable[[PrometheusStats], Awaitable[None]]
+"""Looks at the cluster and sets gauges. Raises BuckramError."""
+
+
+class Exporter:
+    """The exporter: `run` looks until it is cancelled, `answer` serves PATHS. After a failed look the last one stays.
+
+    `first`: runs before `show` in each look, and is served even if `show` fails.
+    """
+
+    def __init__(self, show: Show, every_s: float, first: Show | None = None) -> None:
+        self._show, self._every_s, self._first = show, every_s, first
+        self._text = self._first_text = b""
+        self._own = PrometheusStats()
+        self._failed = self._own.counter("buckram_exporter_failed_looks_total", "looks that did not end")
+        self._took = self._own.gauge("buckram_exporter_look_seconds", "how long the newest look took")
+        self._at = self._own.gauge("buckram_exporter_look_timestamp_seconds", "when the newest look ended")
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self.look()
+            except BuckramError as error:
+                self._failed.inc()
+                log.warning("the cluster cannot be looked at: %s", error)
+            self._took.set(loop.time() - began)
+            await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began)))
+
+    async def look(self) -> None:
+        """Look once. Raises BuckramError."""
+        if self._first is not None:
+            first = PrometheusStats()
+            await self._first(first)
+            self._first_text = first.render()
+        stats = PrometheusStats()
+        await self._show(stats)
+        self._text = stats.render()
+        self._at.set(time.time())
+
+    async def answer(self, request: Request) -> Answer:
+        path = "/metrics" if request.path == "/" else request.path
+        if path not in PATHS:
+            return text_answer(f"only these are served: {', '.join(PATHS)}\n", 404)
+        if request.method != "GET":
+            return text_answer("only GET is served\n", 405)
+        if path == "/metrics":
+            return Answer(self._own.render() + self._first_text + self._text, content_type=CONTENT_TYPE)
+        if path == "/ready" and not self._text:
+            return text_answer("nothing was seen yet\n", 503)
+        return text_answer("OK\n")
+
+
+def cluster(client: Client, most_streams: int) -> Show:
+    """Return a Show of the cluster as a whole, with at most `most_streams` streams."""
+
+    async def shown(stats: PrometheusStats) -> None:
+        show(await look(client, most_streams), stats)
+
+    return shown
+
+
+def health(gatherer: Gatherer) -> Show:
+    """Return a Show of the findings about a cluster; it works also while the metadata store is away or refused."""
+
+    async def shown(stats: PrometheusStats) -> None:
+        show_health(await gatherer.look(), stats)
+
+    return shown
+
+
+# -- one look ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +184,9 @@ async def _look_at_stream(client: Client, namespace: str, name: str) -> StreamLo
         return StreamLook(info, tuple(cursors), tuple(replicas))
     except BuckramError:
         return None
+
+
+# -- gauges -----------------------------------------------------------------------------------------------
 
 
 def show_health(found: Health, stats: PrometheusStats) -> None:
@@ -229,81 +302,3 @@ def _namespaces(found: ClusterSample, stats: PrometheusStats) -> None:
                     "buckram_namespace_quota", "what a namespace may have or do", namespace=name, quota=quota
                 )
                 set_to.set(limit)
-
-
-log = logging.getLogger("buckram.exporter")
-
-
-PATHS = ("/metrics", "/health", "/ready")
-
-
-Show = Callable[[PrometheusStats], Awaitable[None]]
-"""Looks at the cluster and sets gauges. Raises BuckramError."""
-
-
-def cluster(client: Client, most_streams: int) -> Show:
-    """Return a Show of the cluster as a whole, with at most `most_streams` streams."""
-
-    async def shown(stats: PrometheusStats) -> None:
-        show(await look(client, most_streams), stats)
-
-    return shown
-
-
-def health(gatherer: Gatherer) -> Show:
-    """Return a Show of the findings about a cluster; it works also while the metadata store is away or refused."""
-
-    async def shown(stats: PrometheusStats) -> None:
-        show_health(await gatherer.look(), stats)
-
-    return shown
-
-
-class Exporter:
-    """The exporter: `run` looks until it is cancelled, `answer` serves PATHS. After a failed look the last one stays.
-
-    `first`: runs before `show` in each look, and is served even if `show` fails.
-    """
-
-    def __init__(self, show: Show, every_s: float, first: Show | None = None) -> None:
-        self._show, self._every_s, self._first = show, every_s, first
-        self._text = self._first_text = b""
-        self._own = PrometheusStats()
-        self._failed = self._own.counter("buckram_exporter_failed_looks_total", "looks that did not end")
-        self._took = self._own.gauge("buckram_exporter_look_seconds", "how long the newest look took")
-        self._at = self._own.gauge("buckram_exporter_look_timestamp_seconds", "when the newest look ended")
-
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            try:
-                await self.look()
-            except BuckramError as error:
-                self._failed.inc()
-                log.warning("the cluster cannot be looked at: %s", error)
-            self._took.set(loop.time() - began)
-            await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began)))
-
-    async def look(self) -> None:
-        """Look once. Raises BuckramError."""
-        if self._first is not None:
-            first = PrometheusStats()
-            await self._first(first)
-            self._first_text = first.render()
-        stats = PrometheusStats()
-        await self._show(stats)
-        self._text = stats.render()
-        self._at.set(time.time())
-
-    async def answer(self, request: Request) -> Answer:
-        path = "/metrics" if request.path == "/" else request.path
-        if path not in PATHS:
-            return text_answer(f"only these are served: {', '.join(PATHS)}\n", 404)
-        if request.method != "GET":
-            return text_answer("only GET is served\n", 405)
-        if path == "/metrics":
-            return Answer(self._own.render() + self._first_text + self._text, content_type=CONTENT_TYPE)
-        if path == "/ready" and not self._text:
-            return text_answer("nothing was seen yet\n", 503)
-        return text_answer("OK\n")

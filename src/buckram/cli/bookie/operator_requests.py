@@ -1,8 +1,8 @@
-"""`buckram bookie readonly`, `writable` and `maintenance`: the state requested of a bookie, running or not.
+"""What an operator requests of one bookie: its state, a collection of garbage, the removal or reuse of its id.
 
-`buckram bookie collect`: a running bookie collects garbage now, and reports what it freed and what it keeps.
-
-`buckram bookie forget` and `rejoin`: an id goes, or may come back empty, once no ledger names it.
+The commands are `buckram bookie readonly`, `writable`, `maintenance`, `collect`, `forget` and `rejoin`. States are
+requested of a bookie whether it runs or not; `collect` needs a running one, and `forget` and `rejoin` refuse while it
+runs or a ledger names it. Not here: decommissioning (`cli/bookie/decommission.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from buckram.cli.shared.output import counted, emit, table
 from buckram.core.cluster.bookie_report import Collected, KeptGarbage
 from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
+
+# -- the state of a bookie --------------------------------------------------------------------------------
 
 
 @click.command("readonly")
@@ -111,6 +113,9 @@ def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None
         print(f"bookie {checked} may be away until {until}: nothing of it is copied until then")
 
 
+# -- garbage ----------------------------------------------------------------------------------------------
+
+
 @click.command("collect")
 @click.argument("bookie_id", shell_complete=completion.bookies)
 @metadata_option
@@ -155,6 +160,9 @@ def print_kept(kept: tuple[KeptGarbage, ...]) -> None:
 
 def megabytes(size: int) -> float:
     return round(size / 1e6, 1)
+
+
+# -- the id of a bookie -----------------------------------------------------------------------------------
 
 
 @click.command("forget")

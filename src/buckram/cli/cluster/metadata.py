@@ -1,7 +1,4 @@
-"""`buckram metadata`: what the metadata store holds.
-
-`buckram cluster move-metadata`: from one metadata store to another.
-"""
+"""`buckram metadata` shows what the metadata store holds; `buckram cluster move-metadata` moves it to another store."""
 
 from __future__ import annotations
 
@@ -19,6 +16,9 @@ from buckram.serve.json_views.ledgers import ledger_json
 
 if TYPE_CHECKING:
     from buckram.metadata.maintain.migration import Moved
+
+
+# -- buckram metadata -------------------------------------------------------------------------------------
 
 
 @click.group()
@@ -54,6 +54,9 @@ async def _show(uri: str, ledger_id: int, as_json: bool) -> None:
         return
     print_ledger(ledger_id, found.metadata)
     print(f"  record version {found.version}, serialisation {found.metadata.format_version}")
+
+
+# -- buckram cluster move-metadata ------------------------------------------------------------------------
 
 
 @click.command("move-metadata")

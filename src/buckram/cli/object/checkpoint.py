@@ -1,8 +1,6 @@
-"""`buckram checkpoint`: list, show, verify, fork, expire. Of Spark's queries that keep their checkpoints on a gateway.
+"""`buckram checkpoint`: commands that list, show, verify, fork and expire checkpoints of Spark's queries on a gateway.
 
-Not here: verify and fork (`cli/object/checkpoint.py`).
-
-`buckram checkpoint verify` and `fork`: whether a checkpoint is whole, and copies as of a batch.
+Not here: what is in a checkpoint, and whether it is whole (`spark/checkpoints/`).
 """
 
 from __future__ import annotations
@@ -25,6 +23,11 @@ from buckram.spark.checkpoints.integrity_check import CheckpointCheck, check_che
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
+
+
+@click.group()
+def checkpoint() -> None:
+    """Checkpoints of Spark that are kept on gateways. Spark's streaming queries name them webhdfs://..."""
 
 
 @click.command("verify")
@@ -111,14 +114,7 @@ def fork(
     print(f"  fork of the one that it wrote, as of batch {made.batch}")
 
 
-@click.group()
-def checkpoint() -> None:
-    """Checkpoints of Spark that are kept on gateways. Spark's streaming queries name them webhdfs://..."""
-
-
 checkpoint.add_command(verify)
-
-
 checkpoint.add_command(fork)
 
 

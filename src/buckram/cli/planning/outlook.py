@@ -1,7 +1,7 @@
 """Forecast of the time when racks are full, unchanged or after a change. Pure arithmetic; assumptions are part of the
 result.
 
-Growth of a rack's use: the median of the slopes between its samples, which one jump or one deletion does not
+The growth of a rack is the median of the slopes between its samples (`trend`), which one jump or one deletion does not
 move.
 """
 
@@ -15,14 +15,13 @@ from buckram.cli.planning.history import Point, Sample, by_rack
 from buckram.errors import InvalidArgument
 
 DAY_S = 86_400.0
-
-
 MOST_POINTS = 150
 """Maximum samples of which all pairs give slopes; more samples are thinned out evenly."""
-
-
 LEAST_S = 3600.0
 """Minimum length of a history in seconds: a shorter one says nothing about days."""
+
+
+# -- the growth of one rack -------------------------------------------------------------------------------
 
 
 class Trend(NamedTuple):
@@ -58,6 +57,8 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]
     step = (len(points) - 1) / (most - 1)
     return [points[round(place * step)] for place in range(most)]
 
+
+# -- the outlook of all racks -----------------------------------------------------------------------------
 
 FAR_DAYS = 36_500.0
 """Horizon of the outlook, days: what lies beyond counts as never."""

@@ -1,9 +1,7 @@
 """`buckram apache-client`: lets Apache's client and shell into a cluster of `buckram up --secure --zookeeper`.
 
-Write the files that a client or shell of Apache's needs to use a cluster of `buckram up --secure --zookeeper`.
-
-They are below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a login of ZooKeeper, and
-the settings and flags of the JVM that name them. Not here: the commands (`cli/security/apache_client.py`).
+The files of one client are below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a
+login of ZooKeeper, and the settings and flags of the JVM that name them.
 """
 
 from __future__ import annotations
@@ -42,34 +40,17 @@ from buckram.metadata.zookeeper.access_lists import may_enter, share_tree
 from buckram.metadata.zookeeper.uri import ZkUri
 from buckram.runtime.net.security.certificate_files import TlsFiles
 
-
 PREFIX = "apache-"
 """Prefix of the certificate's subject and of the ZooKeeper login, so that a client gets neither the grants of another
 principal nor the cluster's own user."""
-
-
 PERMISSIONS = ("read", "append")
 """Permissions that bookies check for such a client; ledgers are created and deleted in ZooKeeper."""
-
-
 LOGIN_S = 60.0
-
-
 LOGS = ("buckram.zookeeper", "buckram.zookeeper.kazoo")
-
-
 POLL_S = 0.2
-
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-
-
 _DAY_S = 86_400.0
-
-
 FILES = ("client.conf", "jvm.options", "jaas.conf", "client.pem", "client.key")
-
-
 SETTINGS = {
     "metadataServiceUri": "{uri}",
     "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
@@ -82,8 +63,6 @@ SETTINGS = {
     "clientTrustStore": "{ca}",
 }
 """Settings of Apache's client and of its shell; {uri}, {folder} and {ca} are filled in."""
-
-
 OPTIONS = (
     "-Dzookeeper.client.secure=true",
     "-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
@@ -93,6 +72,9 @@ OPTIONS = (
     "-Djava.security.auth.login.config={folder}/jaas.conf",
 )
 """Flags of its JVM. FIPS mode, the default of ZooKeeper's client, refuses DIGEST-MD5, which goes through TLS here."""
+
+
+# -- the files, and the login of ZooKeeper ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +231,8 @@ def _checked(name: str) -> str:
         raise InvalidArgument(f"{name[:60]!r}: a name needs 1 to 40 small letters, digits and dashes, such as pulsar-1")
     return name
 
+
+# -- the commands -----------------------------------------------------------------------------------------
 
 data_option = click.option(
     "--data",

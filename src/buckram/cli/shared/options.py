@@ -1,6 +1,6 @@
-"""Options and values that several commands share: the cluster, quorums, `--json`, passwords, custom metadata.
+"""Options and values that several commands share: the cluster, quorums, `--json`, `--yes`, passwords, custom metadata.
 
-Asking before something is lost: `--yes`, a person at a terminal, or a refusal. The option itself: options.py.
+What an option leads to is here, too: the client of a command, and asking before something is lost.
 """
 
 from __future__ import annotations
@@ -27,36 +27,8 @@ if TYPE_CHECKING:
     from buckram.core.security.oidc import Issuer
     from buckram.metadata.tree.store import TreeStore
 
-
-class Declined(click.ClickException):
-    """A person answered no. The message names what was not done."""
-
-    exit_code = Exit.FAILED
-
-
-def confirm(question: str, yes: bool, refusal: str) -> None:
-    """Ask where a person sits at a terminal; for what loses nothing, so that scripts need no `--yes`.
-
-    Declined with `refusal`, which says what did not happen, when the answer is no.
-    """
-    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
-        raise Declined(refusal)
-
-
-def confirm_loss(question: str, yes: bool, refusal: str) -> None:
-    """Ask like `confirm`, for actions that cannot be undone: without a terminal and without `--yes` they are
-    refused."""
-    if not yes and not sys.stdin.isatty():
-        raise InvalidArgument(f"{refusal}: there is no terminal to ask at; add --yes if that is what you want")
-    confirm(question, yes, refusal)
-
-
 T = TypeVar("T")
-
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 
 
@@ -264,3 +236,29 @@ def oidc_issuer() -> Issuer | None:
     from buckram.core.security.oidc import issuer_of
 
     return issuer_of(load("auth", None, os.environ)[0])
+
+
+# -- asking before something is lost ----------------------------------------------------------------------
+
+
+class Declined(click.ClickException):
+    """A person answered no. The message names what was not done."""
+
+    exit_code = Exit.FAILED
+
+
+def confirm(question: str, yes: bool, refusal: str) -> None:
+    """Ask where a person sits at a terminal; for what loses nothing, so that scripts need no `--yes`.
+
+    Declined with `refusal`, which says what did not happen, when the answer is no.
+    """
+    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Declined(refusal)
+
+
+def confirm_loss(question: str, yes: bool, refusal: str) -> None:
+    """Ask like `confirm`, for actions that cannot be undone: without a terminal and without `--yes` they are
+    refused."""
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgument(f"{refusal}: there is no terminal to ask at; add --yes if that is what you want")
+    confirm(question, yes, refusal)

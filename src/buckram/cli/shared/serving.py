@@ -1,8 +1,7 @@
-"""Shared parts of commands that run until they are stopped, and of those that serve HTTP: addresses, tokens, TLS.
+"""Shared parts of commands that run until they are stopped, and of those that serve HTTP.
 
-The option --limit NAME=VALUE of servers: all their limits, which the errors of a server name.
-
-Notification of systemd that a service is ready, for units with `Type=notify`.
+Those are the options of a server's address, tokens and TLS, the option --limit NAME=VALUE for all limits that its
+errors name, and the notification of systemd (`Type=notify`) that a service is ready.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from buckram.config import TlsConfig
 from buckram.errors import InvalidArgument
 from buckram.runtime.net.security.secure_network import tls_of_environment
 
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-
+T = TypeVar("T")
 FILE = click.Path(exists=True, dir_okay=False)
+
+
+# -- addresses, tokens, TLS -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,9 @@ def serving_options(command: F) -> F:
     return command
 
 
+# -- running until it is stopped --------------------------------------------------------------------------
+
+
 def stoppable(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Begin work that SIGINT and SIGTERM end; who awaits the task gets the error that ended the work otherwise."""
     begun, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
@@ -112,8 +115,7 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-T = TypeVar("T")
-
+# -- limits -----------------------------------------------------------------------------------------------
 
 _BYTES = ("bytes", "bytes_per_s")
 
@@ -180,6 +182,8 @@ def _value(field: Field[Any], text: str) -> float:
         raise InvalidArgument(f"{what} {text!r}: needs a whole number")
     return int(text)
 
+
+# -- systemd ----------------------------------------------------------------------------------------------
 
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 

@@ -1,12 +1,7 @@
-"""`buckram stream`: the commands create, list, show, set, truncate, delete, end and seal.
+"""`buckram stream`: the commands create, list, show, set, truncate, delete, end and seal, and how they print a stream.
 
-Not here: how streams are printed (`cli/stream/commands.py`), records (`cli/stream/write.py`, `cli/stream/read.py`),
-cursors (`cli/stream/cursor.py`), janitor and orphans (`cli/stream/janitor.py`), history (`cli/stream/transfer.py`),
-imports (`cli/stream/transfer.py`), forks (`cli/stream/transfer.py`).
-
-Output of `buckram stream`: streams as text, and as JSON.
-
-Not here: the commands, and gathering what they print (`cli/stream/commands.py`).
+Not here: records (`cli/stream/write.py`, `cli/stream/read.py`), cursors (`cli/stream/cursor.py`), janitor and orphans
+(`cli/stream/janitor.py`), history, imports and forks (`cli/stream/transfer.py`).
 """
 
 from __future__ import annotations
@@ -45,57 +40,6 @@ if TYPE_CHECKING:
     from buckram.streams.info import StreamInfo
     from buckram.streams.read.cursors import CursorInfo
 
-
-def last_append_text(time_us: int) -> str:
-    """Return the time of the last append (microseconds UTC) in ISO form; empty for 0, a stream without records."""
-    return values.iso(time_us) if time_us else ""
-
-
-def writer_text(info: StreamInfo) -> str:
-    """Return the writer's name and whether it is gone, "ended" for a stream that has ended, or an empty text."""
-    if info.ended or info.writer is None:
-        return "ended" if info.ended else ""
-    return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
-
-
-def print_stream(
-    info: StreamInfo,
-    cursors: list[CursorInfo],
-    rows: list[Segment],
-    as_json: bool,
-    tiers: dict[str, dict[str, int]] | None = None,
-) -> None:
-    """Print a stream with its cursors, these segments, and the contents of each tier if `tiers` is given."""
-    if as_json:
-        shown = info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
-        shown |= {"tier": tiers} if tiers is not None else {}
-        emit(shown | ({"segment_list": [segment_json(row) for row in rows]} if rows else {}))
-        return
-    state = "ended" if info.ended else f"writer {writer_text(info)}" if info.writer else "no writer"
-    segments = counted(info.segments, "segment")
-    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
-    if info.purpose.value != "records":
-        print(f"  purpose {info.purpose.value}")
-    if info.fork is not None:
-        print(f"  fork of {info.fork.source} at offset {info.fork.at}")
-    if info.last_append:
-        print(f"  last append {values.iso(info.last_append)}")
-    if tiers is not None and tiers["history"]["segments"]:
-        old = tiers["history"]
-        size = f"{counted(old['records'], 'record')}, {counted(old['bytes'], 'byte')}"
-        print(f"  history: {counted(old['segments'], 'segment')}, {size}")
-    print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
-    for key, value in info.properties.items():
-        print(f"  {key} = {value}")
-    for found in cursors:
-        print(f"  cursor {found.name} at {found.offset}, lag {found.lag}")
-    for row in rows:
-        done = row.summary
-        size = f"{counted(done.records, 'record')}, {counted(done.bytes, 'byte')}" if done else "open"
-        place = f"ledger {row.ledger}" if row.offloaded is None else f"history at {row.offloaded.location}"
-        print(f"  segment {row.number}: {place}, from offset {row.base}, {size}")
-
-
 PARTS = {
     "write": "buckram.cli.stream.write:write",
     "read": "buckram.cli.stream.read:read",
@@ -110,14 +54,8 @@ PARTS = {
     "import": "buckram.cli.stream.transfer:import_",
     "fork": "buckram.cli.stream.transfer:fork",
 }
-
-
 OFFSET = click.IntRange(min=0)
-
-
 _PAGE = 1000
-
-
 _AT_ONCE = 32
 
 
@@ -444,3 +382,56 @@ def seal(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -
         question = f"Take stream {name} over? Its writer is fenced: its next append fails."
         confirm(question, yes, f"stream {name} is not sealed")
     _closing(name, takeover, uri, as_json, end=False)
+
+
+# -- output -----------------------------------------------------------------------------------------------
+
+
+def last_append_text(time_us: int) -> str:
+    """Return the time of the last append (microseconds UTC) in ISO form; empty for 0, a stream without records."""
+    return values.iso(time_us) if time_us else ""
+
+
+def writer_text(info: StreamInfo) -> str:
+    """Return the writer's name and whether it is gone, "ended" for a stream that has ended, or an empty text."""
+    if info.ended or info.writer is None:
+        return "ended" if info.ended else ""
+    return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
+
+
+def print_stream(
+    info: StreamInfo,
+    cursors: list[CursorInfo],
+    rows: list[Segment],
+    as_json: bool,
+    tiers: dict[str, dict[str, int]] | None = None,
+) -> None:
+    """Print a stream with its cursors, these segments, and the contents of each tier if `tiers` is given."""
+    if as_json:
+        shown = info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
+        shown |= {"tier": tiers} if tiers is not None else {}
+        emit(shown | ({"segment_list": [segment_json(row) for row in rows]} if rows else {}))
+        return
+    state = "ended" if info.ended else f"writer {writer_text(info)}" if info.writer else "no writer"
+    segments = counted(info.segments, "segment")
+    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
+    if info.purpose.value != "records":
+        print(f"  purpose {info.purpose.value}")
+    if info.fork is not None:
+        print(f"  fork of {info.fork.source} at offset {info.fork.at}")
+    if info.last_append:
+        print(f"  last append {values.iso(info.last_append)}")
+    if tiers is not None and tiers["history"]["segments"]:
+        old = tiers["history"]
+        size = f"{counted(old['records'], 'record')}, {counted(old['bytes'], 'byte')}"
+        print(f"  history: {counted(old['segments'], 'segment')}, {size}")
+    print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
+    for key, value in info.properties.items():
+        print(f"  {key} = {value}")
+    for found in cursors:
+        print(f"  cursor {found.name} at {found.offset}, lag {found.lag}")
+    for row in rows:
+        done = row.summary
+        size = f"{counted(done.records, 'record')}, {counted(done.bytes, 'byte')}" if done else "open"
+        place = f"ledger {row.ledger}" if row.offloaded is None else f"history at {row.offloaded.location}"
+        print(f"  segment {row.number}: {place}, from offset {row.base}, {size}")

@@ -1,8 +1,7 @@
-"""`buckram stream offload`, `export`, `check` and `verify`: segments as files elsewhere, and whether they are right.
+"""`buckram stream import`, `fork`, `offload`, `export`, `check` and `verify`: records from elsewhere and to there.
 
-`buckram stream import`: rows of Parquet, JSON lines or CSV become records of a stream.
-
-`buckram stream fork`: a new stream with the records of another one below an offset.
+`import` makes records of rows of Parquet, JSON lines or CSV, `fork` makes a stream of another one's records, `offload`
+and `export` make files of segments, and `check` and `verify` tell whether those are right.
 """
 
 from __future__ import annotations
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from buckram.streams.maintain.imports import ImportReport
     from buckram.streams.maintain.offload import OffloadReport
     from buckram.streams.maintain.offload_policy import StreamCheck
+
+
+# -- import -----------------------------------------------------------------------------------------------
 
 
 @click.command("import")
@@ -106,6 +108,9 @@ def import_(
         remark(f"{counted(report.ignored, 'file')} of other kinds left out")
 
 
+# -- fork -------------------------------------------------------------------------------------------------
+
+
 @click.command("fork")
 @click.argument("source", shell_complete=completion.streams)
 @click.argument("name")
@@ -147,6 +152,9 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
     print(f"{counted(made.copied_bytes, 'byte')} copied")
     if not made.producers:
         print("  sequences of idempotent producers as of that offset are not known: producers begin anew there")
+
+
+# -- segments as files elsewhere --------------------------------------------------------------------------
 
 
 @click.command("offload")
