@@ -23,18 +23,28 @@ ZOOKEEPER_PORT = 2181
 
 @click.group()
 def etcd() -> None:
-    """Run an etcd server out of an installed etcd 3.5 or later."""
+    """Run an etcd server from an installed etcd 3.5 or later."""
 
 
 @etcd.command("run")
-@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Directory of the server.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {ETCD_PORT}.",
 )
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; whoever reaches it may do anything."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; every client that reaches it may do anything.",
 )
 @json_option
 def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None:
@@ -79,20 +89,32 @@ def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None
 
 @click.group()
 def zookeeper() -> None:
-    """Run a ZooKeeper server out of the jars that PySpark brings."""
+    """Run a ZooKeeper server from the jars that PySpark brings."""
 
 
 @zookeeper.command("run")
-@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Directory of the server.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {ZOOKEEPER_PORT}.",
 )
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; whoever reaches it may do anything."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; every client that reaches it may do anything.",
 )
-@click.option("--heap-mb", type=click.IntRange(32, 65_536), default=256, show_default=True, help="Java's largest heap.")
+@click.option(
+    "--heap-mb", type=click.IntRange(32, 65_536), default=256, show_default=True, help="Maximum heap of Java, MiB."
+)
 @json_option
 def run_zookeeper(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool) -> None:
     """Run one ZooKeeper server until SIGTERM or Ctrl-C.

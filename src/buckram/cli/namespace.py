@@ -60,12 +60,12 @@ def quota_option(command: F) -> F:
     )(command)
 
 
-_force_option = click.option("--force", is_flag=True, help="Also with an ensemble of more bookies than exist.")
+_force_option = click.option("--force", is_flag=True, help="Allow an ensemble of more bookies than exist.")
 
 
 @click.group()
 def namespace() -> None:
-    """Namespaces of streams and their policies. `default` always exists."""
+    """Create and manage namespaces of streams, and their policies. `default` always exists."""
 
 
 @namespace.command("create")
@@ -99,7 +99,7 @@ def create(
 
 
 @namespace.command("list")
-@click.option("--prefix", default="", help="Only names that begin so.")
+@click.option("--prefix", default="", help="Only names that begin with this.")
 @metadata_option
 @json_option
 def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
@@ -252,7 +252,7 @@ def has_blanks(name: StreamName) -> bool:
     return any(c.isspace() for c in str(name))
 
 
-def refuse_blanks(name: StreamName, otherwise: str = "say --force") -> None:
+def refuse_blanks(name: StreamName, otherwise: str = "give --force") -> None:
     """Raise InvalidArgument for a name with blanks; `otherwise` tells how to use it all the same."""
     if has_blanks(name):
         raise InvalidArgument(
@@ -275,5 +275,5 @@ async def refuse_too_large(client: Client, policy: Mapping[str, Any]) -> None:
         fits = f"ensemble={fitting(known, wanted)} fits" if known else "start bookies"
         raise InvalidArgument(
             f"ensemble={wanted} needs {wanted.ensemble_size} bookies and this cluster has {known}: {fits}, or start "
-            "more bookies, or say --force"
+            "more bookies, or give --force"
         )

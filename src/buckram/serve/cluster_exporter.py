@@ -53,9 +53,11 @@ class Exporter:
         self._show, self._every_s, self._first = show, every_s, first
         self._text = self._first_text = b""
         self._own = PrometheusStats()
-        self._failed = self._own.counter("buckram_exporter_failed_looks_total", "looks that did not end")
-        self._took = self._own.gauge("buckram_exporter_look_seconds", "how long the newest look took")
-        self._at = self._own.gauge("buckram_exporter_look_timestamp_seconds", "when the newest look ended")
+        self._failed = self._own.counter("buckram_exporter_failed_looks_total", "looks at the cluster that failed")
+        self._took = self._own.gauge("buckram_exporter_look_seconds", "how long the newest look at the cluster took")
+        self._at = self._own.gauge(
+            "buckram_exporter_look_timestamp_seconds", "when the newest look at the cluster ended"
+        )
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -65,7 +67,7 @@ class Exporter:
                 await self.look()
             except BuckramError as error:
                 self._failed.inc()
-                log.warning("the cluster cannot be looked at: %s", error)
+                log.warning("the cluster cannot be read: %s", error)
             self._took.set(loop.time() - began)
             await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began)))
 
@@ -89,7 +91,7 @@ class Exporter:
         if path == "/metrics":
             return Answer(self._own.render() + self._first_text + self._text, content_type=CONTENT_TYPE)
         if path == "/ready" and not self._text:
-            return text_answer("nothing was seen yet\n", 503)
+            return text_answer("the cluster was not looked at yet\n", 503)
         return text_answer("OK\n")
 
 
@@ -196,7 +198,7 @@ def show_health(found: Health, stats: PrometheusStats) -> None:
     for state in TABLE.values():
         shown = stats.gauge(
             "buckram_cluster_findings",
-            "what is in a state of the table of health",
+            "findings in a state of the table of health",
             state=state.name,
             severity=state.severity.value,
         )
@@ -221,16 +223,18 @@ def _cluster(found: ClusterSample, stats: PrometheusStats) -> None:
     unreadable = sum(one.unreadable for one in healing.queue)
     stats.gauge("buckram_cluster_unreadable_ledgers", "ledgers with entries that cannot be read now").set(unreadable)
     age = healing.oldest.age_s if healing.oldest is not None and healing.oldest.age_s is not None else 0.0
-    stats.gauge("buckram_cluster_oldest_mark_seconds", "how long a ledger has lacked copies at most").set(age)
+    stats.gauge("buckram_cluster_oldest_mark_seconds", "how long the ledger marked first has lacked copies").set(age)
     enabled = stats.gauge("buckram_cluster_autorecovery_enabled", "1 while lost copies may be made again")
     enabled.set(int(healing.enabled))
-    audited = stats.gauge("buckram_cluster_auditor", "1 while some process is the auditor")
+    audited = stats.gauge("buckram_cluster_auditor", "1 while a process is the auditor")
     audited.set(int(bool(healing.auditor)))
-    brake = stats.gauge("buckram_cluster_brake", "1 while nothing is copied because too many bookies went at once")
+    brake = stats.gauge(
+        "buckram_cluster_brake", "1 while copying is stopped because too many bookies were lost at once"
+    )
     brake.set(int(healing.brake is not None))
-    copied = stats.gauge("buckram_cluster_copied_bytes_per_second", "what all replicators copy")
+    copied = stats.gauge("buckram_cluster_copied_bytes_per_second", "bytes per second that all replicators copy")
     copied.set(sum(one.bytes_per_s for one in healing.workers))
-    left_out = stats.gauge("buckram_cluster_streams_left_out", "streams that have no lines here")
+    left_out = stats.gauge("buckram_cluster_streams_left_out", "streams that are not exported here")
     left_out.set(found.left_out)
 
 
@@ -241,14 +245,14 @@ def _stream(found: StreamLook, stats: PrometheusStats) -> None:
     earliest.set(info.earliest)
     stats.gauge("buckram_stream_segments", "segments in the list", stream=name).set(info.segments)
     has_writer = info.writer is not None and not info.writer_gone
-    stats.gauge("buckram_stream_has_writer", "1 while a writer has it open", stream=name).set(int(has_writer))
+    stats.gauge("buckram_stream_has_writer", "1 while a writer has the stream open", stream=name).set(int(has_writer))
     for cursor in found.cursors:
         lag = stats.gauge(
             "buckram_cursor_lag_records", "records from the cursor to the end", stream=name, cursor=cursor.name
         )
         lag.set(cursor.lag)
         moved = stats.gauge(
-            "buckram_cursor_moved_timestamp_seconds", "when it was moved last", stream=name, cursor=cursor.name
+            "buckram_cursor_moved_timestamp_seconds", "when the cursor was moved last", stream=name, cursor=cursor.name
         )
         moved.set(cursor.changed / 1e6)
     for application, step in info.transactions.items():
@@ -260,16 +264,19 @@ def _stream(found: StreamLook, stats: PrometheusStats) -> None:
         )
         version.set(step.version)
         published = stats.gauge(
-            "buckram_stream_application_timestamp_seconds", "when that was", stream=name, application=application
+            "buckram_stream_application_timestamp_seconds",
+            "when that version was published",
+            stream=name,
+            application=application,
         )
         published.set(step.time / 1e6)
 
 
 def _database(found: StreamLook, stats: PrometheusStats) -> None:
     info, name = found.info, found.info.name
-    stats.gauge("buckram_database_offset", "the end of its log", database=name).set(info.end)
+    stats.gauge("buckram_database_offset", "the end of the database's log", database=name).set(info.end)
     leader = info.writer.name if info.writer is not None and not info.writer_gone else ""
-    stats.gauge("buckram_database_leaders", "1 while some server leads it", database=name).set(int(bool(leader)))
+    stats.gauge("buckram_database_leaders", "1 while a server leads the database", database=name).set(int(bool(leader)))
     for replica in found.replicas:
         lag = stats.gauge(
             "buckram_database_replica_lag_records",
@@ -299,6 +306,6 @@ def _namespaces(found: ClusterSample, stats: PrometheusStats) -> None:
         if name in found.quotas:
             for quota, limit in found.quotas[name].limits().items():
                 set_to = stats.gauge(
-                    "buckram_namespace_quota", "what a namespace may have or do", namespace=name, quota=quota
+                    "buckram_namespace_quota", "the limit that a quota sets", namespace=name, quota=quota
                 )
                 set_to.set(limit)

@@ -36,7 +36,7 @@ def cluster() -> None:
 
 
 @cluster.command("init")
-@click.option("--manager", type=click.Choice(_MANAGERS), help="ZooKeeper: how ledgers are kept; default hierarchical.")
+@click.option("--manager", type=click.Choice(_MANAGERS), help="Ledger manager in ZooKeeper; default hierarchical.")
 @metadata_option
 @json_option
 def init(manager: str | None, uri: str | None, as_json: bool) -> None:
@@ -104,7 +104,7 @@ async def _init(uri: str) -> tuple[str, str, bool]:
 @json_option
 @click.pass_context
 def check(context: click.Context, uri: str | None, as_json: bool) -> None:
-    """Read all metadata of a cluster and report problems. Changes nothing.
+    """Read all metadata of a cluster and report problems. It changes nothing.
 
     Exit code 1 if something is an error; warnings leave it at 0.
 
@@ -218,15 +218,17 @@ async def _pardon(uri: str, bookie_id: str) -> bool:
 
 
 @cluster.command("nuke")
-@click.option("--instance-id", metavar="UUID", help="The cluster that is to go; `buckram cluster check` shows it.")
-@click.option("--force", is_flag=True, help="Whatever its instance id is.")
+@click.option(
+    "--instance-id", metavar="UUID", help="Instance id of the cluster to remove; `buckram cluster check` shows it."
+)
+@click.option("--force", is_flag=True, help="Remove it whatever its instance id is.")
 @metadata_option
 @yes_option
 @json_option
 def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_json: bool) -> None:
     """Remove all metadata of a cluster: every ledger is lost. The metadata is in ZooKeeper or etcd.
 
-    Refused while bookies are registered or foreign nodes are below the root.
+    It is refused while bookies are registered or foreign nodes are below the root.
 
     \b
     Example:
@@ -234,7 +236,7 @@ def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_js
     """
     where = cluster_uri(uri)
     if instance_id is None and not force:
-        raise InvalidArgument("cluster nuke needs --instance-id UUID of the cluster that is to go, or --force")
+        raise InvalidArgument("cluster nuke needs --instance-id UUID of the cluster to remove, or --force")
     _refuse_embedded(where)
     confirm_loss(f"Remove the cluster at {where} with all its ledgers?", yes, f"no ledger of {where} is removed")
     removed = run_async(_nuke(where, instance_id, force))
@@ -283,7 +285,7 @@ def require() -> None:
 
 
 @require.command("identity")
-@click.option("--off", is_flag=True, help="Take it back: bookies that do not say who they are may be used again.")
+@click.option("--off", is_flag=True, help="Withdraw it: bookies that do not identify themselves may be used again.")
 @metadata_option
 @json_option
 def identity(off: bool, uri: str | None, as_json: bool) -> None:
@@ -302,7 +304,7 @@ def identity(off: bool, uri: str | None, as_json: bool) -> None:
     if as_json:
         emit({"uri": where, "identity_required": not off, "silent_bookies": silent})
         return
-    click.echo(f"{where}: bookies {'need not' if off else 'must'} say who they are")
+    click.echo(f"{where}: bookies {'need not' if off else 'must'} identify themselves")
     for name in silent:
         click.echo(f"  bookie {name} does not{'' if off else ': clients refuse it until it is upgraded'}")
 
@@ -331,10 +333,10 @@ async def _set(uri: str, *, required: bool) -> list[str]:
 @yes_option
 @json_option
 def accept_time(uri: str | None, yes: bool, as_json: bool) -> None:
-    """Believe the clocks now that were set. Bookies do so in an hour by themselves, if nothing speaks against it.
+    """Accept clocks that were set. Bookies do so by themselves in an hour, if nothing speaks against it.
 
-    Until then nothing is ended by its age. It is said on a machine whose clock is right: bookies that show the same
-    time believe their clocks within seconds, and their clients follow them. What has ended by that time goes then.
+    Until then nothing is ended by its age. Run it on a machine whose clock is right: bookies that show the same time
+    accept their clocks within seconds, and their clients follow them. What has ended by that time goes then.
 
     \b
     Example:
@@ -346,15 +348,15 @@ def accept_time(uri: str | None, yes: bool, as_json: bool) -> None:
     where = cluster_uri(uri)
     now = production_runtime().clock.wall_us()
     confirm_loss(
-        f"Is it {shown(now)}?",
+        f"Is the time {shown(now)}?",
         yes,
-        f"nothing is accepted (what has ended by {shown(now)} goes as soon as the bookies believe it)",
+        f"the time is not accepted (what has ended by {shown(now)} is deleted as soon as bookies accept it)",
     )
     recorded = run_async(_accept(where, now))
     if as_json:
         emit({"accepted_us": now, "accepted": shown(now), "recorded_us": recorded})
         return
-    click.echo(f"bookies whose clocks show {shown(now)} believe them within 15 s (`buckram doctor` names the others)")
+    click.echo(f"bookies whose clocks show {shown(now)} accept them within 15 s (`buckram doctor` names the others)")
 
 
 async def _accept(uri: str, now: int) -> dict[str, Any]:

@@ -42,7 +42,8 @@ _PAGE = 1000
 
 @click.group()
 def db() -> None:
-    """SQL databases: SQLite's tables with a replicated log. Every commit is in the log before it is anywhere else."""
+    """Create, query and serve SQL databases with a replicated log. The tables are SQLite's; every commit is in the log
+    before it is anywhere else."""
 
 
 db.add_command(shell)
@@ -131,7 +132,8 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
     if as_json:
         emit(found)
         return
-    print(f"database {found['database']}: {found['leader'] or 'nobody'} leads, offset {found['offset']}")
+    leads = f"{found['leader']} leads" if found["leader"] else "no leader"
+    print(f"database {found['database']}: {leads}, offset {found['offset']}")
     for one in found["followers"]:
         print(f"  {one['id']} follows, offset {one['offset']}")
     print(f"  states from offset {found['earliest']} on can be forked")
@@ -319,7 +321,7 @@ def drop(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
 @click.command("changes")
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--from", "first", type=click.IntRange(min=0), help="The first offset; default the oldest that is kept.")
-@click.option("--follow", is_flag=True, help="Wait for more at the end, until SIGINT.")
+@click.option("--follow", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
 @metadata_option
 @json_option
 def changes(name: str, first: int | None, follow: bool, uri: str | None, as_json: bool) -> None:

@@ -17,12 +17,12 @@ _PAGE = 1000
 
 @click.command("uploads")
 @click.argument("namespace", shell_complete=completion.namespaces)
-@click.option("--prefix", default="", help="Only of objects whose names begin so.")
-@click.option("--limit", type=click.IntRange(1), help="So many at most.")
+@click.option("--prefix", default="", help="Only objects whose names begin with this.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number; default all.")
 @metadata_option
 @json_option
 def uploads(namespace: str, prefix: str, limit: int | None, uri: str | None, as_json: bool) -> None:
-    """Open uploads of objects in parts, the oldest first. With --json each line is one upload.
+    """List open uploads of objects in parts, the oldest first. With --json each line is one upload.
 
     A namespace has at most max_uploads of them. One that was not completed for a week is given up by itself.
 
@@ -61,7 +61,7 @@ def uploads(namespace: str, prefix: str, limit: int | None, uri: str | None, as_
 @metadata_option
 @json_option
 def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, as_json: bool) -> None:
-    """Give uploads up, by their numbers. The parts that were put go, and their space returns.
+    """Abort uploads, by their numbers. Their parts are deleted, and their space is freed.
 
     \b
     Example:

@@ -207,10 +207,10 @@ class ApacheAccess:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         while not await (self._enters(user, password) if lets_in else self._refused(user, password)):
             if time.monotonic() > limit:
-                state = "does not count yet" if lets_in else "still counts, or nobody answers there"
+                state = "is not in force yet" if lets_in else "is still in force, or ZooKeeper does not answer"
                 raise ChildFailed(
                     f"the login {user} of ZooKeeper {state} after {LOGIN_S:g} s: `buckram up` starts ZooKeeper again "
-                    "when logins change. Look whether it runs; at its next start the change is in force"
+                    "when logins change. Check that it runs; the change is in force after its next start"
                 )
             await asyncio.sleep(POLL_S)
 
@@ -240,7 +240,7 @@ data_option = click.option(
     default=DATA_DIR,
     show_default=True,
     metavar="DIR",
-    help="The cluster of `buckram up`.",
+    help="Directory of the cluster that `buckram up` made.",
 )
 
 
@@ -248,14 +248,16 @@ data_option = click.option(
 def apache_client() -> None:
     """Let Apache's client and shell into a secured cluster.
 
-    For clusters of `buckram up --secure --zookeeper`, on their machine. Whoever holds one can change the metadata of
+    For clusters of `buckram up --secure --zookeeper`, on their machine. The holder of one can change the metadata of
     all ledgers of the cluster: docs/explanation/security.md says what that allows.
     """
 
 
 @apache_client.command("issue")
 @click.argument("name")
-@click.option("--expires", default="365d", show_default=True, metavar="TIME", help="How long the certificate counts.")
+@click.option(
+    "--expires", default="365d", show_default=True, metavar="TIME", help="Time for which the certificate is valid."
+)
 @data_option
 @json_option
 def issue(name: str, expires: str, directory: str, as_json: bool) -> None:

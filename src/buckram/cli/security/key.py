@@ -18,7 +18,7 @@ _HEAD = "# Keys of Buckram, the one for new ledgers first. Whoever has this file
 
 @click.group()
 def key() -> None:
-    """Keys of namespaces whose entries are encrypted. See [encryption] in the settings."""
+    """Make and list keys of namespaces with encrypted entries. See [encryption] in the settings."""
 
 
 @key.command("create")

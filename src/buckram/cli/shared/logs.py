@@ -50,7 +50,7 @@ def _read_again(running: Log, config_file: str | None) -> None:
         config, _ = load("log", read_toml(config_file), os.environ)
         running.configure(config)
     except ConfigError as error:
-        log.error("the level of the log stays as it was: %s", error)
+        log.error("the level of the log is unchanged: %s", error)
 
 
 @click.command("log-level")

@@ -72,7 +72,7 @@ def server_metadata_option(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="One JSON line on standard output.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one value a line.")(command)
 
 
 def password_option(command: F) -> F:
@@ -80,16 +80,27 @@ def password_option(command: F) -> F:
 
 
 def yes_option(command: F) -> F:
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def quorum_options(default: str = "3/3/2") -> Callable[[F], F]:
     def decorate(command: F) -> F:
         shape = "E[/QW/QA]"
         for option in (
-            click.option("--ack-quorum", type=int, metavar="QA", help="Answers that make an entry acknowledged."),
-            click.option("--write-quorum", type=int, metavar="QW", help="Bookies that get each entry."),
-            click.option("--ensemble", default=default, show_default=True, metavar=shape, help="Bookies of a ledger."),
+            click.option(
+                "--ack-quorum",
+                type=int,
+                metavar="QA",
+                help="Answers that acknowledge an entry; default the majority of QW.",
+            ),
+            click.option("--write-quorum", type=int, metavar="QW", help="Bookies that store each entry; default E."),
+            click.option(
+                "--ensemble",
+                default=default,
+                show_default=True,
+                metavar=shape,
+                help="Bookies of a ledger, and its quorums.",
+            ),
         ):
             command = option(command)
         return command
@@ -101,7 +112,9 @@ def ledger_options(command: F) -> F:
     """Add the options for the creation of a ledger: quorums, digest, password and custom metadata."""
     command = click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Custom metadata; repeatable.")(command)
     command = password_option(command)
-    command = click.option("--digest", type=click.Choice(DIGESTS), default="crc32c", show_default=True)(command)
+    command = click.option(
+        "--digest", type=click.Choice(DIGESTS), default="crc32c", show_default=True, help="Digest of each entry."
+    )(command)
     return quorum_options()(command)
 
 

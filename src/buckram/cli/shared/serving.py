@@ -71,16 +71,34 @@ class ServerAddress:
 def serving_options(command: F) -> F:
     """Add the options from which `ServerAddress` is made."""
     for option in (
-        click.option("--allow-origin", "pages", multiple=True, metavar="URL", help="Origin of pages that may use it."),
-        click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name by which clients reach it."),
-        click.option("--tls-ca", type=FILE, help="PEM file: who certifies other servers; default BUCKRAM_CA."),
+        click.option(
+            "--allow-origin",
+            "pages",
+            multiple=True,
+            metavar="URL",
+            help="Origin of web pages that may use it; repeatable.",
+        ),
+        click.option(
+            "--allow-host",
+            "hosts",
+            multiple=True,
+            metavar="NAME",
+            help="Host name by which clients reach it; repeatable.",
+        ),
+        click.option(
+            "--tls-ca", type=FILE, help="PEM file: the authorities that sign other servers; default BUCKRAM_CA."
+        ),
         click.option("--tls-key", type=FILE, help="PEM file: the private key of the certificate; mode 0600."),
         click.option(
             "--tls-cert", type=FILE, help="PEM file: the certificate to show. With --tls-key the server speaks TLS."
         ),
-        click.option("--tokens", is_flag=True, help="Ask clients for tokens of the cluster, and let grants decide."),
-        click.option("--advertise", metavar="URL", help="Where other servers reach this one; default its address."),
-        click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one."),
+        click.option("--tokens", is_flag=True, help="Require tokens of the cluster, and apply grants."),
+        click.option(
+            "--advertise", metavar="URL", help="URL at which other servers reach this one; default its address."
+        ),
+        click.option(
+            "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="TCP port; 0 picks a free one."
+        ),
         click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     ):
         command = option(command)

@@ -67,8 +67,14 @@ def stream() -> None:
 @stream.command("create")
 @click.argument("name", shell_complete=completion.streams)
 @policy_option
-@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Free text; repeatable.")
-@click.option("--force", is_flag=True, help="Also with blanks in its name, or an ensemble of more bookies than exist.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a property, which is free text; repeatable.",
+)
+@click.option("--force", is_flag=True, help="Allow blanks in the name, and an ensemble of more bookies than exist.")
 @metadata_option
 @json_option
 def create(
@@ -95,8 +101,8 @@ def create(
 
 @stream.command("list")
 @click.argument("namespace", required=False, shell_complete=completion.namespaces)
-@click.option("--prefix", default="", help="Only streams whose bare name begins so.")
-@click.option("--long", "with_state", is_flag=True, help="With purpose, offsets, segments and writer of each.")
+@click.option("--prefix", default="", help="Only streams whose names, without the namespace, begin with this.")
+@click.option("--long", "with_state", is_flag=True, help="Show purpose, offsets, segments and writer of each.")
 @metadata_option
 @json_option
 def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str | None, as_json: bool) -> None:
@@ -167,11 +173,11 @@ async def _info(client: Client, full: str) -> StreamInfo:
 
 @stream.command("show")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--segments", "with_segments", is_flag=True, help="Also every segment.")
+@click.option("--segments", "with_segments", is_flag=True, help="Show every segment, too.")
 @metadata_option
 @json_option
 def show(name: str, with_segments: bool, uri: str | None, as_json: bool) -> None:
-    """Offsets, writer, policy, properties and cursors of a stream.
+    """Show a stream: offsets, writer, policy, properties and cursors.
 
     \b
     Example:
@@ -249,7 +255,9 @@ def set_stream(
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--before", type=OFFSET, help="Drop the records below this offset.")
 @click.option("--before-time", metavar="TIME", help=f"Drop what was appended before: {values.MOMENTS}.")
-@click.option("--keep-bytes", metavar="SIZE", help="Drop the oldest segments that are not needed to keep so much.")
+@click.option(
+    "--keep-bytes", metavar="SIZE", help="Drop the oldest segments that are not needed to keep this many bytes."
+)
 @click.option("--before-cursors", is_flag=True, help="Drop what every cursor has passed.")
 @yes_option
 @metadata_option
@@ -296,8 +304,10 @@ def truncate(
 
 @stream.command("delete")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--force", is_flag=True, help="Also when its bookies are gone and a live writer cannot be fenced.")
-@click.option("--purpose", default="records", help="That of a stream which is not for records, see below.")
+@click.option(
+    "--force", is_flag=True, help="Delete it even if its bookies are gone and a live writer cannot be fenced."
+)
+@click.option("--purpose", default="records", help="Purpose of the stream, needed unless it is records.")
 @yes_option
 @metadata_option
 @json_option
@@ -347,7 +357,7 @@ def _closing(name: str, takeover: bool, uri: str | None, as_json: bool, *, end: 
 
 @stream.command("end")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--takeover", is_flag=True, help="Fence the writer that is there.")
+@click.option("--takeover", is_flag=True, help="Fence the present writer.")
 @yes_option
 @metadata_option
 @json_option
@@ -367,7 +377,7 @@ def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) ->
 
 @stream.command("seal")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--takeover", is_flag=True, help="Fence the writer that is there.")
+@click.option("--takeover", is_flag=True, help="Fence the present writer.")
 @yes_option
 @metadata_option
 @json_option

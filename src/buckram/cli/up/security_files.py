@@ -100,7 +100,7 @@ class Certificates:
             return life_of(self.file(name).read_text())
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"{self.file(name)}: no certificate that can be read: {error}; remove it, and it is made anew"
+                f"{self.file(name)}: no certificate that can be read: {error}; remove it, and a new one is made"
             ) from None
 
     def _key(self, name: str) -> Path:
@@ -151,12 +151,12 @@ class Renewing:
         self._next = self._clock() + LOOK_S
         try:
             for name in self._certificates.keep():
-                self._say(f"the certificate {self._certificates.file(name)} was made anew, as it would end")
+                self._say(f"the certificate {self._certificates.file(name)} was renewed before it expires")
             self._said = ""
         except (ConfigError, OSError) as error:
             if str(error) != self._said:
                 self._said = str(error)
-                self._say(f"certificates are not made anew: {error}")
+                self._say(f"certificates could not be renewed: {error}")
 
 
 # -- the directory, with its tokens -----------------------------------------------------------------------

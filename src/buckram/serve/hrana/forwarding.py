@@ -130,7 +130,7 @@ class Forwarder:
                     502,
                     "OUTCOME_UNKNOWN",
                     f"the leader of database {database.name} at {address} did not answer "
-                    f"({str(error) or 'in time'}): the request may have been executed; look before it is repeated, or "
+                    f"({str(error) or 'in time'}): the request may have been executed; check before you repeat it, or "
                     f"send a token with it ({option_of('answer_wait_s')})",
                 ) from None
 
@@ -167,7 +167,7 @@ class Forwarder:
         who = (
             f"its leader {address} {why or 'cannot be reached from here'}"
             if address
-            else "nobody leads it at the moment"
+            else "it has no leader at the moment"
         )
         return HttpProblem(
             503,
@@ -208,7 +208,7 @@ class DatabaseServerRegistry:
         one may.
         """
         if not await self._is_shown(address.rstrip("/")):
-            return "is shown by no server of this cluster, and nothing is sent there"
+            return "is registered by no server of this cluster, so nothing is sent there"
         if self._vouch is not None and not _is_private(address):
             return "has no TLS, and with tokens requests are sent on through TLS only: start it with --tls-cert"
         return ""

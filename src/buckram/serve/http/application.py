@@ -55,7 +55,7 @@ async def _routing(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     """Starlette raises the error again afterwards, so that it is logged with its traceback."""
-    message = f"an unexpected {type(error).__name__} in the server, which its log tells more of: please report it"
+    message = f"an unexpected {type(error).__name__} in the server, which its log describes: please report it"
     return json_answer(request, {"message": message, "code": "INTERNAL_ERROR"}, 500)
 
 

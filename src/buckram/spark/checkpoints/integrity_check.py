@@ -257,5 +257,5 @@ def refuse(namespace: str, found: CheckpointCheck) -> None:
     if found.problems:
         raise InvalidArgument(
             f"checkpoint {namespace}/{found.path} at batch {found.batch}: {found.problems[0]} "
-            f"({len(found.problems)} such); `buckram checkpoint verify` says them all"
+            f"({len(found.problems)} such); `buckram checkpoint verify` lists them all"
         )

@@ -94,7 +94,9 @@ _AUDIT = (
     Parameter("what", "Only about something with this in its name.", schema.TEXT, ""),
     LIMIT,
 )
-_HOW_IT_IS = "How the cluster is: all of it for administrators; for others whether it is well, and what concerns them."
+_HOW_IT_IS = (
+    "Show the health of the cluster: everything for administrators, for others findings about what they may see."
+)
 _LOOKED_AT = 20_000
 """Number of the newest events that a query of the audit trail searches."""
 
@@ -125,15 +127,19 @@ class ClusterPages:
         audit = schema.record(events=schema.array(schema.ANY_OBJECT))
         return (
             Operation("showStatus", "GET", "/v2/status", _HOW_IT_IS, "login", self._status, STATUS),
-            Operation("showHistory", "GET", "/v2/history", "The last hour.", "operator", self._hour, hour),
+            Operation(
+                "showHistory", "GET", "/v2/history", "Show samples of the last hour.", "operator", self._hour, hour
+            ),
             Operation("listBookies", "GET", "/v2/bookies", "List all bookies.", "login", self._bookies, rows),
-            Operation("showBookie", "GET", BOOKIE, "What a bookie says of itself.", "operator", self._bookie, shown),
+            Operation(
+                "showBookie", "GET", BOOKIE, "Show what a bookie reports of itself.", "operator", self._bookie, shown
+            ),
             Operation("listGateways", "GET", "/v2/gateways", "List all gateways.", "login", self._gateways, peers),
             Operation(
                 "showReplication",
                 "GET",
                 "/v2/replication",
-                "Which ledgers lack copies, who copies them, why others wait.",
+                "Show which ledgers lack copies, who copies them, and why others wait.",
                 "operator",
                 self._replication,
                 _HEALING,
@@ -142,7 +148,7 @@ class ClusterPages:
                 "showUsage",
                 "GET",
                 "/v2/usage",
-                "What namespaces store, do and may do, as bookies published it last.",
+                "Show what namespaces store, do and may do, as bookies published it last.",
                 "login",
                 self._usage,
                 usage,
@@ -151,7 +157,7 @@ class ClusterPages:
                 "searchAudit",
                 "GET",
                 "/v2/audit",
-                "The newest events of the audit trail, the newest first.",
+                "List the newest events of the audit trail, the newest first.",
                 "administrator",
                 self._audit,
                 audit,
@@ -168,7 +174,7 @@ class ClusterPages:
                 "switchReplication",
                 "PUT",
                 "/v2/replication",
-                "Let copies be made, or begin none any more.",
+                "Let lost copies be made again, or begin no further ones.",
                 "administrator",
                 self._switch,
                 switched,

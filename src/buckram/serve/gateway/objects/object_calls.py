@@ -97,7 +97,7 @@ ROW = schema.record(
 """Schema of an object in answers."""
 _YEAR_S = 366 * 86_400
 _SECONDS = {**schema.WHOLE, "minimum": 1, "maximum": 100 * _YEAR_S}
-EXPIRES = Parameter("expires_s", "The object goes by itself after so many seconds.", _SECONDS)
+EXPIRES = Parameter("expires_s", "Delete the object after so many seconds.", _SECONDS)
 PUT_HEADERS = {
     "If-Match": "The ETag that the object has to have; 412 otherwise.",
     "If-None-Match": "`*`: no object of this name may be there; 412 otherwise.",
@@ -182,7 +182,7 @@ class ObjectCalls:
             504,
             "OUTCOME_UNKNOWN",
             f"{what}: nothing was acknowledged within {self._limits.append_wait_s:g} s, and the change may still be "
-            "made; look before it is sent again, or send it with a condition",
+            "made; check before you send it again, or send it with a condition",
             headers={"Retry-After": "1"},
         )
 

@@ -124,7 +124,7 @@ class UploadPages:
                 "abortUpload",
                 "DELETE",
                 UPLOAD,
-                "Give an upload up, and its space back; one that is over already is left as it is.",
+                "Abort an upload and free its space; one that has ended is left as it is.",
                 "append",
                 self._abort,
                 schema.record(upload=schema.COUNT, object=schema.TEXT, aborted=schema.YES_OR_NO),

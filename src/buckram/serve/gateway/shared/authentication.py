@@ -157,7 +157,7 @@ class Access:
                 403,
                 "READ_ONLY",
                 "this gateway has no tokens, so other machines may only read: start it with --tokens, or with --open "
-                "where everybody who can connect may change everything",
+                "where every client that can connect may change everything",
             )
         return ONLOOKER
 

@@ -168,10 +168,12 @@ class Parameter:
         return found
 
 
-LIMIT = Parameter("limit", "At most so many.", {**WHOLE, "minimum": 1, "maximum": 1000}, 100)
+LIMIT = Parameter("limit", "Maximum number.", {**WHOLE, "minimum": 1, "maximum": 1000}, 100)
 AFTER = Parameter("after", "Only what comes after this one: `next` of the page before.")
 PREFIX = Parameter("prefix", "Only names that begin so.", TEXT, "")
-FORCE = Parameter("force", "Also when a live writer cannot be fenced, as its bookies are gone.", YES_OR_NO, False)
+FORCE = Parameter(
+    "force", "Delete it even if a live writer cannot be fenced, because its bookies are gone.", YES_OR_NO, False
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,7 +358,7 @@ async def start_after(client: Client, name: StreamName, text: str) -> Offset:
     if verdict is PositionVerdict.DIFFERS:
         raise _went_back(name, last, now, "and the stream has another record at the offset now")
     if verdict is not PositionVerdict.SAME:
-        raise _went_back(name, last, now, "and the record is truncated, so that nobody can compare it")
+        raise _went_back(name, last, now, "and the record is truncated, so that it cannot be compared")
     return position
 
 
