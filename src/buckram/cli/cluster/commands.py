@@ -281,7 +281,7 @@ async def _nuke(uri: str, instance_id: str | None, force: bool) -> int:
 
 @click.group()
 def require() -> None:
-    """Set what clients of a cluster must insist on. It holds from now on until it is switched off."""
+    """Set what clients of a cluster must require. It applies until it is switched off."""
 
 
 @require.command("identity")

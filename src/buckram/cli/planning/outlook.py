@@ -25,7 +25,7 @@ LEAST_S = 3600.0
 
 
 class Trend(NamedTuple):
-    """Bytes a day: the median, and what nine of ten slopes are above and below."""
+    """Growth in bytes a day: the median of the slopes, and what nine of ten of them are above and below."""
 
     per_day: float
     low: float

@@ -225,7 +225,7 @@ def _disks(given: str) -> list[Path]:
 
 
 def _say_shared(disks: list[Path]) -> None:
-    """Directories of one file system are not separate disks, which is fine for a trial and should be known."""
+    """Remark which directories share a file system: they are not separate disks, which is fine for a trial."""
     by_device: dict[int, list[str]] = {}
     for path in disks:
         if path.is_dir():

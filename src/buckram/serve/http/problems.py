@@ -79,7 +79,7 @@ def full(code: str, what: str, value: int, limit: int, *, option: str, do: str, 
 
 
 def json_answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The value as JSON."""
+    """Return the value as an answer in JSON."""
     text = _encode(value)
     if not text.isascii() or "\x7f" in text:
         text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

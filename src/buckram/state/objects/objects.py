@@ -359,7 +359,7 @@ class Objects(NotBlocking):
     # -- directories --------------------------------------------------------------------------------------
 
     async def mkdirs(self, path: str) -> bool:
-        """Make a directory and all above it, to stay when they are empty. False: it was there. Raises NameBlocked."""
+        """Make a directory and those above it, which stay when empty. Return False if it exists. Raises NameBlocked."""
         return bool(await self._execute(path, ["mkdirs", check_object_name(path)]))
 
     async def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:

@@ -129,7 +129,7 @@ class Ask:
         return while_granted(self.principal, self.allowed, permission, name, self.watched())
 
     def number(self, name: str) -> int:
-        """A whole number that is part of the path. Raises HttpProblem 400."""
+        """Return a whole number that is part of the path. Raises HttpProblem 400."""
         text = self.path[name]
         if not (text.isascii() and text.isdigit() and len(text) <= 19):
             raise bad_request(f"{name} {text[:60]!r}: needs a whole number from 0 on, such as 7")
