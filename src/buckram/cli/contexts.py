@@ -110,7 +110,7 @@ def _warn(name: str | None) -> None:
     """Warn about environment variables that override the current context."""
     for variable in (VARIABLE, METADATA):
         if os.environ.get(variable) and (variable, os.environ[variable]) != (VARIABLE, name):
-            remark(f"{variable} is set, and goes before the current context")
+            remark(f"{variable} is set, and takes precedence over the current context")
 
 
 @context.command("list")

@@ -217,7 +217,7 @@ async def _remark_if_over(client: Client, name: str, quotas: Quotas) -> None:
     if quotas.stored_bytes is not None and stored > quotas.stored_bytes:
         remark(
             f"namespace {name} stores {stored} bytes, the quota is {quotas.stored_bytes}: nothing is deleted, it can "
-            "be read, and nothing more is taken until there is room"
+            "be read, and writes are refused until there is space"
         )
 
 

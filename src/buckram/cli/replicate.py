@@ -316,9 +316,7 @@ def _shown(value: float | None) -> float | str:
 @click.argument("namespace", shell_complete=completion.namespaces)
 @_ON
 @_OTHER
-@click.option(
-    "--force", is_flag=True, help="Promote even while the other side is alive; its writers are taken away first."
-)
+@click.option("--force", is_flag=True, help="Promote even while the other side is alive; its writers are fenced first.")
 @yes_option
 @json_option
 def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool, as_json: bool) -> None:
@@ -460,7 +458,8 @@ async def _reconciled(
         async with other_side(link, other) as new:
             if new is None:
                 raise ReplicationRefused(
-                    namespace, "the promoted cluster cannot be reached; name it with --other, or wait until it is there"
+                    namespace,
+                    "the promoted cluster cannot be reached; name it with --other, or wait until it can be reached",
                 )
             if found is None:
                 return await differences(old, new, namespace), await differing_objects(old, new, namespace)

@@ -223,6 +223,8 @@ def _problem(bookie_id: str, code: Code, ledger_id: int, entry_id: int | None = 
     if code is Code.NO_ENTRY and entry_id is not None:
         return NoSuchEntry(ledger_id, entry_id, f"bookie {bookie_id} does not hold it")
     if code is Code.UNKNOWN_LEDGER_STATE:
-        return UnknownLedgerState(bookie_id, f"may have lost data of ledger {ledger_id} and does not say")
+        return UnknownLedgerState(
+            bookie_id, f"may have lost data of ledger {ledger_id} and does not know whether it had the entry"
+        )
     error: BookieError = BookieIOError(bookie_id, f"answered {code.name} for ledger {ledger_id}")
     return error

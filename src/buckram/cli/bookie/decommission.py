@@ -200,7 +200,7 @@ def _tell(found: Departure, as_json: bool, what: str) -> None:
             remark(f"ledger {ledger}: {found.reasons.get(ledger, 'not copied yet')}")
         remark(
             f"{counted(len(found.remaining), 'ledger')} still "
-            f"{'needs' if len(found.remaining) == 1 else 'need'} bookie {found.bookie}; it stays known, and the same "
-            "command goes on"
+            f"{'needs' if len(found.remaining) == 1 else 'need'} bookie {found.bookie}; its cookie stays, and the same "
+            "command continues"
         )
         raise click.exceptions.Exit(Exit.FAILED)

@@ -104,7 +104,9 @@ def _directories(found: UpgradeFindings, directories: Sequence[str]) -> None:
             present = decode(path.read_bytes(), str(path)).format
         except FileNotFoundError:
             do = "name the directory of `bookie run --data`"
-            found.problems.append(Problem("directory", name, f"it has no file {NAME!r}: it is no bookie's", do))
+            found.problems.append(
+                Problem("directory", name, f"it has no file {NAME!r}, so it is no bookie's directory", do)
+            )
         except (OSError, CorruptStore, ValueError) as error:
             do = "this release cannot start there; see docs/reference/storage.md"
             found.problems.append(Problem("directory", name, str(error), do))

@@ -69,7 +69,7 @@ def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, 
     """
     check_name("namespace", namespace)
     what = f"{counted(len(numbers), 'upload')} in parts of namespace {namespace}"
-    confirm_loss(f"Give up {what}?", yes, f"{what} were not given up")
+    confirm_loss(f"Abort {what}?", yes, f"{what} were not aborted")
 
     async def main() -> None:
         async with connected(uri) as client, client.objects(namespace) as objects:
@@ -77,7 +77,7 @@ def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, 
                 if await objects.upload_name(number) is None:
                     raise NoSuchObject(
                         namespace,
-                        f"upload {number} is not open: it was completed, given up, or left for a week; "
+                        f"upload {number} is not open: it was completed, aborted, or expired after a week; "
                         f"`buckram object uploads {namespace}` lists those that are",
                     )
             for number in numbers:
@@ -87,4 +87,4 @@ def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, 
     if as_json:
         emit({"namespace": namespace, "aborted": list(numbers)})
     else:
-        print(f"{namespace}: gave up {counted(len(numbers), 'upload')}")
+        print(f"{namespace}: aborted {counted(len(numbers), 'upload')}")

@@ -164,7 +164,7 @@ def _change(added: Sequence[str], bookie_size: str | None, rebalance: bool, copi
     if bool(racks) != (bookie_size is not None):
         raise InvalidArgument("--add and --bookie-size go together: give both, or none")
     if rebalance and not racks:
-        raise InvalidArgument("--rebalance moves copies to bookies that are added: say which, with --add")
+        raise InvalidArgument("--rebalance moves copies to bookies that are added: name them with --add")
     factor = 1.0
     if copies is not None:
         now, colon, then = copies.partition(":")

@@ -216,15 +216,15 @@ def _fill(now: Mapping[str, _Now], reserved: int, rate_of: Callable[[_Now], floa
 
 def _assumed(change: PlannedChange | None, reserved_bytes: int) -> tuple[str, ...]:
     said = [
-        "what is written, kept and deleted goes on as in the history",
+        "writes, retention and deletions continue as in the history",
         f"a bookie is full when {reserved_bytes} bytes are free ([store] reserved_bytes)",
-        "when a rack is full the others take what it took, each bookie as much as any other",
+        "when a rack is full, its writes go to the other racks, spread evenly over their bookies",
         "each bookie has a disk of its own",
-        "bookies that are in the newest sample stay, and no other comes back",
+        "the bookies of the newest sample stay, and no others return",
     ]
     if change is not None and any(change.racks.values()):
-        said.append("new ledgers are spread evenly over all bookies, the new ones among them")
+        said.append("new ledgers are spread evenly over all bookies, new ones included")
         said.append("old copies are rebalanced" if change.rebalance else "old copies stay where they are")
     if change is not None and change.copies != 1.0:
-        said.append("what is written already keeps its copies, and leaves by retention as before")
+        said.append("existing data keep their copies, and are deleted by retention as before")
     return tuple(said)

@@ -36,7 +36,7 @@ def _permissions(text: str) -> list[str]:
 def _who(principal: str) -> str:
     if ":" not in principal:
         raise InvalidArgument(
-            f"--principal {principal!r}: say how it is known, such as token:{principal}, cert:{principal}, "
+            f"--principal {principal!r}: give its kind, such as token:{principal}, cert:{principal}, "
             f"sasl:{principal}, unix:{principal} or role:{principal}"
         )
     return principal

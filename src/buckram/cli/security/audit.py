@@ -162,7 +162,7 @@ def _show_check(check: ChainCheck) -> None:
 
 
 def _range(chain: Chain) -> str:
-    begins = "" if chain.first == 1 else " (what was before it is not there any more)"
+    begins = "" if chain.first == 1 else " (earlier events are gone)"
     return f"events {chain.first} to {chain.last}{begins}"
 
 

@@ -325,7 +325,7 @@ def delete(name: str, force: bool, purpose: str, yes: bool, uri: str | None, as_
     from buckram.core.streams.metadata.purposes import Purpose, purpose_named
 
     full, owner = stream_name(name), purpose_named(purpose)
-    what = "all its records" if owner is Purpose.RECORDS else f"all that it is for ({owner.value})"
+    what = "all its records" if owner is Purpose.RECORDS else f"everything that depends on it ({owner.value})"
     confirm_loss(f"Delete stream {full} and {what}?", yes, f"stream {full} is not deleted")
 
     async def main() -> None:

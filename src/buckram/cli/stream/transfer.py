@@ -157,7 +157,7 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
     print(f"  {counted(made.shared_segments, 'segment')} shared ({counted(made.shared_bytes, 'byte')}), ", end="")
     print(f"{counted(made.copied_bytes, 'byte')} copied")
     if not made.producers:
-        print("  sequences of idempotent producers as of that offset are not known: producers begin anew there")
+        print("  the sequences of idempotent producers at that offset are unknown: producers start anew there")
 
 
 # -- segments as files elsewhere --------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class DatabasePages:
                 self._load,
                 schema.record(database=schema.TEXT, bytes=schema.COUNT),
                 201,
-                takes={SQLITE: "the file; any other media type does as well"},
+                takes={SQLITE: "the file; any other media type is accepted, too"},
                 streamed=True,
                 makes=True,
             ),

@@ -94,7 +94,7 @@ class HranaPages:
                 self._load,
                 schema.record(database=schema.TEXT, bytes=schema.COUNT, offset=schema.COUNT),
                 201,
-                takes={SQLITE: "the file; any other media type does as well"},
+                takes={SQLITE: "the file; any other media type is accepted, too"},
                 streamed=True,
                 statements=True,
             ),

@@ -48,7 +48,9 @@ async def _routing(request: Request, error: Exception) -> Response:
     """404 and 405 of the routes."""
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
-    message = f"{request.method} {request.url.path}: {phrase.lower()}; see the documentation for the paths served"
+    message = (
+        f"{request.method} {request.url.path}: {phrase.lower()}; see the documentation for the paths that are served"
+    )
     code = phrase.upper().replace(" ", "_")
     return json_answer(request, {"message": message, "code": code}, error.status_code, error.headers)
 

@@ -204,7 +204,7 @@ def require_all(ask: Ask, permission: str, name: str, *, making: bool = False) -
     ask.require(permission, full, making=making)
     ask.require(permission, f"{full}/", of=full, making=making)
     if not any(names.has_all(f"{name}/") for names in ask.allowed.objects(namespace, permission)):
-        why = f"{ask.principal} has no permission `{permission}` on all that is in {full}/ (`buckram acl list` tells)"
+        why = f"{ask.principal} has no permission `{permission}` on all that is in {full}/ (see `buckram acl list`)"
         raise HttpProblem(403, "FORBIDDEN", why, value=f"{full}/")
 
 
@@ -230,6 +230,6 @@ def refused(
         403,
         "FORBIDDEN",
         f"{ask.principal} has no permission `delete` on {full}, which is there already, and putting it would replace "
-        "it (`buckram acl grant` gives it): choose another name",
+        "it (`buckram acl grant` grants it): choose another name",
         value=full,
     )

@@ -133,7 +133,7 @@ class ObjectPages:
                 ROW,
                 201,
                 parameters=(EXPIRES,),
-                takes={BYTES: "the bytes; any other media type does as well"},
+                takes={BYTES: "the bytes; any other media type is accepted, too"},
                 headers=PUT_HEADERS,
                 streamed=True,
                 makes=True,

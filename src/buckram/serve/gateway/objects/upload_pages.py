@@ -99,7 +99,7 @@ class UploadPages:
                 _PART,
                 201,
                 parameters=(_UPLOAD, number),
-                takes={BYTES: "the bytes; any other media type does as well"},
+                takes={BYTES: "the bytes; any other media type is accepted, too"},
                 streamed=True,
             ),
         )
@@ -221,7 +221,7 @@ class UploadPages:
             full = f"{ask.path['namespace']}/{ask.object}"
             raise NoSuchObject(
                 full,
-                f"has no upload {upload}: it was completed, given up, left for a week, or is one of another object; "
+                f"has no upload {upload}: it was completed, aborted, expired after a week, or is of another object; "
                 f"GET {UPLOADS.format(namespace=ask.path['namespace'])} lists those that are there",
             )
 

@@ -110,7 +110,7 @@ class Ask:
         raise HttpProblem(
             403,
             "FORBIDDEN",
-            f"{self.principal} has no permission `{permission}` on {name} (`buckram acl grant` gives it)",
+            f"{self.principal} has no permission `{permission}` on {name} (`buckram acl grant` grants it)",
             value=name,
         )
 
