@@ -108,7 +108,7 @@ async def test_an_operator_clears_it_with_a_command(tmp_path: Path, capfd: pytes
         assert "in use by another process" in said
     code, said = await command("--yes")
     assert code == Exit.USAGE
-    assert "say --loss N" in said
+    assert "give --loss N" in said
     code, said = await command("--loss", "1")
     assert code == Exit.USAGE
     assert "add --yes" in said

@@ -198,7 +198,7 @@ def test_copies_go_to_different_hosts_and_ledgers_from_before_are_named_and_move
     assert done.code == 1
     assert f"ledger {before} (closed)" in done.out
     assert "level host: " in done.out
-    assert "to mend: `buckram placement check --fix`" in done.out
+    assert "to fix: `buckram placement check --fix`" in done.out
     ((state, where),) = warned(run)
     assert state == "ledgers-misplaced"
     assert where.startswith(str(len(told(run("placement", "check", "--json"))["broken"])))

@@ -65,7 +65,7 @@ def test_required_identity_can_be_turned_off_again(tmp_path: Path) -> None:
     said = buckram("cluster", "require", "identity", "--json", uri=uri)
     assert (said.code, said.json["identity_required"], said.json["silent_bookies"]) == (0, True, [])
     assert asyncio.run(required())
-    assert "must say who they are" in buckram("cluster", "require", "identity", uri=uri).out
+    assert "must identify themselves" in buckram("cluster", "require", "identity", uri=uri).out
     assert "need not" in buckram("cluster", "require", "identity", "--off", uri=uri).out
     assert not asyncio.run(required())
 

@@ -1,7 +1,7 @@
-"""The command `buckram`: one noun a file, `main` here is the entry point.
+"""The command `buckram`: each file or folder here has the commands of one noun, and `main` is the entry point.
 
-app.py puts the nouns together and turns every error into one line and an exit code (exits.py); options.py and
-output.py hold what the commands share. Commands call the public client; no decision of the protocol is made here.
+`app.py` puts the nouns together and turns every error into one line and an exit code (`cli/shared/exits.py`);
+`cli/shared` has what the commands share. Commands call the public client and make no decision of the protocol.
 """
 
 from __future__ import annotations

@@ -70,10 +70,10 @@ def app() -> None:
       seq 5 | buckram stream write numbers    five lines become five records
       buckram stream tail -f numbers
 
-    Exit codes: 0 it held; 1 it failed; 2 a wrong argument or setting; 3 no such ledger, stream, entry, offset or
-    bookie; 4 it may succeed later; 5 refused (fenced, closed, wrong password, foreign directory); 70 a bug in
-    Buckram; 130 interrupted; 141 whoever read the output has gone. With --json an error is one JSON line on standard
-    error.
+    Exit codes: 0 success; 1 the command failed or found a problem; 2 a wrong argument or setting; 3 no such ledger,
+    stream, entry, offset or bookie; 4 it may succeed later; 5 refused (fenced, closed, wrong password, foreign
+    directory); 70 a bug in Buckram; 130 interrupted; 141 the reader of the output has gone. With --json an error is
+    one JSON line on standard error.
     """
 
 

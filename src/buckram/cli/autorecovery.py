@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def autorecovery() -> None:
-    """Make the copies again that lost bookies held."""
+    """Restore copies that were lost with their bookies."""
 
 
 @autorecovery.command("run")
@@ -86,18 +86,18 @@ def status(uri: str | None, as_json: bool) -> None:
 
 def _print(found: Overview) -> None:
     if found.brake is not None:
-        print(f"NOTHING IS COPIED: {found.brake.why}: {', '.join(found.brake.bookies)}")
-        print("  start them again, or let it go on without them: `buckram autorecovery proceed`")
+        print(f"COPYING IS STOPPED: {found.brake.why}: {', '.join(found.brake.bookies)}")
+        print("  start them again, or let copying go on without them: `buckram autorecovery proceed`")
     if not found.enabled:
         print("autorecovery is disabled: `buckram autorecovery enable`")
     print(f"auditor: {found.auditor or 'none; start one with `buckram autorecovery run`'}")
-    print(f"a lost bookie is waited for {found.delay_s:g} s")
+    print(f"ledgers of a lost bookie are copied after {found.delay_s:g} s")
     for one in found.workers:
         print(f"replicator {one.worker}: {one.bytes_per_s / 1e6:.1f} MB/s")
     for line in check_lines(found):
         print(line)
     if not found.queue:
-        print("every ledger has all its copies, as far as it is known")
+        print("every ledger has all its copies, as far as is known")
         return
     print(f"{counted(len(found.queue), 'ledger')} lack copies")
     rows = [(one.ledger, one.state, _seconds(one.age_s), _seconds(one.eta_s), one.why) for one in found.queue]
@@ -120,7 +120,7 @@ def check_lines(found: Overview, *, placement: bool = True) -> list[str]:
         lines.append(f"of {skipped} digests could not be checked: they have none, or a MAC and no password on record")
     unreadable = [check for check, result in found.checks.items() if result.get("unreadable")]
     if unreadable:
-        lines.append(f"records that nobody can read were met by: {', '.join(unreadable)}; see `buckram cluster check`")
+        lines.append(f"unreadable records were met by: {', '.join(unreadable)}; see `buckram cluster check`")
     return lines
 
 
@@ -128,7 +128,7 @@ def check_lines(found: Overview, *, placement: bool = True) -> list[str]:
 @metadata_option
 @json_option
 def enable(uri: str | None, as_json: bool) -> None:
-    """Let auditors and workers of the whole cluster work. Those of Apache, too."""
+    """Let auditors and workers of the whole cluster work. Those of Apache are included."""
     _switch(uri, as_json, True)
 
 
@@ -136,7 +136,7 @@ def enable(uri: str | None, as_json: bool) -> None:
 @metadata_option
 @json_option
 def disable(uri: str | None, as_json: bool) -> None:
-    """Begin no copies any more in the whole cluster. What is being copied is completed."""
+    """Begin no further copies in the whole cluster. Copies in progress are completed."""
     _switch(uri, as_json, False)
 
 
@@ -183,14 +183,15 @@ def delay(seconds: str, uri: str | None, as_json: bool) -> None:
     if as_json:
         emit({"delay_s": chosen})
     else:
-        print(f"a lost bookie is waited for {chosen} s")
+        print(f"ledgers of a lost bookie are copied after {chosen} s")
 
 
 @autorecovery.command("proceed")
 @metadata_option
 @json_option
 def proceed(uri: str | None, as_json: bool) -> None:
-    """Copy although many bookies went at once. They are not coming back. See `buckram autorecovery status`."""
+    """Copy although many bookies were lost at once. It declares that they will not come back; see `buckram autorecovery
+    status`."""
 
     async def main() -> tuple[str, ...]:
         from buckram.healing.status_store import HealingStatusStore
@@ -204,4 +205,4 @@ def proceed(uri: str | None, as_json: bool) -> None:
     elif bookies:
         print(f"copying goes on without {', '.join(bookies)}")
     else:
-        print("nothing holds it up")
+        print("copying was not stopped, nothing has to proceed")

@@ -20,21 +20,21 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.group()
 def context() -> None:
-    """Name clusters, and choose the one that commands mean. The file is $XDG_CONFIG_HOME/buckram/contexts.json."""
+    """Name clusters, and choose the one that commands use. The file is $XDG_CONFIG_HOME/buckram/contexts.json."""
 
 
 @context.command("add")
 @click.argument("name")
 @click.option("--metadata", "uri", required=True, metavar="URI", help="The cluster.")
-@click.option("--token", metavar="TOKEN", help="What bookies are told; --token-file keeps it out of `ps`.")
-@click.option("--token-file", type=FILE, metavar="FILE", help="The file with the token, read by each command.")
-@click.option("--ca", type=FILE, metavar="FILE", help="PEM file: who certifies the bookies. Turns TLS on.")
+@click.option("--token", metavar="TOKEN", help="Token for bookies; --token-file keeps it out of `ps`.")
+@click.option("--token-file", type=FILE, metavar="FILE", help="File with the token, read by each command.")
+@click.option("--ca", type=FILE, metavar="FILE", help="PEM file: the authorities that sign the bookies. Turns TLS on.")
 @click.option("--certificate", type=FILE, metavar="FILE", help="PEM file: the certificate to show.")
 @click.option("--key", type=FILE, metavar="FILE", help="PEM file: its private key.")
-@click.option("--use", "at_once", is_flag=True, help="Make it the current one; the first one is that anyway.")
+@click.option("--use", "at_once", is_flag=True, help="Make it the current one, as the first one always is.")
 @json_option
 def add(name: str, uri: str, at_once: bool, as_json: bool, **given: Any) -> None:
-    """Give a cluster a name, or a name another cluster. Nothing of the old one stays.
+    """Name a cluster, or give a name to another cluster. Nothing of the old one stays.
 
     \b
     Example:
@@ -83,7 +83,7 @@ def _token(text: str) -> str:
 
 @context.command("use")
 @click.argument("name", required=False)
-@click.option("--none", "nothing", is_flag=True, help="No context is the current one any more.")
+@click.option("--none", "nothing", is_flag=True, help="Make no context the current one.")
 @json_option
 def use(name: str | None, nothing: bool, as_json: bool) -> None:
     """Make a context the current one. Commands mean its cluster where nothing else names one.
@@ -110,7 +110,7 @@ def _warn(name: str | None) -> None:
     """Warn about environment variables that override the current context."""
     for variable in (VARIABLE, METADATA):
         if os.environ.get(variable) and (variable, os.environ[variable]) != (VARIABLE, name):
-            remark(f"{variable} is set, and goes before the current context")
+            remark(f"{variable} is set, and takes precedence over the current context")
 
 
 @context.command("list")

@@ -21,23 +21,33 @@ PORT = click.IntRange(1, 65535)
 
 @click.group()
 def deploy() -> None:
-    """Files for service managers."""
+    """Write files for service managers."""
 
 
 @deploy.command("systemd")
-@click.option("--disk", "disks", multiple=True, required=True, metavar="DIR", help="A disk; repeatable, a bookie each.")
-@click.option("--host", required=True, help="The address of this machine that the others reach.")
-@click.option("--port", type=PORT, default=3181, show_default=True, help="Of the first bookie; others count up.")
-@click.option("--http-port", type=PORT, default=8080, show_default=True, help="HTTP API and metrics, as --port.")
+@click.option("--disk", "disks", multiple=True, required=True, metavar="DIR", help="Disk of one bookie; repeatable.")
+@click.option("--host", required=True, help="Address at which other machines reach this one.")
+@click.option(
+    "--port",
+    type=PORT,
+    default=3181,
+    show_default=True,
+    help="Port of the first bookie; each further one gets the next.",
+)
+@click.option(
+    "--http-port", type=PORT, default=8080, show_default=True, help="Port of HTTP API and metrics, as --port."
+)
 @click.option("--id", "bookie_id", default="", metavar="NAME", help="Identity; with -1, -2, ... for several disks.")
-@click.option("--location", default="", metavar="PATH", help="Where the machine is, such as /rack or /region/rack.")
-@click.option("--user", default="buckram", show_default=True, help="Whose processes the services are.")
-@click.option("--program", default="", metavar="PATH", help="The command `buckram` there; default this one.")
-@click.option("--janitor/--no-janitor", default=True, show_default=True, help="Run one on this machine.")
-@click.option("--autorecovery/--no-autorecovery", default=True, show_default=True, help="Run one on this machine.")
+@click.option("--location", default="", metavar="PATH", help="Location of the machine, such as /rack or /region/rack.")
+@click.option("--user", default="buckram", show_default=True, help="User that the services run as.")
+@click.option("--program", default="", metavar="PATH", help="Path of the command `buckram` there; default this one.")
+@click.option("--janitor/--no-janitor", default=True, show_default=True, help="Run a janitor on this machine.")
+@click.option("--autorecovery/--no-autorecovery", default=True, show_default=True, help="Run autorecovery here.")
 @click.option("--exporter", is_flag=True, help="Run metrics of the cluster and the usage history here; one is enough.")
 @click.option("--gateway-port", type=PORT, metavar="PORT", help="Run a gateway, with the web console, at this port.")
-@click.option("--output", default="buckram-systemd", show_default=True, metavar="DIR", help="Where files are written.")
+@click.option(
+    "--output", default="buckram-systemd", show_default=True, metavar="DIR", help="Directory that files are written to."
+)
 @click.option("--force", is_flag=True, help="Replace files there that are different.")
 @metadata_option
 @json_option

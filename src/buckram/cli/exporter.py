@@ -14,15 +14,25 @@ from buckram.cli.shared.serving import notify_ready, stoppable
 
 
 @click.command()
-@click.option("--listen", default="127.0.0.1:9110", show_default=True, metavar="HOST:PORT", help="Port 0: a free one.")
-@click.option("--every", default="15s", show_default=True, metavar="TIME", help="How often it looks at the cluster.")
-@click.option("--streams", type=click.IntRange(0, 100_000), default=1000, show_default=True, help="At most so many.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:9110",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address to listen on; port 0 picks a free one.",
+)
+@click.option(
+    "--every", default="15s", show_default=True, metavar="TIME", help="Interval between two looks at the cluster."
+)
+@click.option(
+    "--streams", type=click.IntRange(0, 100_000), default=1000, show_default=True, help="Maximum number of streams."
+)
 @metadata_option
 @json_option
 def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bool) -> None:
     """Serve metrics of streams, cursors, databases and more.
 
-    Also of namespaces and lost copies, until Ctrl-C. One is enough.
+    It serves those of namespaces and lost copies, too, until Ctrl-C. One exporter is enough.
 
     Bookies serve their own (`bookie run --metrics`). It only reads, and a scrape costs the cluster nothing: what it
     saw last is shown. Dashboards and alert rules for both are in deploy/.

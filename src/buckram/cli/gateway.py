@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.command()
 @serving_options
 @limit_option(GatewayLimits, HranaLimits, DatabaseLimits, HttpLimits)
-@click.option("--open", "open_to_all", is_flag=True, help="Without --tokens: let other machines change things, too.")
+@click.option("--open", "open_to_all", is_flag=True, help="Without --tokens, let other machines change things, too.")
 @metadata_option
 @json_option
 def gateway(open_to_all: bool, limits: tuple[str, ...], uri: str | None, as_json: bool, **reached: Any) -> None:
@@ -37,9 +37,9 @@ def gateway(open_to_all: bool, limits: tuple[str, ...], uri: str | None, as_json
 
     Streams, ledgers, objects and databases are there for any language, until SIGINT or SIGTERM.
 
-    Any number of gateways may run; a client is sent on to the one that writes its stream. Without --tokens anybody on
-    this machine may do everything, and others may read. With it a client sends a token (`buckram token create`) as
-    `Authorization: Bearer TOKEN`, and grants decide (`buckram acl grant`); in a browser one logs in with it.
+    Any number of gateways may run; a client is sent on to the one that writes its stream. Without --tokens every
+    client on this machine may do everything, and others may read. With it a client sends a token (`buckram token
+    create`) as `Authorization: Bearer TOKEN`, and grants decide (`buckram acl grant`); in a browser it is the login.
 
     \b
     Examples:

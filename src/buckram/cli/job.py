@@ -47,7 +47,7 @@ class _Jobs(click.Group):
 
 @click.group(cls=_Jobs)
 def job() -> None:
-    """Maintenance on Spark, and copies in and out.
+    """Run maintenance, imports and exports on Spark.
 
     Each job may be stopped and run again; bookies are read no faster than --rate.
     """
@@ -57,7 +57,13 @@ def _on_spark(command: F) -> F:
     from buckram.cli.shared.options import json_option, metadata_option
 
     for option in (
-        click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Without --master."),
+        click.option(
+            "--cores",
+            type=click.IntRange(1),
+            default=2,
+            show_default=True,
+            help="Cores of this machine, without --master.",
+        ),
         click.option("--master", metavar="URL", help="A Spark cluster, spark://HOST:PORT; default this machine."),
     ):
         command = option(command)
@@ -66,7 +72,9 @@ def _on_spark(command: F) -> F:
 
 def _common(command: F) -> F:
     for option in (
-        click.option("--run", "run", metavar="NAME", help="Name of this run; one that was there before goes on."),
+        click.option(
+            "--run", "run", metavar="NAME", help="Name of this run; an earlier run of this name is continued."
+        ),
         click.option("--table", metavar="NAME", help="Add what was found to this table."),
         click.option("--report", metavar="FOLDER", help="Add what was found to Parquet files in this folder."),
     ):
@@ -74,7 +82,9 @@ def _common(command: F) -> F:
     return _on_spark(command)
 
 
-_rate = click.option("--rate", metavar="SIZE", help="Bytes per second that one bookie is asked for, such as 50MB.")
+_rate = click.option(
+    "--rate", metavar="SIZE", help="Maximum bytes read from one bookie per second, such as 50MB; default no limit."
+)
 _streams = click.option("--stream", "streams", multiple=True, metavar="NAME", help="Only this stream; repeatable.")
 
 
@@ -199,7 +209,7 @@ def _print_bad(bad: list[BadReplica]) -> None:
 
 @job.command("compact")
 @_streams
-@click.option("--target", metavar="SIZE", help="Most that a new segment holds; default the stream's roll_bytes.")
+@click.option("--target", metavar="SIZE", help="Maximum size of a new segment; default the stream's roll_bytes.")
 @_rate
 @_common
 def compact_command(
@@ -256,8 +266,10 @@ def compact_command(
 
 @job.command("orphans")
 @click.option("--delete", is_flag=True, help="Delete those that are safe to delete.")
-@click.option("--rate", type=float, metavar="N", help="With --delete: ledgers deleted per second.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option(
+    "--rate", type=float, metavar="N", help="With --delete, maximum ledgers deleted per second; default no limit."
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @_common
 def orphans_command(
     delete: bool,
@@ -271,9 +283,9 @@ def orphans_command(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """As `buckram stream orphans`, for very many ledgers.
+    """List orphans like `stream orphans`, for very many ledgers.
 
-    Those are ledgers that were made for a stream and have no place in it.
+    Orphans are ledgers that were made for a stream and have no place in it.
 
     \b
     Example:
@@ -315,7 +327,7 @@ def orphans_command(
 @click.argument("name")
 @click.option("--from", "url", metavar="URL", required=True, help="kafka://HOST:PORT[,HOST:PORT...]/TOPIC")
 @click.option(
-    "--per-partition", is_flag=True, help="Each partition into a stream of its own: NAME-0, NAME-1 and so on."
+    "--per-partition", is_flag=True, help="Import each partition into a stream of its own: NAME-0, NAME-1 and so on."
 )
 @click.option(
     "--kafka-config",
@@ -323,10 +335,14 @@ def orphans_command(
     metavar="FILE",
     help="Settings of Kafka's clients, NAME=VALUE a line: security.protocol, sasl.jaas.config and so on.",
 )
-@click.option("--range", "range_records", type=click.IntRange(1), help="The most records of one transaction.")
-@click.option("--rate", metavar="SIZE", help="The most bytes to write in a second, kept from range to range.")
+@click.option("--range", "range_records", type=click.IntRange(1), help="Maximum records of one transaction.")
+@click.option(
+    "--rate", metavar="SIZE", help="Maximum bytes written per second, averaged over ranges; default no limit."
+)
 @click.option("--run", default="", metavar="NAME", help="Import the same topic once more, under this name.")
-@click.option("--skip-deleted", is_flag=True, help="Go on after records that Kafka deleted before they were imported.")
+@click.option(
+    "--skip-deleted", is_flag=True, help="Continue after records that Kafka deleted before they were imported."
+)
 @click.option(
     "--jars",
     multiple=True,

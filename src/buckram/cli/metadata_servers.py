@@ -1,7 +1,4 @@
-"""`buckram etcd`: a real etcd server on this machine, for clusters that have none yet.
-
-`buckram zookeeper`: a real ZooKeeper server on this machine, for clusters that have none yet.
-"""
+"""`buckram etcd` and `buckram zookeeper`: a real metadata server on this machine, for clusters that have none yet."""
 
 from __future__ import annotations
 
@@ -15,27 +12,39 @@ from buckram.addresses import parse_host
 from buckram.cli.shared.options import json_option
 from buckram.cli.shared.output import emit
 
-ETCD_PORT = 2379
-
-
 START_SECONDS = 300.0
 """Long, because a server reads its whole directory first; Ctrl-C ends it at any time."""
+ETCD_PORT = 2379
+ZOOKEEPER_PORT = 2181
+
+
+# -- etcd -------------------------------------------------------------------------------------------------
 
 
 @click.group()
 def etcd() -> None:
-    """Run an etcd server out of an installed etcd 3.5 or later."""
+    """Run an etcd server from an installed etcd 3.5 or later."""
 
 
 @etcd.command("run")
-@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Directory of the server.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {ETCD_PORT}.",
 )
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; whoever reaches it may do anything."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; every client that reaches it may do anything.",
 )
 @json_option
 def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None:
@@ -75,25 +84,37 @@ def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None
                 raise EtcdFailed(f"etcd in {directory} ended with code {server.exit_code}: {server.last_words()}")
 
 
-ZOOKEEPER_PORT = 2181
+# -- ZooKeeper --------------------------------------------------------------------------------------------
 
 
 @click.group()
 def zookeeper() -> None:
-    """Run a ZooKeeper server out of the jars that PySpark brings."""
+    """Run a ZooKeeper server from the jars that PySpark brings."""
 
 
 @zookeeper.command("run")
-@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Directory of the server.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     help=f"TCP port; 0 picks a free one; default: the one that DIR had before, else {ZOOKEEPER_PORT}.",
 )
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; whoever reaches it may do anything."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; every client that reaches it may do anything.",
 )
-@click.option("--heap-mb", type=click.IntRange(32, 65_536), default=256, show_default=True, help="Java's largest heap.")
+@click.option(
+    "--heap-mb", type=click.IntRange(32, 65_536), default=256, show_default=True, help="Maximum heap of Java, MiB."
+)
 @json_option
 def run_zookeeper(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool) -> None:
     """Run one ZooKeeper server until SIGTERM or Ctrl-C.

@@ -1,8 +1,7 @@
-"""`buckram namespace`: create, list, show, set, delete.
+"""`buckram namespace`: commands that create, list, show, set and delete namespaces.
 
-Checks of `stream create` and `namespace set` that --force overrides.
-
-They refuse names that shells split, and ensembles that this cluster cannot have.
+The checks that --force overrides are here, too, for `stream create` as well: they refuse names that shells split, and
+ensembles that this cluster cannot have.
 """
 
 from __future__ import annotations
@@ -29,42 +28,7 @@ if TYPE_CHECKING:
     Shown: TypeAlias = tuple[NamespaceInfo, Quotas]
     """A namespace's record, and its quotas."""
 
-
-def has_blanks(name: StreamName) -> bool:
-    """Return whether the name contains blanks, so that it has to be quoted in shells."""
-    return any(c.isspace() for c in str(name))
-
-
-def refuse_blanks(name: StreamName, otherwise: str = "say --force") -> None:
-    """Raise InvalidArgument for a name with blanks; `otherwise` tells how to use it all the same."""
-    if has_blanks(name):
-        raise InvalidArgument(
-            f"stream name {str(name)!r} has a blank in it: choose another, such as "
-            f"{'-'.join(str(name).split())!r}, or {otherwise}"
-        )
-
-
-async def refuse_too_large(client: Client, policy: Mapping[str, Any]) -> None:
-    """Raise InvalidArgument when the policy asks for more bookies than the cluster has ever known."""
-    if policy.get("ensemble") is None:
-        return
-    from buckram.client.write.create import fitting
-
-    wanted = Quorum.parse(policy["ensemble"])
-    store = client.services.store
-    current = await store.bookies()
-    known = len({*await store.known_bookies(), *current.writable, *current.readonly})
-    if wanted.ensemble_size > known:
-        fits = f"ensemble={fitting(known, wanted)} fits" if known else "start bookies"
-        raise InvalidArgument(
-            f"ensemble={wanted} needs {wanted.ensemble_size} bookies and this cluster has {known}: {fits}, or start "
-            "more bookies, or say --force"
-        )
-
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-
 _PAGE = 1000
 
 
@@ -96,12 +60,12 @@ def quota_option(command: F) -> F:
     )(command)
 
 
-_force_option = click.option("--force", is_flag=True, help="Also with an ensemble of more bookies than exist.")
+_force_option = click.option("--force", is_flag=True, help="Allow an ensemble of more bookies than exist.")
 
 
 @click.group()
 def namespace() -> None:
-    """Namespaces of streams and their policies. `default` always exists."""
+    """Create and manage namespaces of streams, and their policies. `default` always exists."""
 
 
 @namespace.command("create")
@@ -135,7 +99,7 @@ def create(
 
 
 @namespace.command("list")
-@click.option("--prefix", default="", help="Only names that begin so.")
+@click.option("--prefix", default="", help="Only names that begin with this.")
 @metadata_option
 @json_option
 def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
@@ -253,7 +217,7 @@ async def _remark_if_over(client: Client, name: str, quotas: Quotas) -> None:
     if quotas.stored_bytes is not None and stored > quotas.stored_bytes:
         remark(
             f"namespace {name} stores {stored} bytes, the quota is {quotas.stored_bytes}: nothing is deleted, it can "
-            "be read, and nothing more is taken until there is room"
+            "be read, and writes are refused until there is space"
         )
 
 
@@ -278,3 +242,38 @@ def _origin(info: NamespaceInfo, key: str) -> str:
     if key == "ensemble" and info.fitted:
         return "  (as few bookies as there are; `buckram up` with more widens it)"
     return "  (set here)" if key in info.policy else ""
+
+
+# -- checks that --force overrides ------------------------------------------------------------------------
+
+
+def has_blanks(name: StreamName) -> bool:
+    """Return whether the name contains blanks, so that it has to be quoted in shells."""
+    return any(c.isspace() for c in str(name))
+
+
+def refuse_blanks(name: StreamName, otherwise: str = "give --force") -> None:
+    """Raise InvalidArgument for a name with blanks; `otherwise` tells how to use it all the same."""
+    if has_blanks(name):
+        raise InvalidArgument(
+            f"stream name {str(name)!r} has a blank in it: choose another, such as "
+            f"{'-'.join(str(name).split())!r}, or {otherwise}"
+        )
+
+
+async def refuse_too_large(client: Client, policy: Mapping[str, Any]) -> None:
+    """Raise InvalidArgument when the policy asks for more bookies than the cluster has ever known."""
+    if policy.get("ensemble") is None:
+        return
+    from buckram.client.write.create import fitting
+
+    wanted = Quorum.parse(policy["ensemble"])
+    store = client.services.store
+    current = await store.bookies()
+    known = len({*await store.known_bookies(), *current.writable, *current.readonly})
+    if wanted.ensemble_size > known:
+        fits = f"ensemble={fitting(known, wanted)} fits" if known else "start bookies"
+        raise InvalidArgument(
+            f"ensemble={wanted} needs {wanted.ensemble_size} bookies and this cluster has {known}: {fits}, or start "
+            "more bookies, or give --force"
+        )

@@ -38,8 +38,8 @@ def placement() -> None:
 
 @placement.command("explain")
 @click.argument("ledger_id", type=LEDGER, required=False, metavar="[LEDGER]")
-@click.option("--new", is_flag=True, help="A ledger that would be made now; none is.")
-@click.option("--namespace", "name", help="With --new: as the streams of this namespace are made.")
+@click.option("--new", is_flag=True, help="Explain a ledger that would be created now; none is created.")
+@click.option("--namespace", "name", help="With --new, apply the policy of this namespace.")
 @metadata_option
 @json_option
 def explain(ledger_id: int | None, new: bool, name: str | None, uri: str | None, as_json: bool) -> None:
@@ -97,16 +97,16 @@ def _explained_json(one: Explained) -> dict[str, Any]:
 
 
 @placement.command("check")
-@click.option("--fix", is_flag=True, help="Move members of those that can be mended, with all their entries.")
+@click.option("--fix", is_flag=True, help="Move members of ledgers that can be repaired, with all their entries.")
 @password_option
 @metadata_option
 @json_option
 def check(fix: bool, password: str, uri: str | None, as_json: bool) -> None:
-    """List ledgers whose bookies break their placement. Exit code 1 when there are any (left).
+    """List ledgers whose bookies break their placement. Exit code 1 while there are any.
 
     The placement is the one a ledger was made with, else that of this command (BUCKRAM_CLIENT_PLACEMENT). With --fix
     a new member has all its entries before it takes the place of the old one, so there are never fewer copies. The
-    open end of a ledger stays as it is until it is closed. Too few hosts, racks, zones or regions are said, too; a
+    open end of a ledger stays as it is until it is closed. Too few hosts, racks, zones or regions are reported, too; a
     ledger that is as good as a new one would be is not listed for them.
 
     \b
@@ -197,14 +197,14 @@ def _print_check(checked: PlacementFindings, fix: bool) -> None:
     rows = checked.rows
     for one, done, left in rows:
         state = "open" if one.open else "closed"
-        print(f"ledger {one.ledger_id} ({state}), placement `{one.policy}`:{'' if left else ' mended'}")
+        print(f"ledger {one.ledger_id} ({state}), placement `{one.policy}`:{'' if left else ' fixed'}")
         for first, broken in one.fragments:
             for breach in broken:
                 print(f"  {'' if left else 'was: '}from entry {first}: {breach}")
         if done is None:
             continue
         if isinstance(done, str):
-            print(f"  not mended: {done}")
+            print(f"  not fixed: {done}")
             continue
         for change in done.replaced:
             print(f"  from entry {change.first_entry}: {change.new} instead of {change.old}")
@@ -217,9 +217,9 @@ def _print_check(checked: PlacementFindings, fix: bool) -> None:
         best = "meets its placement" if not checked.short else "meets its placement as far as it can"
         print(f"every ledger{' that can be read' if checked.unreadable else ''} {best}")
     elif fix:
-        print(f"{counted(len(rows) - left_over, 'ledger')} mended, {left_over} left")
+        print(f"{counted(len(rows) - left_over, 'ledger')} fixed, {left_over} left")
     else:
-        print(f"{counted(len(rows), 'ledger')} to mend: `buckram placement check --fix`")
+        print(f"{counted(len(rows), 'ledger')} to fix: `buckram placement check --fix`")
 
 
 def _misplaced_json(one: Misplaced, done: RepairReport | str | None, left: bool) -> dict[str, Any]:
@@ -268,15 +268,15 @@ def show(uri: str | None, as_json: bool) -> None:
 @click.argument("bookie_id", shell_complete=completion.bookies)
 @click.argument("path", required=False)
 @click.option(
-    "--label", "labels", multiple=True, help="A group that it is for; repeatable. Takes the place of older ones."
+    "--label", "labels", multiple=True, help="Group that the bookie serves; repeatable. Replaces earlier labels."
 )
-@click.option("--remove", is_flag=True, help="Forget it: what the bookie says itself holds again.")
+@click.option("--remove", is_flag=True, help="Remove the setting; the bookie's own location applies again.")
 @metadata_option
 @json_option
 def set_location(
     bookie_id: str, path: str | None, labels: tuple[str, ...], remove: bool, uri: str | None, as_json: bool
 ) -> None:
-    """Say where a bookie is. /rack, /region/rack, /region/zone/rack, or levels by name such as /zone=a/rack=r1.
+    """Set where a bookie is. PATH is /rack, /region/rack, /region/zone/rack, or levels by name such as /zone=a/rack=r1.
 
     \b
     Example:

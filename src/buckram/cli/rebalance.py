@@ -19,8 +19,14 @@ _SHOWN = 10
 
 
 @click.command("rebalance")
-@click.option("--within", default="10%", metavar="SHARE", show_default=True, help="How far from the mean is even.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
+@click.option(
+    "--within",
+    default="10%",
+    metavar="SHARE",
+    show_default=True,
+    help="Largest deviation from the mean that counts as even.",
+)
+@click.option("--dry-run", is_flag=True, help="Only report what would be moved.")
 @rate_option
 @metadata_option
 @json_option
@@ -95,7 +101,7 @@ def _print(found: Rebalanced, dry_run: bool) -> None:
     copied = "" if dry_run else f", {found.bytes / 1e6:.1f} MB copied"
     print(f"{counted(len(found.moves), 'place')} of fragments {what}{copied}")
     if not found.even:
-        print("it is not even: what is left may not be moved, is too large, or is in ledgers that are open")
+        print("bookies are not even: what is left may not be moved, is too large, or is in ledgers that are open")
     for ledger, why in list(found.failed.items())[:_SHOWN]:
         remark(f"ledger {ledger}: {why}")
     if len(found.failed) > _SHOWN:

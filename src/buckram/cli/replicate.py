@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SOURCE = click.option("--from", "source", metavar="URI", required=True, help="The cluster to copy from.")
 _TARGET = click.option("--to", "target", metavar="URI", required=True, help="The cluster to copy to.")
-_RATE = click.option("--rate", metavar="SIZE", help="The most bytes to copy in a second, such as 50MiB.")
+_RATE = click.option("--rate", metavar="SIZE", help="Maximum bytes copied per second, such as 50MiB; default no limit.")
 _SKIP = click.option(
     "--skip-truncated",
     is_flag=True,
@@ -46,9 +46,11 @@ _ON = click.option(
     metavar="URI",
     envvar=METADATA,
     callback=cluster_of_context,
-    help="The cluster that is asked; default BUCKRAM_METADATA, else the context's.",
+    help="The cluster to ask; default BUCKRAM_METADATA, else the context's.",
 )
-_OTHER = click.option("--other", default="", metavar="URI", help="Where the other cluster is now, if not where it was.")
+_OTHER = click.option(
+    "--other", default="", metavar="URI", help="URI of the other cluster, if it is not at the recorded one."
+)
 
 
 def _say_if_unasked(other: str) -> None:
@@ -56,12 +58,13 @@ def _say_if_unasked(other: str) -> None:
     from buckram.replication.status import has_login
 
     if not other and has_login(os.environ):
-        remark("a login is set, which goes to no address that is only noted: name the other cluster with --other")
+        remark("credentials are set, and are not sent to a recorded address: name the other cluster with --other")
 
 
 @click.group()
 def replicate() -> None:
-    """Copy namespaces into another cluster; change sides. It copies continuously; sides change when one is lost."""
+    """Replicate namespaces to another cluster, and fail over. Records are copied continuously; a promotion makes the
+    copies writable when the other cluster is lost."""
 
 
 @replicate.command("run")
@@ -72,7 +75,7 @@ def replicate() -> None:
 @_RATE
 @_SKIP
 @_KEEP
-@click.option("--listen", metavar="HOST:PORT", help="Serve metrics there, for Prometheus; port 0: a free one.")
+@click.option("--listen", metavar="HOST:PORT", help="Serve metrics for Prometheus there; port 0 picks a free one.")
 @json_option
 def run(
     places: tuple[str, ...],
@@ -313,7 +316,7 @@ def _shown(value: float | None) -> float | str:
 @click.argument("namespace", shell_complete=completion.namespaces)
 @_ON
 @_OTHER
-@click.option("--force", is_flag=True, help="Also while the other side is alive: its writers are taken away first.")
+@click.option("--force", is_flag=True, help="Promote even while the other side is alive; its writers are fenced first.")
 @yes_option
 @json_option
 def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool, as_json: bool) -> None:
@@ -383,8 +386,10 @@ def promote(namespace: str, uri: str | None, other: str, force: bool, yes: bool,
 @replicate.command("reconcile")
 @click.argument("namespace", shell_complete=completion.namespaces)
 @_ON
-@click.option("--other", default="", metavar="URI", help="Where the promoted cluster is, if not where it was.")
-@click.option("--dry-run", is_flag=True, help="Say which records only this side has, and change nothing else.")
+@click.option(
+    "--other", default="", metavar="URI", help="URI of the promoted cluster, if it is not at the recorded one."
+)
+@click.option("--dry-run", is_flag=True, help="Only report which records only this side has, and change nothing else.")
 @_RATE
 @yes_option
 @json_option
@@ -453,7 +458,8 @@ async def _reconciled(
         async with other_side(link, other) as new:
             if new is None:
                 raise ReplicationRefused(
-                    namespace, "the promoted cluster cannot be reached; name it with --other, or wait until it is there"
+                    namespace,
+                    "the promoted cluster cannot be reached; name it with --other, or wait until it can be reached",
                 )
             if found is None:
                 return await differences(old, new, namespace), await differing_objects(old, new, namespace)

@@ -1,13 +1,10 @@
-"""Mirroring: what a mirror has beside its records is kept as in the source: settings, truncation, cursors, snapshots of
-a machine, and the progress of the copy.
+"""Mirroring: what a mirror has beside its records is kept as in the source, and so are the grants of its namespace.
 
-Not here: records, producers and transactions (`replication/stream_copy.py`), the settings that are about one cluster
-(`core/streams/metadata/mirrors.py`).
-
-Grants and denials of a mirrored namespace: they become those of the source, also if the source revokes one.
-
-Patterns for several namespaces, tokens, keys and revoked tokens belong to one cluster and stay as they are. Not here:
-what grants allow (`core/security/acl.py`).
+Of a stream these are settings, truncation, cursors, snapshots of a machine, and the progress of the copy. Grants and
+denials of a mirrored namespace become those of the source, also if the source revokes one; patterns for several
+namespaces, tokens, keys and revoked tokens belong to one cluster and stay as they are. Not here: records, producers and
+transactions (`replication/stream_copy.py`), the settings that are about one cluster
+(`core/streams/metadata/mirrors.py`), what grants allow (`core/security/acl.py`).
 """
 
 from __future__ import annotations
@@ -33,24 +30,14 @@ from buckram.streams.read.locate import known_end
 
 EVERY_S = 1.0
 """Interval at which settings and truncation are looked at, and progress is written down, seconds."""
-
-
 _CURSORS_EVERY = 5
-
-
 _ASKED_EVERY = 10
 """Number of passes after which the source of a mirror at which nothing moves is asked for its end."""
-
-
 TOLD_EVERY_US = 300_000_000
 """Interval at which a mirror's progress is written down even if nothing has changed, microseconds, as a sign of life of
 the replication.
 """
-
-
 _PAGE = 1000
-
-
 _log = logging.getLogger("buckram.replication")
 
 
@@ -158,6 +145,9 @@ class Mirroring:
             self._told = now
             await write_progress(self._target, self._mirror_uid, said._replace(time=now))
             self._said = said
+
+
+# -- grants -----------------------------------------------------------------------------------------------
 
 
 async def mirror_grants(source: Side, target: Side, namespace: str) -> None:

@@ -155,7 +155,7 @@ async def went_back(
             head.earliest,
             (
                 f"the source's metadata were restored{since} and it has truncated the records below {now.earliest}, so "
-                f"that nobody can compare what the mirror has up to {end - 1}"
+                f"that what the mirror has up to {end - 1} cannot be compared"
             ),
         )
     elif verdict is PositionVerdict.SHORTER:

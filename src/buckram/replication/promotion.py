@@ -118,8 +118,8 @@ async def promote(target: Side, namespace: str, source: Side | None, *, force: b
         raise ReplicationRefused(
             namespace,
             f"the other side, cluster {link.cluster}, is alive: stop its writers, let `buckram replicate run --once` "
-            "copy the rest, and promote with --force, which takes the other side's writers away first; what is not "
-            "copied then is only there",
+            "copy the rest, and promote with --force, which fences the other side's writers first; records not copied "
+            "by then are only there",
         )
     if source is not None:
         await supersede(source, namespace, Link(SUPERSEDED, target.cluster, target.uri, epoch, 0, link.streams))

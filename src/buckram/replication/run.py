@@ -199,7 +199,7 @@ class Replication:
                 except (ReplicationRefused, NoSuchNamespace, StoreWentBack):
                     raise
                 except BuckramError as error:
-                    _log.warning("a cluster cannot be looked at now: %s", error)
+                    _log.warning("a cluster cannot be read now: %s", error)
                 await asyncio.sleep(_LOOK_S)
 
     async def _keep_on(self, copying: Copying | CopyingObjects) -> None:

@@ -1,8 +1,6 @@
-"""The state of a replicated namespace, seen from one of its clusters: its role, and the lag of its mirrors.
+"""The state of a replicated namespace, seen from one of its clusters: its role, the lag of its mirrors, and its gauges.
 
-Not here: how a lag is measured (`replication/lag.py`).
-
-A running replication as gauges, for Prometheus. Not here: serving them (`serve/cluster_exporter.py`).
+Not here: how a lag is measured (`replication/lag.py`), serving the gauges (`serve/cluster_exporter.py`).
 """
 
 from __future__ import annotations
@@ -155,13 +153,16 @@ async def _lags(source: Side | None, target: Side, namespace: str) -> tuple[Lag,
     return tuple(found)
 
 
+# -- gauges of a running replication ----------------------------------------------------------------------
+
+
 async def show_replication(work: Replication, source: Side, target: Side, stats: PrometheusStats) -> None:
     """Set the gauges of every stream and of the objects that are copied. Raises MetadataUnavailable."""
     for name, copying in list(work.streams.items()):
         labels = {"stream": str(name)}
         copied = stats.gauge("buckram_replication_copied_offset", "the offset up to which the mirror is", **labels)
         copied.set(copying.copy.copied)
-        moved = stats.gauge("buckram_replication_copied_bytes", "what this process has copied", **labels)
+        moved = stats.gauge("buckram_replication_copied_bytes", "bytes that this process has copied", **labels)
         moved.set(copying.copy.bytes)
         failing = stats.gauge("buckram_replication_failing", "1 while the stream cannot be copied", **labels)
         failing.set(int(bool(copying.trouble)))
@@ -176,9 +177,13 @@ async def show_replication(work: Replication, source: Side, target: Side, stats:
         if lag.records is not None:
             stats.gauge("buckram_replication_lag_records", "records that the mirror lacks", **labels).set(lag.records)
         if lag.bytes is not None:
-            stats.gauge("buckram_replication_lag_bytes", "bytes of those records", **labels).set(lag.bytes)
+            stats.gauge("buckram_replication_lag_bytes", "bytes of the records that the mirror lacks", **labels).set(
+                lag.bytes
+            )
         if lag.seconds is not None:
-            behind = stats.gauge("buckram_replication_lag_seconds", "the age of the oldest of those records", **labels)
+            behind = stats.gauge(
+                "buckram_replication_lag_seconds", "the age of the oldest record that the mirror lacks", **labels
+            )
             behind.set(lag.seconds)
     for namespace, objects in work.objects.items():
         labels = {"namespace": namespace}
@@ -187,5 +192,5 @@ async def show_replication(work: Replication, source: Side, target: Side, stats:
         lacking = objects.copy.lacking
         missing = stats.gauge("buckram_replication_objects_missing", "objects that the mirror lacks", **labels)
         missing.set(0 if lacking is None else len(lacking.puts))
-        failing = stats.gauge("buckram_replication_objects_failing", "1 while not all can be copied", **labels)
+        failing = stats.gauge("buckram_replication_objects_failing", "1 while some objects cannot be copied", **labels)
         failing.set(int(bool(objects.trouble)))

@@ -286,7 +286,7 @@ class StreamCopy:
         return None if last is None else mark_of(last.next_offset, seen(last.records()[-1]), self._history)
 
     async def _remember(self) -> None:
-        """Have the mirror remember the last record that was copied, as its own may be truncated."""
+        """Record in the mirror which record was copied last, since the mirror's own records may be truncated."""
         mark = self._position()
         if mark is not None:
             await write_mark(ComparedStream(self._target, self._into), self._mirror_uid, self._uid, mark)

@@ -1,12 +1,7 @@
-"""Looks at a cluster periodically and serves the newest look, so that a scrape costs the cluster nothing.
+"""The exporter: it looks at a cluster periodically, and serves the newest look as metrics.
 
-Not here: what a look reads and which gauges it sets (`serve/cluster_exporter.py`, `serve/cluster_exporter.py`).
-
-One look at a cluster, through the client and the metadata store.
-
-What becomes a metric is serve/cluster_exporter.py.
-
-Sets the gauges of one look at a cluster. Each look starts without gauges, so series of deleted things disappear.
+So a scrape costs the cluster nothing. A look goes through the client and the metadata store. Each look starts without
+gauges, so that series of deleted things disappear.
 """
 
 from __future__ import annotations
@@ -37,13 +32,90 @@ from buckram.streams.read.cursors import CursorInfo
 from buckram.streams.shared.namespaces import all_namespaces
 
 AT_ONCE = 16
-
-
 PAGE = 1000
-
-
 MOST_CURSORS = 100
 """Maximum cursors that are exported for one stream: those with the largest lag."""
+
+
+# -- serving ----------------------------------------------------------------------------------------------
+
+log = logging.getLogger("buckram.exporter")
+PATHS = ("/metrics", "/health", "/ready")
+Show = Callable[[PrometheusStats], Awaitable[None]]
+"""Looks at the cluster and sets gauges. Raises BuckramError."""
+
+
+class Exporter:
+    """The exporter: `run` looks until it is cancelled, `answer` serves PATHS. After a failed look the last one stays.
+
+    `first`: runs before `show` in each look, and is served even if `show` fails.
+    """
+
+    def __init__(self, show: Show, every_s: float, first: Show | None = None) -> None:
+        self._show, self._every_s, self._first = show, every_s, first
+        self._text = self._first_text = b""
+        self._own = PrometheusStats()
+        self._failed = self._own.counter("buckram_exporter_failed_looks_total", "looks at the cluster that failed")
+        self._took = self._own.gauge("buckram_exporter_look_seconds", "how long the newest look at the cluster took")
+        self._at = self._own.gauge(
+            "buckram_exporter_look_timestamp_seconds", "when the newest look at the cluster ended"
+        )
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self.look()
+            except BuckramError as error:
+                self._failed.inc()
+                log.warning("the cluster cannot be read: %s", error)
+            self._took.set(loop.time() - began)
+            await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began)))
+
+    async def look(self) -> None:
+        """Look once. Raises BuckramError."""
+        if self._first is not None:
+            first = PrometheusStats()
+            await self._first(first)
+            self._first_text = first.render()
+        stats = PrometheusStats()
+        await self._show(stats)
+        self._text = stats.render()
+        self._at.set(time.time())
+
+    async def answer(self, request: Request) -> Answer:
+        path = "/metrics" if request.path == "/" else request.path
+        if path not in PATHS:
+            return text_answer(f"only these are served: {', '.join(PATHS)}\n", 404)
+        if request.method != "GET":
+            return text_answer("only GET is served\n", 405)
+        if path == "/metrics":
+            return Answer(self._own.render() + self._first_text + self._text, content_type=CONTENT_TYPE)
+        if path == "/ready" and not self._text:
+            return text_answer("the cluster was not looked at yet\n", 503)
+        return text_answer("OK\n")
+
+
+def cluster(client: Client, most_streams: int) -> Show:
+    """Return a Show of the cluster as a whole, with at most `most_streams` streams."""
+
+    async def shown(stats: PrometheusStats) -> None:
+        show(await look(client, most_streams), stats)
+
+    return shown
+
+
+def health(gatherer: Gatherer) -> Show:
+    """Return a Show of the findings about a cluster; it works also while the metadata store is away or refused."""
+
+    async def shown(stats: PrometheusStats) -> None:
+        show_health(await gatherer.look(), stats)
+
+    return shown
+
+
+# -- one look ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +191,9 @@ async def _look_at_stream(client: Client, namespace: str, name: str) -> StreamLo
         return None
 
 
+# -- gauges -----------------------------------------------------------------------------------------------
+
+
 def show_health(found: Health, stats: PrometheusStats) -> None:
     """Set a gauge for every state of the table, 0 where nothing is in it, so that alerts end."""
     stats.gauge("buckram_cluster_healthy", "1 while nothing that was found is an error").set(int(found.healthy))
@@ -126,7 +201,7 @@ def show_health(found: Health, stats: PrometheusStats) -> None:
     for state in TABLE.values():
         shown = stats.gauge(
             "buckram_cluster_findings",
-            "what is in a state of the table of health",
+            "findings in a state of the table of health",
             state=state.name,
             severity=state.severity.value,
         )
@@ -151,16 +226,18 @@ def _cluster(found: ClusterSample, stats: PrometheusStats) -> None:
     unreadable = sum(one.unreadable for one in healing.queue)
     stats.gauge("buckram_cluster_unreadable_ledgers", "ledgers with entries that cannot be read now").set(unreadable)
     age = healing.oldest.age_s if healing.oldest is not None and healing.oldest.age_s is not None else 0.0
-    stats.gauge("buckram_cluster_oldest_mark_seconds", "how long a ledger has lacked copies at most").set(age)
+    stats.gauge("buckram_cluster_oldest_mark_seconds", "how long the ledger marked first has lacked copies").set(age)
     enabled = stats.gauge("buckram_cluster_autorecovery_enabled", "1 while lost copies may be made again")
     enabled.set(int(healing.enabled))
-    audited = stats.gauge("buckram_cluster_auditor", "1 while some process is the auditor")
+    audited = stats.gauge("buckram_cluster_auditor", "1 while a process is the auditor")
     audited.set(int(bool(healing.auditor)))
-    brake = stats.gauge("buckram_cluster_brake", "1 while nothing is copied because too many bookies went at once")
+    brake = stats.gauge(
+        "buckram_cluster_brake", "1 while copying is stopped because too many bookies were lost at once"
+    )
     brake.set(int(healing.brake is not None))
-    copied = stats.gauge("buckram_cluster_copied_bytes_per_second", "what all replicators copy")
+    copied = stats.gauge("buckram_cluster_copied_bytes_per_second", "bytes per second that all replicators copy")
     copied.set(sum(one.bytes_per_s for one in healing.workers))
-    left_out = stats.gauge("buckram_cluster_streams_left_out", "streams that have no lines here")
+    left_out = stats.gauge("buckram_cluster_streams_left_out", "streams that are not exported here")
     left_out.set(found.left_out)
 
 
@@ -171,14 +248,14 @@ def _stream(found: StreamLook, stats: PrometheusStats) -> None:
     earliest.set(info.earliest)
     stats.gauge("buckram_stream_segments", "segments in the list", stream=name).set(info.segments)
     has_writer = info.writer is not None and not info.writer_gone
-    stats.gauge("buckram_stream_has_writer", "1 while a writer has it open", stream=name).set(int(has_writer))
+    stats.gauge("buckram_stream_has_writer", "1 while a writer has the stream open", stream=name).set(int(has_writer))
     for cursor in found.cursors:
         lag = stats.gauge(
             "buckram_cursor_lag_records", "records from the cursor to the end", stream=name, cursor=cursor.name
         )
         lag.set(cursor.lag)
         moved = stats.gauge(
-            "buckram_cursor_moved_timestamp_seconds", "when it was moved last", stream=name, cursor=cursor.name
+            "buckram_cursor_moved_timestamp_seconds", "when the cursor was moved last", stream=name, cursor=cursor.name
         )
         moved.set(cursor.changed / 1e6)
     for application, step in info.transactions.items():
@@ -190,16 +267,19 @@ def _stream(found: StreamLook, stats: PrometheusStats) -> None:
         )
         version.set(step.version)
         published = stats.gauge(
-            "buckram_stream_application_timestamp_seconds", "when that was", stream=name, application=application
+            "buckram_stream_application_timestamp_seconds",
+            "when that version was published",
+            stream=name,
+            application=application,
         )
         published.set(step.time / 1e6)
 
 
 def _database(found: StreamLook, stats: PrometheusStats) -> None:
     info, name = found.info, found.info.name
-    stats.gauge("buckram_database_offset", "the end of its log", database=name).set(info.end)
+    stats.gauge("buckram_database_offset", "the end of the database's log", database=name).set(info.end)
     leader = info.writer.name if info.writer is not None and not info.writer_gone else ""
-    stats.gauge("buckram_database_leaders", "1 while some server leads it", database=name).set(int(bool(leader)))
+    stats.gauge("buckram_database_leaders", "1 while a server leads the database", database=name).set(int(bool(leader)))
     for replica in found.replicas:
         lag = stats.gauge(
             "buckram_database_replica_lag_records",
@@ -229,84 +309,6 @@ def _namespaces(found: ClusterSample, stats: PrometheusStats) -> None:
         if name in found.quotas:
             for quota, limit in found.quotas[name].limits().items():
                 set_to = stats.gauge(
-                    "buckram_namespace_quota", "what a namespace may have or do", namespace=name, quota=quota
+                    "buckram_namespace_quota", "the limit that a quota sets", namespace=name, quota=quota
                 )
                 set_to.set(limit)
-
-
-log = logging.getLogger("buckram.exporter")
-
-
-PATHS = ("/metrics", "/health", "/ready")
-
-
-Show = Callable[[PrometheusStats], Awaitable[None]]
-"""Looks at the cluster and sets gauges. Raises BuckramError."""
-
-
-def cluster(client: Client, most_streams: int) -> Show:
-    """Return a Show of the cluster as a whole, with at most `most_streams` streams."""
-
-    async def shown(stats: PrometheusStats) -> None:
-        show(await look(client, most_streams), stats)
-
-    return shown
-
-
-def health(gatherer: Gatherer) -> Show:
-    """Return a Show of the findings about a cluster; it works also while the metadata store is away or refused."""
-
-    async def shown(stats: PrometheusStats) -> None:
-        show_health(await gatherer.look(), stats)
-
-    return shown
-
-
-class Exporter:
-    """The exporter: `run` looks until it is cancelled, `answer` serves PATHS. After a failed look the last one stays.
-
-    `first`: runs before `show` in each look, and is served even if `show` fails.
-    """
-
-    def __init__(self, show: Show, every_s: float, first: Show | None = None) -> None:
-        self._show, self._every_s, self._first = show, every_s, first
-        self._text = self._first_text = b""
-        self._own = PrometheusStats()
-        self._failed = self._own.counter("buckram_exporter_failed_looks_total", "looks that did not end")
-        self._took = self._own.gauge("buckram_exporter_look_seconds", "how long the newest look took")
-        self._at = self._own.gauge("buckram_exporter_look_timestamp_seconds", "when the newest look ended")
-
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            try:
-                await self.look()
-            except BuckramError as error:
-                self._failed.inc()
-                log.warning("the cluster cannot be looked at: %s", error)
-            self._took.set(loop.time() - began)
-            await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began)))
-
-    async def look(self) -> None:
-        """Look once. Raises BuckramError."""
-        if self._first is not None:
-            first = PrometheusStats()
-            await self._first(first)
-            self._first_text = first.render()
-        stats = PrometheusStats()
-        await self._show(stats)
-        self._text = stats.render()
-        self._at.set(time.time())
-
-    async def answer(self, request: Request) -> Answer:
-        path = "/metrics" if request.path == "/" else request.path
-        if path not in PATHS:
-            return text_answer(f"only these are served: {', '.join(PATHS)}\n", 404)
-        if request.method != "GET":
-            return text_answer("only GET is served\n", 405)
-        if path == "/metrics":
-            return Answer(self._own.render() + self._first_text + self._text, content_type=CONTENT_TYPE)
-        if path == "/ready" and not self._text:
-            return text_answer("nothing was seen yet\n", 503)
-        return text_answer("OK\n")

@@ -1,1 +1,4 @@
-"""Streams: endless, named, ordered logs made of ledgers (docs/tutorial/streams.md). See `client.namespace(name)`."""
+"""Streams: endless, named, ordered logs made of ledgers. `client.namespace(name)` gives their handle.
+
+docs/tutorial/streams.md shows their use.
+"""

@@ -190,7 +190,7 @@ class StreamNamespace(NotCopied):
         return 0 if found is None else found.version
 
     async def schema(self, stream: str) -> RecordCodec | None:
-        """Return what encodes and decodes records by the stream's schema of now; None if it has no schema.
+        """Return the codec of records by the stream's current schema; None if it has no schema.
 
         Raises ConfigError without fastavro.
         """

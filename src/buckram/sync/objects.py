@@ -13,7 +13,7 @@ from buckram.sync.thread import LoopThread, each
 
 
 class Objects(NotAsync):
-    """See buckram.Objects. Safe to use from several threads; `with` or close()."""
+    """Objects without async; see buckram.Objects. Safe to use from several threads; `with` or close()."""
 
     def __init__(self, thread: LoopThread, objects: _Objects) -> None:
         self._thread, self._objects = thread, objects

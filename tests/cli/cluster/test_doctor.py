@@ -102,7 +102,7 @@ def test_leftovers_are_named_and_removed(cluster: ThreadedCluster, run: Run) -> 
     assert not any(one["what"] == "leftovers" for one in mended["problems"])
     again = run("doctor", "--fix")
     assert not any(line.startswith("fixed:") for line in again.out.splitlines())
-    assert "not fixed: it could lose data, or needs somebody to decide" in again.out, "auditor-missing"
+    assert "not fixed: it could lose data, or needs a decision" in again.out, "auditor-missing"
     assert again.code == Exit.FAILED
 
 

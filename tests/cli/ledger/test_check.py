@@ -178,7 +178,7 @@ async def test_damaged_copies_are_found_by_reading_only() -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ((), "name the ledgers, or say --all"),
+        ((), "name the ledgers, or give --all"),
         (("7", "--all"), "--all: name no ledgers"),
         (("7", "--rate", "0"), "--rate 0"),
         (("--", "-1"), "-1"),
@@ -251,8 +251,8 @@ def test_check_says_how_much_lacks_of_how_much(running: ThreadedCluster, run: Ru
     made(running, prepare)
     said = run("ledger", "check", *found)
     assert "healthy, 60 copies of entries\n" in said.out
-    assert "lacks copies, 20 of 60 copies of entries lack" in said.out
-    assert said.out.splitlines()[-1].endswith("; 20 of 120 copies of entries lack")
+    assert "lacks copies, 20 of 60 copies of entries are missing" in said.out
+    assert said.out.splitlines()[-1].endswith("; 20 of 120 copies of entries are missing")
     *each, sums = lines(run("ledger", "check", *found, "--json"))
     assert [(one["replicas"], one["replicas_lacking"], one["replicas_unknown"]) for one in (*each, sums)] == [
         (60, 0, 0),

@@ -72,7 +72,7 @@ def test_the_level_changes_by_a_signal(bookie: Logging) -> None:
     wait_until(lambda: bookie.level() == "debug", "the file was not read again")
     bookie.file.write_text('[log]\nlevel = "loud"\n')
     bookie.child.signal(signal.SIGHUP)
-    wait_until(lambda: any("stays as it was" in line["message"] for line in bookie.lines()), "a bad file is not told")
+    wait_until(lambda: any("is unchanged" in line["message"] for line in bookie.lines()), "a bad file is not told")
     assert bookie.level() == "debug"
     assert bookie.child.alive
 

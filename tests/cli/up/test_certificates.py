@@ -137,17 +137,17 @@ def test_who_runs_for_long_looks_once_an_hour_and_says_a_trouble_once(tmp_path: 
     assert (said, serials(known)) == ([], before), "it was looked at a moment ago"
     loop.now += LOOK_S
     renewing.look()
-    assert (len(said), "bookie.pem was made anew" in said[0]) == (1, True)
+    assert (len(said), "bookie.pem was renewed" in said[0]) == (1, True)
     assert serials(known)["bookie"] != before["bookie"]
     (tmp_path / "ca.key").rename(tmp_path / "away")
     for _ in range(3):
         loop.now += LOOK_S
         renewing.look()
-    assert (len(said), "are not made anew" in said[1]) == (2, True)
+    assert (len(said), "could not be renewed" in said[1]) == (2, True)
     (tmp_path / "away").rename(tmp_path / "ca.key")
     loop.now += LOOK_S
     renewing.look()
-    assert "bookie.pem was made anew" in said[2]
+    assert "bookie.pem was renewed" in said[2]
 
 
 def test_what_a_lost_authority_signed_is_made_anew_with_another(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.streams.maintain.janitor_report:note_problem",
-                '_log.error("the janitor failed over %s by a mistake in this program", what, exc_info=error)',
+                '_log.error("the janitor failed on %s because of a bug", what, exc_info=error)',
                 "raise error",
             )
         ),

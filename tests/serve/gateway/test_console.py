@@ -27,7 +27,7 @@ from buckram.metadata.records.auditor_election import Election
 from buckram.serve.gateway.server import Gateway
 from buckram.testing import Cluster
 
-WELL = re.compile(r"All is well|Well, with \d+ warning")
+WELL = re.compile(r"Healthy|Healthy, with \d+ warning")
 """On a busy machine a bookie may have been away for a moment, and nobody here looks at what it missed."""
 
 pytestmark = pytest.mark.share(2)
@@ -113,7 +113,7 @@ async def test_each_page_and_the_actions_on_a_stream(
     await page.get_by_role("button", name="Follow").click()
     await until(lambda: gateway.tails.count == 1)
     await page.get_by_role("button", name="Append").click()
-    await page.get_by_label("Key, or nothing").fill("ann")
+    await page.get_by_label("Key (optional)").fill("ann")
     await page.get_by_label("Value").fill('{"price": "<b>5</b>"}')
     await page.get_by_role("dialog").get_by_role("button", name="Append").click()
     await eventually(lambda: _end_is(client, 1))
@@ -128,7 +128,7 @@ async def test_each_page_and_the_actions_on_a_stream(
     await gateway.writers.append(_name(), lambda writer: writer.append(b"second"))
     await playwright.expect(page.get_by_role("log")).to_contain_text("second", timeout=20_000)
     await page.get_by_role("table").filter(has_text="Ledger").get_by_role("link").first.click()
-    await see(page, "Who holds what")
+    await see(page, "Bookies by fragment")
     await playwright.expect(page.locator("svg.ledger rect.held")).to_have_count(3)
     for title, text in (
         ("Databases", "Namespace"),
@@ -137,7 +137,7 @@ async def test_each_page_and_the_actions_on_a_stream(
         ("Namespaces", "Namespaces"),
         ("Jobs", "There are none."),
         ("Audit", "Audit trail"),
-        ("Ledgers", "By their ids"),
+        ("Ledgers", "Ledgers by id"),
     ):
         await page.get_by_role("navigation").get_by_role("link", name=title).click()
         await see(page, text)
@@ -145,7 +145,7 @@ async def test_each_page_and_the_actions_on_a_stream(
     await three_bookies.kill(1)
     await see(page, "down")
     await page.get_by_role("link", name="Overview").click()
-    await see(page, "2 of 3 serve")
+    await see(page, "2 of 3 bookies serve")
     await see(page, "bookie-down")
     await picture(page, "console.png")
 
@@ -205,7 +205,7 @@ async def test_objects_are_put_browsed_fetched_renamed_and_deleted(
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await playwright.expect(page.locator("main")).not_to_contain_text("b.csv", timeout=20_000)
     await page.get_by_label("Names that begin with").fill("2026/m")
-    await page.get_by_role("button", name="Look").click()
+    await page.get_by_role("button", name="Show", exact=True).click()
     await see(page, "2026/may/report.html")
     async with client.objects("shop") as objects:
         left = [one.name for one in await objects.list()]
@@ -256,7 +256,7 @@ async def test_a_tenant_sees_what_is_his_and_nothing_fails(page: Any, client: Cl
         await page.get_by_role("dialog").get_by_role("button", name="Log in").click()
         await see(page, WELL)
         main, menu = page.locator("main"), page.get_by_role("navigation")
-        await see(page, "Of what you may see")
+        await see(page, "This covers what you may see")
         for text in ("of all namespaces", "serve", "Auditor"):
             assert text not in await main.inner_text()
         assert await menu.get_by_role("link", name="Replication").count() == 0
@@ -275,7 +275,7 @@ async def test_a_tenant_sees_what_is_his_and_nothing_fails(page: Any, client: Cl
             if title == "Bookies":
                 assert await main.get_by_role("link").count() == 0
         await main.get_by_role("table").get_by_role("link").first.click()
-        await see(page, "Who holds what")
+        await see(page, "Bookies by fragment")
         await playwright.expect(page.locator("#banner")).to_be_hidden()
         await page.goto(f"{place.gateway.url}/#/replication")
         await playwright.expect(page.locator("#banner")).to_contain_text("no administrator of the cluster")

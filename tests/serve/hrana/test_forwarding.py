@@ -149,7 +149,7 @@ async def test_nothing_is_sent_where_no_server_of_the_cluster_is(client: Client,
             asked = {"Authorization": "Bearer secret"}
             answer = await hrana.post("v3/pipeline", {"requests": [execute("SELECT 1")]}, **asked)
             assert (answer.status, answer.value["code"]) == (503, "NO_LEADER")
-            assert "is shown by no server of this cluster" in answer.value["message"]
+            assert "is registered by no server of this cluster" in answer.value["message"]
             loaded = await hrana.raw.ask("PUT /shop/main/load", b"", **asked)
             assert loaded.status == 503
             socket = await Socket.to(server.url, jwt="secret")

@@ -29,7 +29,7 @@ async def test_grants_decide(client: Client) -> None:
         nobody, web = await Web.to(url), await Web.to(url, **alice)
         with pytest.raises(Remote, match=r"403 .*AccessControlException: this gateway asks for a token"):
             await nobody.list("/shop")
-        with pytest.raises(Remote, match=r"403 .*InvalidToken: the token does not count"):
+        with pytest.raises(Remote, match=r"403 .*InvalidToken: the token is not valid"):
             await (await Web.to(url, Authorization="Bearer x.y.z")).list("/shop")
         with pytest.raises(Remote, match=r"404 .*FileNotFoundException: namespace shop: does not exist"):
             await web.list("/shop")
@@ -190,7 +190,7 @@ async def test_a_page_of_another_site_is_refused(gateway: Gateway) -> None:
     with pytest.raises(Remote, match="AccessControlException: pages of"):
         await web.mkdirs("/shop/a")
     await web.close()
-    with pytest.raises(RemoteProblem, match="nobody said that this server is called"):
+    with pytest.raises(RemoteProblem, match="this server does not know the host name"):
         visitor(
             RequestAuthenticator(None, Origins(), is_local=lambda request: True), "127.0.0.1", host="evil.example.org"
         )

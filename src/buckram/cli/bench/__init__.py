@@ -1,3 +1,4 @@
-"""`buckram bench`: load generators, profiles and the machine's lower bounds; the standard suite is the folder
-`bench` beside `src`; imports cli/shared only.
+"""`buckram bench`: load generators, profiles and the lower bounds of a machine.
+
+It imports cli/shared only. Not here: the standard suite, which is the folder `bench` beside `src`.
 """

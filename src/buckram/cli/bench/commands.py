@@ -61,14 +61,22 @@ def _show(figures: dict[str, Any], as_json: bool) -> None:
 
 
 @bench.command("write")
-@click.option("--ledgers", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option("--ledgers", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Number of ledgers.")
 @click.option("--size", type=click.IntRange(0), default=1024, show_default=True, help="Payload bytes of an entry.")
 @quorum_options()
-@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True)
-@click.option("--rate", type=click.FloatRange(0.0), default=0.0, help="Adds per second in all; 0 is full speed.")
-@click.option("--outstanding", type=click.IntRange(1), default=4000, show_default=True, help="Entries not yet acked.")
-@click.option("--protocol", type=click.Choice(["2", "3"]), default="2", show_default=True, help="Wire protocol.")
-@click.option("--namespace", default="", metavar="NAME", help="Whose ledgers they are; `default` if left out.")
+@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Duration, seconds.")
+@click.option("--rate", type=click.FloatRange(0.0), default=0.0, help="Entries per second in total; 0 is full speed.")
+@click.option(
+    "--outstanding",
+    type=click.IntRange(1),
+    default=4000,
+    show_default=True,
+    help="Maximum entries in flight, not acknowledged yet.",
+)
+@click.option(
+    "--protocol", type=click.Choice(["2", "3"]), default="2", show_default=True, help="Version of the wire protocol."
+)
+@click.option("--namespace", default="", metavar="NAME", help="Namespace of the ledgers; default `default`.")
 @profile_option
 @metadata_option
 @json_option
@@ -115,10 +123,12 @@ def write(
 
 
 @bench.command("read")
-@click.option("--ledger", "ledger_id", type=click.IntRange(0), required=True)
-@click.option("--batch", type=click.IntRange(1), default=20_000, show_default=True, help="Entries a call.")
-@click.option("--random", "at_random", is_flag=True, help="Single entries at random places instead.")
-@click.option("--count", type=click.IntRange(1), default=50_000, show_default=True, help="How many with --random.")
+@click.option("--ledger", "ledger_id", type=click.IntRange(0), required=True, help="Id of the ledger.")
+@click.option("--batch", type=click.IntRange(1), default=20_000, show_default=True, help="Entries per call.")
+@click.option("--random", "at_random", is_flag=True, help="Read single entries at random places instead.")
+@click.option(
+    "--count", type=click.IntRange(1), default=50_000, show_default=True, help="Number of entries with --random."
+)
 @password_option
 @profile_option
 @metadata_option

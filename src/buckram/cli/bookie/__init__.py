@@ -1,3 +1,4 @@
-"""`buckram bookie`: a bookie as a process, what an operator requests of one, and its decommissioning; imports
-cli/shared and, when it runs, the audit writer of cli/security.
+"""`buckram bookie`: a bookie as a process, what an operator requests of one, and its decommissioning.
+
+It imports cli/shared and, when a bookie runs, the audit writer of cli/security.
 """

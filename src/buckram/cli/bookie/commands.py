@@ -149,7 +149,7 @@ def _mb(size: int | None) -> float | str:
 
 @bookie.command("entries")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@click.option("--ledger", "ledger_id", type=ID, required=True)
+@click.option("--ledger", "ledger_id", type=ID, required=True, help="Id of the ledger.")
 @metadata_option
 @json_option
 def entries(bookie_id: str, ledger_id: int, uri: str | None, as_json: bool) -> None:
@@ -179,9 +179,9 @@ async def _entries(uri: str | None, bookie_id: str, ledger_id: int) -> list[tupl
 
 @bookie.command("read")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@click.option("--ledger", "ledger_id", type=ID, required=True)
-@click.option("--entry", "entry_id", type=ID, required=True)
-@click.option("--raw", is_flag=True, help="As it is, also to a terminal.")
+@click.option("--ledger", "ledger_id", type=ID, required=True, help="Id of the ledger.")
+@click.option("--entry", "entry_id", type=ID, required=True, help="Id of the entry.")
+@click.option("--raw", is_flag=True, help="Print the bytes unchanged, even to a terminal.")
 @metadata_option
 @json_option
 def read(bookie_id: str, ledger_id: int, entry_id: int, raw: bool, uri: str | None, as_json: bool) -> None:
@@ -223,6 +223,8 @@ def _problem(bookie_id: str, code: Code, ledger_id: int, entry_id: int | None = 
     if code is Code.NO_ENTRY and entry_id is not None:
         return NoSuchEntry(ledger_id, entry_id, f"bookie {bookie_id} does not hold it")
     if code is Code.UNKNOWN_LEDGER_STATE:
-        return UnknownLedgerState(bookie_id, f"may have lost data of ledger {ledger_id} and does not say")
+        return UnknownLedgerState(
+            bookie_id, f"may have lost data of ledger {ledger_id} and does not know whether it had the entry"
+        )
     error: BookieError = BookieIOError(bookie_id, f"answered {code.name} for ledger {ledger_id}")
     return error

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 rate_option = click.option(
-    "--rate", "rate", metavar="SIZE", help="The most that is copied in a second, for example 20MB.", default=None
+    "--rate", "rate", metavar="SIZE", help="Maximum bytes copied per second, such as 20MB.", default=None
 )
 
 
@@ -68,7 +68,7 @@ def drain(bookie_id: str, rate: str | None, uri: str | None, as_json: bool) -> N
     It becomes read-only and serves reads, while others get copies of all that it holds.
 
     At the end it is proven that no ledger names it, so that it can be stopped, and removed with `bookie forget`.
-    Ctrl-C only stops looking: the copying goes on, the same command continues, `bookie writable` takes it back.
+    Ctrl-C only stops watching: the copying goes on, the same command continues, `bookie writable` takes it back.
     Exit code 1, with the reasons, when it is refused or cannot finish now.
 
     \b
@@ -113,7 +113,7 @@ def decommission(bookie_id: str, rate: str | None, uri: str | None, as_json: boo
         await check_removable(client, checked)
         return await take_out(client, checked, show, rate=limit)
 
-    _tell(_run(uri, as_json, leave), as_json, f"bookie {checked} is out")
+    _tell(_run(uri, as_json, leave), as_json, f"bookie {checked} is decommissioned")
 
 
 @click.command("replace")
@@ -128,7 +128,7 @@ def replace(old: str, new: str, rate: str | None, uri: str | None, as_json: bool
     This is done as `drain` does while OLD lives, and else as `decommission` does.
 
     NEW gets what OLD holds wherever the placement is no worse for it; else, or where no NEW is named, the placement
-    chooses. OLD is out at the end, and its process ends by itself with exit code 5.
+    chooses. OLD is removed at the end, and its process ends by itself with exit code 5.
 
     \b
     Example:
@@ -143,7 +143,7 @@ def replace(old: str, new: str, rate: str | None, uri: str | None, as_json: bool
         await check_removable(client, leaving)
         return await replace_bookie(client, leaving, coming, show, rate=limit)
 
-    _tell(_run(uri, as_json, leave), as_json, f"bookie {leaving} is out, and its process ends")
+    _tell(_run(uri, as_json, leave), as_json, f"bookie {leaving} is replaced, and its process ends")
 
 
 def _run(
@@ -200,7 +200,7 @@ def _tell(found: Departure, as_json: bool, what: str) -> None:
             remark(f"ledger {ledger}: {found.reasons.get(ledger, 'not copied yet')}")
         remark(
             f"{counted(len(found.remaining), 'ledger')} still "
-            f"{'needs' if len(found.remaining) == 1 else 'need'} bookie {found.bookie}; it stays known, and the same "
-            "command goes on"
+            f"{'needs' if len(found.remaining) == 1 else 'need'} bookie {found.bookie}; its cookie stays, and the same "
+            "command continues"
         )
         raise click.exceptions.Exit(Exit.FAILED)

@@ -1,8 +1,8 @@
-"""`buckram bookie readonly`, `writable` and `maintenance`: the state requested of a bookie, running or not.
+"""What an operator requests of one bookie: its state, a collection of garbage, the removal or reuse of its id.
 
-`buckram bookie collect`: a running bookie collects garbage now, and reports what it freed and what it keeps.
-
-`buckram bookie forget` and `rejoin`: an id goes, or may come back empty, once no ledger names it.
+The commands are `buckram bookie readonly`, `writable`, `maintenance`, `collect`, `forget` and `rejoin`. States are
+requested of a bookie whether it runs or not; `collect` needs a running one, and `forget` and `rejoin` refuse while it
+runs or a ledger names it. Not here: decommissioning (`cli/bookie/decommission.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from buckram.cli.shared.output import counted, emit, table
 from buckram.core.cluster.bookie_report import Collected, KeptGarbage
 from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
+
+# -- the state of a bookie --------------------------------------------------------------------------------
 
 
 @click.command("readonly")
@@ -42,7 +44,7 @@ def readonly(bookie_id: str, uri: str | None, as_json: bool) -> None:
 def writable(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Let a bookie take new entries again. This takes back `readonly`, `drain` and `maintenance`.
 
-    Exit code 1 when it stays read-only for another reason, as a full disk is one.
+    Exit code 1 if it stays read-only for another reason, such as a full disk.
 
     \b
     Example:
@@ -72,8 +74,8 @@ def _ask(bookie_id: str, uri: str | None, as_json: bool, wanted: bool) -> None:
 
 @click.command("maintenance")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@click.option("--for", "duration", metavar="DURATION", help="How long, for example 30m.")
-@click.option("--end", is_flag=True, help="End it now.")
+@click.option("--for", "duration", metavar="DURATION", help="Duration, such as 30m.")
+@click.option("--end", is_flag=True, help="End the maintenance now.")
 @metadata_option
 @json_option
 def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None, as_json: bool) -> None:
@@ -88,7 +90,7 @@ def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None
     """
     checked = check_bookie_id(bookie_id)
     if (duration is None) == (not end):
-        raise InvalidArgument("say how long the maintenance is: --for 30m; or end it: --end")
+        raise InvalidArgument("give the duration of the maintenance, as in --for 30m, or end it with --end")
     for_s = 0.0 if duration is None else values.duration("--for", duration)
 
     async def main() -> None:
@@ -106,9 +108,12 @@ def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None
     if as_json:
         emit({"bookie": checked, "until": until})
     elif end:
-        print(f"bookie {checked} is in no maintenance")
+        print(f"bookie {checked} is not in maintenance")
     else:
-        print(f"bookie {checked} may be away until {until}: nothing of it is copied until then")
+        print(f"bookie {checked} may be away until {until}: its ledgers are not copied until then")
+
+
+# -- garbage ----------------------------------------------------------------------------------------------
 
 
 @click.command("collect")
@@ -140,7 +145,7 @@ def collect(bookie_id: str, uri: str | None, as_json: bool) -> None:
         emit({"bookie": checked, **found.as_json()})
     else:
         freed = f"{counted(found.ledgers, 'ledger')} deleted, {megabytes(found.bytes_reclaimed)} MB given back"
-        print(f"bookie {checked}: {freed} of {megabytes(found.bytes_reclaimable)} MB that nobody needs")
+        print(f"bookie {checked}: {freed} of {megabytes(found.bytes_reclaimable)} MB of unneeded data")
         print_kept(found.kept)
 
 
@@ -157,6 +162,9 @@ def megabytes(size: int) -> float:
     return round(size / 1e6, 1)
 
 
+# -- the id of a bookie -----------------------------------------------------------------------------------
+
+
 @click.command("forget")
 @click.argument("bookie_id", shell_complete=completion.bookies)
 @metadata_option
@@ -164,7 +172,7 @@ def megabytes(size: int) -> float:
 def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Remove the cookie of a bookie that is gone for good.
 
-    Refused with exit code 1 while the bookie is registered or any ledger names it. Its old directory cannot join
+    It is refused with exit code 1 while the bookie is registered or any ledger names it. Its old directory cannot join
     the cluster afterwards; an empty one under the same id can.
 
     \b
@@ -207,8 +215,8 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
 def rejoin(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Let a bookie come back with an empty directory. It keeps its id; its disk was lost or replaced.
 
-    Refused with exit code 1 while it is registered, or any ledger names it: have that copied first (`buckram bookie
-    decommission`, or wait for autorecovery). A directory that still has its data needs no such word.
+    It is refused with exit code 1 while the bookie is registered, or any ledger names it: have that copied first
+    (`buckram bookie decommission`, or wait for autorecovery). A directory that still has its data needs no permission.
 
     \b
     Example:

@@ -45,12 +45,20 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--http", metavar="HOST:PORT", help="Serve the HTTP API there, with metrics and health."),
         click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus text there."),
-        click.option("--advertise", metavar="HOST:PORT", help="Where clients reach it; default: where it listens."),
-        click.option("--location", metavar="PATH", help="Where it is, such as /rack or /region/rack."),
+        click.option(
+            "--advertise", metavar="HOST:PORT", help="Address at which clients reach it; default: where it listens."
+        ),
+        click.option("--location", metavar="PATH", help="Location, such as /rack or /region/rack."),
         click.option("--id", "bookie_id", metavar="NAME", help="Identity; default: host:port of the first start."),
         click.option("--port", type=click.IntRange(0, 65535), help="TCP port; 0 picks a free one; default 3181."),
         click.option("--host", help="Address to listen on; default 127.0.0.1."),
-        click.option("--config", "config_file", type=click.Path(), metavar="FILE.toml", help="Settings; see docs."),
+        click.option(
+            "--config",
+            "config_file",
+            type=click.Path(),
+            metavar="FILE.toml",
+            help="Settings; docs/reference/configuration.md lists them.",
+        ),
     ):
         command = option(command)
     return command
@@ -69,7 +77,14 @@ def _load(config_file: str | None, arguments: dict[str, Any]) -> tuple[dict[str,
 
 @click.command("run")
 @server_metadata_option
-@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Directory of the bookie.",
+)
 @config_options
 @click.option("--until-stdin-closes", is_flag=True, hidden=True, help="End when the parent is gone.")
 @json_option
@@ -248,13 +263,22 @@ def config(
 
 
 @click.command("clear-limbo")
-@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
-@click.option("--config", "config_file", type=click.Path(), metavar="FILE.toml", help="As for `bookie run`.")
-@click.option("--loss", type=click.IntRange(min=1), metavar="N", help="The loss that `bookie show` named.")
+@click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Directory of the bookie.",
+)
+@click.option("--config", "config_file", type=click.Path(), metavar="FILE.toml", help="Settings, as for `bookie run`.")
+@click.option(
+    "--loss", type=click.IntRange(min=1), metavar="N", help="Number of the loss, as `bookie show` printed it."
+)
 @yes_option
 @json_option
 def clear_limbo(directory: str, config_file: str | None, loss: int | None, yes: bool, as_json: bool) -> None:
-    """Your word that a bookie has all its data again.
+    """Declare that a bookie has all its data again.
 
     The bookie is one that may have lost data. Stop the bookie first.
 
@@ -275,7 +299,7 @@ def clear_limbo(directory: str, config_file: str | None, loss: int | None, yes: 
     if newest:
         if loss is None:
             raise InvalidArgument(
-                f"{directory}: say --loss N, what `buckram bookie show` gave before the ledgers were repaired"
+                f"{directory}: give --loss N, the number that `buckram bookie show` printed before the repairs"
             )
         if loss != newest:
             raise InvalidArgument(

@@ -1,8 +1,8 @@
-"""`buckram cluster`: what concerns a cluster's metadata as a whole: making, checking and removing it.
+"""`buckram cluster`: commands that make, check and remove a cluster's metadata, and set what its clients follow.
 
-`buckram cluster require`: what clients of the cluster must insist on.
-
-`buckram cluster accept-time`: an operator confirms that clocks which were set are right.
+`init`, `check`, `pardon` and `nuke` are about the metadata as a whole, `require` sets what clients insist on, and
+`accept-time` confirms clocks that were set. Not here: backups (`cli/cluster/metadata_backup.py`), the move to another
+store (`cli/cluster/metadata.py`).
 """
 
 from __future__ import annotations
@@ -27,101 +27,6 @@ if TYPE_CHECKING:
     from buckram.metadata.maintain.checkup import Checkup
     from buckram.metadata.tree.store import TreeStore
 
-
-@click.group()
-def require() -> None:
-    """Set what clients of a cluster must insist on. It holds from now on until it is switched off."""
-
-
-@require.command("identity")
-@click.option("--off", is_flag=True, help="Take it back: bookies that do not say who they are may be used again.")
-@metadata_option
-@json_option
-def identity(off: bool, uri: str | None, as_json: bool) -> None:
-    """Refuse bookies that do not identify themselves. Those are Apache's, and bookies of earlier releases.
-
-    Clients read this when they connect and follow it: connections to such a bookie are closed, and it gets no new
-    ledgers. Ledgers that only such bookies hold cannot be read meanwhile.
-
-    \b
-    Examples:
-      buckram cluster require identity --metadata sqlite:///var/lib/buckram/metadata.db
-      buckram cluster require identity --off
-    """
-    where = cluster_uri(uri)
-    silent = run_async(_set(where, required=not off))
-    if as_json:
-        emit({"uri": where, "identity_required": not off, "silent_bookies": silent})
-        return
-    click.echo(f"{where}: bookies {'need not' if off else 'must'} say who they are")
-    for name in silent:
-        click.echo(f"  bookie {name} does not{'' if off else ': clients refuse it until it is upgraded'}")
-
-
-async def _set(uri: str, *, required: bool) -> list[str]:
-    """Set the requirement; return the registered bookies that do not identify themselves."""
-    from buckram.core.wire.introduction import answers_introductions
-    from buckram.metadata.uri import open_store
-
-    store = await open_store(uri)
-    try:
-        await store.instance_id()
-        await store.require_identity(required)
-        seen = await store.bookies()
-    finally:
-        await store.close()
-    registered = {**seen.readonly, **seen.writable}
-    return sorted(name for name, info in registered.items() if not answers_introductions(info))
-
-
-@click.command("accept-time")
-@metadata_option
-@yes_option
-@json_option
-def accept_time(uri: str | None, yes: bool, as_json: bool) -> None:
-    """Believe the clocks now that were set. Bookies do so in an hour by themselves, if nothing speaks against it.
-
-    Until then nothing is ended by its age. It is said on a machine whose clock is right: bookies that show the same
-    time believe their clocks within seconds, and their clients follow them. What has ended by that time goes then.
-
-    \b
-    Example:
-      buckram cluster accept-time --yes
-    """
-    from buckram.core.cluster.wall_time import shown
-    from buckram.runtime.production import production_runtime
-
-    where = cluster_uri(uri)
-    now = production_runtime().clock.wall_us()
-    confirm_loss(
-        f"Is it {shown(now)}?",
-        yes,
-        f"nothing is accepted (what has ended by {shown(now)} goes as soon as the bookies believe it)",
-    )
-    recorded = run_async(_accept(where, now))
-    if as_json:
-        emit({"accepted_us": now, "accepted": shown(now), "recorded_us": recorded})
-        return
-    click.echo(f"bookies whose clocks show {shown(now)} believe them within 15 s (`buckram doctor` names the others)")
-
-
-async def _accept(uri: str, now: int) -> dict[str, Any]:
-    """Write it down; what bookies recorded before."""
-    from buckram.core.cluster.wall_time import shown
-    from buckram.metadata.records.pending_audit_events import leave_note
-    from buckram.metadata.records.recorded_time import read_times, write_accepted
-    from buckram.metadata.uri import open_store
-
-    store = await open_store(uri)
-    try:
-        await store.instance_id()
-        await write_accepted(store, now)
-        await leave_note(store, "accept", "time", detail=shown(now))
-        return {bookie: one.time_us for bookie, one in (await read_times(store)).items()}
-    finally:
-        await store.close()
-
-
 _MANAGERS = ("hierarchical", "longhierarchical", "flat")
 
 
@@ -130,12 +35,8 @@ def cluster() -> None:
     """Make, check and remove a cluster's metadata."""
 
 
-for command in (require, backup, restore, accept_restore, accept_time, salvage, collect, move_metadata):
-    cluster.add_command(command)
-
-
 @cluster.command("init")
-@click.option("--manager", type=click.Choice(_MANAGERS), help="ZooKeeper: how ledgers are kept; default hierarchical.")
+@click.option("--manager", type=click.Choice(_MANAGERS), help="Ledger manager in ZooKeeper; default hierarchical.")
 @metadata_option
 @json_option
 def init(manager: str | None, uri: str | None, as_json: bool) -> None:
@@ -203,7 +104,7 @@ async def _init(uri: str) -> tuple[str, str, bool]:
 @json_option
 @click.pass_context
 def check(context: click.Context, uri: str | None, as_json: bool) -> None:
-    """Read all metadata of a cluster and report problems. Changes nothing.
+    """Read all metadata of a cluster and report problems. It changes nothing.
 
     Exit code 1 if something is an error; warnings leave it at 0.
 
@@ -317,15 +218,17 @@ async def _pardon(uri: str, bookie_id: str) -> bool:
 
 
 @cluster.command("nuke")
-@click.option("--instance-id", metavar="UUID", help="The cluster that is to go; `buckram cluster check` shows it.")
-@click.option("--force", is_flag=True, help="Whatever its instance id is.")
+@click.option(
+    "--instance-id", metavar="UUID", help="Instance id of the cluster to remove; `buckram cluster check` shows it."
+)
+@click.option("--force", is_flag=True, help="Remove it whatever its instance id is.")
 @metadata_option
 @yes_option
 @json_option
 def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_json: bool) -> None:
     """Remove all metadata of a cluster: every ledger is lost. The metadata is in ZooKeeper or etcd.
 
-    Refused while bookies are registered or foreign nodes are below the root.
+    It is refused while bookies are registered or foreign nodes are below the root.
 
     \b
     Example:
@@ -333,7 +236,7 @@ def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_js
     """
     where = cluster_uri(uri)
     if instance_id is None and not force:
-        raise InvalidArgument("cluster nuke needs --instance-id UUID of the cluster that is to go, or --force")
+        raise InvalidArgument("cluster nuke needs --instance-id UUID of the cluster to remove, or --force")
     _refuse_embedded(where)
     confirm_loss(f"Remove the cluster at {where} with all its ledgers?", yes, f"no ledger of {where} is removed")
     removed = run_async(_nuke(where, instance_id, force))
@@ -371,3 +274,107 @@ async def _nuke(uri: str, instance_id: str | None, force: bool) -> int:
         return await nuke_cluster(store.session, store.root, instance_id, force=force)
     finally:
         await store.close()
+
+
+# -- require: what clients insist on ----------------------------------------------------------------------
+
+
+@click.group()
+def require() -> None:
+    """Set what clients of a cluster must require. It applies until it is switched off."""
+
+
+@require.command("identity")
+@click.option("--off", is_flag=True, help="Withdraw it: bookies that do not identify themselves may be used again.")
+@metadata_option
+@json_option
+def identity(off: bool, uri: str | None, as_json: bool) -> None:
+    """Refuse bookies that do not identify themselves. Those are Apache's, and bookies of earlier releases.
+
+    Clients read this when they connect and follow it: connections to such a bookie are closed, and it gets no new
+    ledgers. Ledgers that only such bookies hold cannot be read meanwhile.
+
+    \b
+    Examples:
+      buckram cluster require identity --metadata sqlite:///var/lib/buckram/metadata.db
+      buckram cluster require identity --off
+    """
+    where = cluster_uri(uri)
+    silent = run_async(_set(where, required=not off))
+    if as_json:
+        emit({"uri": where, "identity_required": not off, "silent_bookies": silent})
+        return
+    click.echo(f"{where}: bookies {'need not' if off else 'must'} identify themselves")
+    for name in silent:
+        click.echo(f"  bookie {name} does not{'' if off else ': clients refuse it until it is upgraded'}")
+
+
+async def _set(uri: str, *, required: bool) -> list[str]:
+    """Set the requirement; return the registered bookies that do not identify themselves."""
+    from buckram.core.wire.introduction import answers_introductions
+    from buckram.metadata.uri import open_store
+
+    store = await open_store(uri)
+    try:
+        await store.instance_id()
+        await store.require_identity(required)
+        seen = await store.bookies()
+    finally:
+        await store.close()
+    registered = {**seen.readonly, **seen.writable}
+    return sorted(name for name, info in registered.items() if not answers_introductions(info))
+
+
+# -- accept-time: clocks that were set --------------------------------------------------------------------
+
+
+@click.command("accept-time")
+@metadata_option
+@yes_option
+@json_option
+def accept_time(uri: str | None, yes: bool, as_json: bool) -> None:
+    """Accept clocks that were set. Bookies do so by themselves in an hour, if nothing speaks against it.
+
+    Until then nothing is ended by its age. Run it on a machine whose clock is right: bookies that show the same time
+    accept their clocks within seconds, and their clients follow them. What has ended by that time goes then.
+
+    \b
+    Example:
+      buckram cluster accept-time --yes
+    """
+    from buckram.core.cluster.wall_time import shown
+    from buckram.runtime.production import production_runtime
+
+    where = cluster_uri(uri)
+    now = production_runtime().clock.wall_us()
+    confirm_loss(
+        f"Is the time {shown(now)}?",
+        yes,
+        f"the time is not accepted (what has ended by {shown(now)} is deleted as soon as bookies accept it)",
+    )
+    recorded = run_async(_accept(where, now))
+    if as_json:
+        emit({"accepted_us": now, "accepted": shown(now), "recorded_us": recorded})
+        return
+    click.echo(f"bookies whose clocks show {shown(now)} accept them within 15 s (`buckram doctor` names the others)")
+
+
+async def _accept(uri: str, now: int) -> dict[str, Any]:
+    """Write it down; what bookies recorded before."""
+    from buckram.core.cluster.wall_time import shown
+    from buckram.metadata.records.pending_audit_events import leave_note
+    from buckram.metadata.records.recorded_time import read_times, write_accepted
+    from buckram.metadata.uri import open_store
+
+    store = await open_store(uri)
+    try:
+        await store.instance_id()
+        await write_accepted(store, now)
+        await leave_note(store, "accept", "time", detail=shown(now))
+        return {bookie: one.time_us for bookie, one in (await read_times(store)).items()}
+    finally:
+        await store.close()
+
+
+for command in (require, backup, restore, accept_restore, accept_time, salvage, collect, move_metadata):
+    cluster.add_command(command)

@@ -37,20 +37,20 @@ class Examined:
 
     def because(self, finding: Finding) -> str:
         """Return why a finding remains after a fix."""
-        return self.failed.get(finding.where, "it could lose data, or needs somebody to decide or to do something")
+        return self.failed.get(finding.where, "it could lose data, or needs a decision or a repair by an operator")
 
 
 @click.command()
-@click.option("--fix", is_flag=True, help="Mend what can be mended without losing anything.")
+@click.option("--fix", is_flag=True, help="Repair what can be repaired without losing data.")
 @metadata_option
 @json_option
 def doctor(fix: bool, uri: str | None, as_json: bool) -> None:
-    """Look at everything, and say what is wrong and what to do.
+    """Examine everything, and report what is wrong and what to do.
 
-    That is metadata, bookies, disks, clocks, healing and streams.
+    It examines metadata, bookies, disks, clocks, healing and streams.
 
     It reads every ledger's record and asks every bookie. With --fix it removes leftovers and orphans; what could lose
-    data, or needs somebody to decide, is left and reported. Exit code 1 while something is an error.
+    data, or needs a decision, is left and reported. Exit code 1 while something is an error.
 
     \b
     Examples:
@@ -161,5 +161,5 @@ def _print(found: Examined, fix: bool) -> None:
         print(*lines_of(finding), sep="\n")
         if fix:
             print(f"  not fixed: {found.because(finding)}")
-    can = f"; `buckram doctor --fix` mends {len(found.fixable)} of them" if found.fixable and not fix else ""
+    can = f"; `buckram doctor --fix` fixes {len(found.fixable)} of them" if found.fixable and not fix else ""
     print(f"{last_line(found.health.findings)}{can}")

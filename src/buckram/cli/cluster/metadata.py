@@ -1,7 +1,4 @@
-"""`buckram metadata`: what the metadata store holds.
-
-`buckram cluster move-metadata`: from one metadata store to another.
-"""
+"""`buckram metadata` shows what the metadata store holds; `buckram cluster move-metadata` moves it to another store."""
 
 from __future__ import annotations
 
@@ -21,9 +18,12 @@ if TYPE_CHECKING:
     from buckram.metadata.maintain.migration import Moved
 
 
+# -- buckram metadata -------------------------------------------------------------------------------------
+
+
 @click.group()
 def metadata() -> None:
-    """Look into the metadata store."""
+    """Show what the metadata store holds."""
 
 
 @metadata.command("show")
@@ -31,7 +31,7 @@ def metadata() -> None:
 @metadata_option
 @json_option
 def show(ledger_id: int, uri: str | None, as_json: bool) -> None:
-    """Show a ledger's record as the metadata store has it. With its version, format and fragments.
+    """Show a ledger's record as the metadata store has it. Version, format and fragments are shown, too.
 
     \b
     Example:
@@ -56,18 +56,21 @@ async def _show(uri: str, ledger_id: int, as_json: bool) -> None:
     print(f"  record version {found.version}, serialisation {found.metadata.format_version}")
 
 
+# -- buckram cluster move-metadata ------------------------------------------------------------------------
+
+
 @click.command("move-metadata")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--abandon", is_flag=True, help="Use FROM again instead: of a move that was interrupted before its end.")
+@click.option("--abandon", is_flag=True, help="Give up a move that was interrupted, and use FROM again.")
 @yes_option
 @json_option
 def move_metadata(source: str, target: str, abandon: bool, yes: bool, as_json: bool) -> None:
     """Move a cluster's metadata to another store, of any kind. Both are compared key by key.
 
     The bookies have to be stopped, or read-only; exit code 2 names those that are not. Meanwhile clients refuse both
-    stores; afterwards they refuse FROM, and the cluster goes on at TO. Interrupted, the same command goes on where it
-    was. TO has to be empty.
+    stores; afterwards they refuse FROM, and the cluster goes on at TO. After an
+    interruption the same command goes on where it was. TO has to be empty.
 
     \b
     Examples:
@@ -82,7 +85,7 @@ def move_metadata(source: str, target: str, abandon: bool, yes: bool, as_json: b
         if as_json:
             emit({"from": here, "to": there, "abandoned": True})
         else:
-            click.echo(f"{here} is used again; what was copied to {there} is not")
+            click.echo(f"{here} is used again; the copy in {there} is not")
         return
     confirm(f"Move the metadata in {here} to {there}?", yes, "nothing is moved")
     done = run_async(_move(source, target, show=not as_json))
@@ -91,7 +94,7 @@ def move_metadata(source: str, target: str, abandon: bool, yes: bool, as_json: b
         return
     what = f"{counted(done.ledgers, 'ledger')}, {counted(done.keys, 'key')} of cluster {done.instance_id}"
     click.echo(f"{what} {'were moved before' if done.again else 'are moved and compared'}, epoch {done.epoch}")
-    click.echo(f"now start the bookies with --metadata {there}, and name it to all clients")
+    click.echo(f"now start the bookies with --metadata {there}, and give it to all clients")
 
 
 async def _move(source: str, target: str, *, show: bool) -> Moved:

@@ -86,7 +86,7 @@ async def _backup(uri: str, file: Path) -> Backup:
 def restore(file: Path, uri: str | None, yes: bool, as_json: bool) -> None:
     """Make a metadata store hold what a backup holds. The store is an empty one, or the one that the backup is of.
 
-    Nobody writes with it before `buckram cluster accept-restore`: bookies serve reads, clients refuse it.
+    No client writes with it before `buckram cluster accept-restore`: bookies serve reads, clients refuse it.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def restore(file: Path, uri: str | None, yes: bool, as_json: bool) -> None:
     confirm_loss(
         f"Put {where} back to the {made.ledgers} ledgers of {file}?",
         yes,
-        f"nothing is restored (it gives up everything in {where} that is not in {file})",
+        f"nothing is restored (a restore gives up everything in {where} that is not in {file})",
     )
     history, next_id = run_async(_restore(where, made))
     if as_json:
@@ -120,7 +120,12 @@ async def _restore(uri: str, made: Backup) -> tuple[History, int]:
 
 
 @click.command("accept-restore")
-@click.option("--without", multiple=True, metavar="ID", help="A bookie that will never come back; repeatable.")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="ID",
+    help="Do not wait for this bookie, which will never come back; repeatable.",
+)
 @metadata_option
 @yes_option
 @json_option
@@ -139,8 +144,8 @@ def accept_restore(without: tuple[str, ...], uri: str | None, yes: bool, as_json
     confirm_loss(
         f"Go on with the metadata in {where} as it is now?",
         yes,
-        f"nothing is accepted (it gives up the metadata that {where} does not hold, and deletes again what bookies saw "
-        "deleted since)",
+        f"the restore is not accepted (accepting it gives up the metadata that {where} does not hold, and deletes "
+        "again what bookies saw deleted since)",
     )
     shown = run_async(_accept(where, without))
     if as_json:
@@ -155,10 +160,12 @@ def accept_restore(without: tuple[str, ...], uri: str | None, yes: bool, as_json
         )
     for one in shown["lacking_records"]:
         records = f"from {one['first']} on" if one["end"] is None else f"{one['first']} to {one['end'] - 1}"
-        lists = "does not list any more" if one["dropped"] else "lists, and cannot show to whoever reads them,"
+        lists = "does not list any more" if one["dropped"] else "lists, and cannot give to readers,"
         click.echo(f"stream {one['stream']} {lists} the records {records}: they were deleted since the backup")
     if shown["salvageable"]:
-        click.echo(f"bookies hold {len(shown['salvageable'])} ledgers that it does not know: buckram cluster salvage")
+        click.echo(
+            f"bookies hold {len(shown['salvageable'])} ledgers that the metadata does not know: buckram cluster salvage"
+        )
 
 
 def _named(ledgers: list[int]) -> str:
@@ -225,10 +232,10 @@ async def _find(
 
 @click.command("salvage")
 @click.argument("ledgers", nargs=-1, type=click.IntRange(min=0))
-@click.option("--bring-back", is_flag=True, help="Make records for them and recover them.")
+@click.option("--bring-back", is_flag=True, help="Make metadata for the ledgers and recover them.")
 @click.option("--password", default="", help="The password of the ledgers to be brought back; empty by default.")
-@click.option("--digest", type=click.Choice(DIGESTS), help="Their digest; by default it is found out.")
-@click.option("--birth", metavar="HEX", help="Which one, where bookies hold several ledgers that had the id.")
+@click.option("--digest", type=click.Choice(DIGESTS), help="Digest of the ledgers; default: found by reading them.")
+@click.option("--birth", metavar="HEX", help="Birth of the ledger, if bookies hold several that had its id.")
 @metadata_option
 @json_option
 def salvage(

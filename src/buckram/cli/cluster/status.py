@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Again and again until Ctrl-C.")
-@click.option("--every", default="2s", show_default=True, metavar="TIME", help="With --watch: how often.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option("--every", default="2s", show_default=True, metavar="TIME", help="Interval of --watch.")
 @metadata_option
 @json_option
 def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
@@ -78,7 +78,7 @@ def _show(found: Health, as_json: bool, context: str | None) -> None:
         print(f"context {context}")
     healing = found.healing
     if healing is not None and healing.brake is not None:
-        print(f"NOTHING IS COPIED: {healing.brake.why}: {', '.join(healing.brake.bookies)}\n")
+        print(f"COPYING IS STOPPED: {healing.brake.why}: {', '.join(healing.brake.bookies)}\n")
     if not found.facts.unreachable:
         _show_bookies(bookie_states(found))
     if healing is not None:

@@ -47,7 +47,7 @@ class Look:
 
 
 @click.command()
-@click.option("--every", default="2s", show_default=True, metavar="TIME", help="How often; rates are over this time.")
+@click.option("--every", default="2s", show_default=True, metavar="TIME", help="Interval; rates are averages over it.")
 @click.option("--once", is_flag=True, help="Print one screen and end.")
 @metadata_option
 @json_option

@@ -34,9 +34,16 @@ class UpgradeFindings:
 
 @click.command("upgrade-check")
 @click.option(
-    "--data", "directories", multiple=True, type=click.Path(file_okay=False), metavar="DIR", help="A bookie's."
+    "--data",
+    "directories",
+    multiple=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Directory of a bookie on this machine; repeatable.",
 )
-@click.option("--config", "files", multiple=True, type=click.Path(), metavar="FILE.toml", help="Settings to be used.")
+@click.option(
+    "--config", "files", multiple=True, type=click.Path(), metavar="FILE.toml", help="Settings of a bookie; repeatable."
+)
 @metadata_option
 @json_option
 def upgrade_check(directories: tuple[str, ...], files: tuple[str, ...], uri: str | None, as_json: bool) -> None:
@@ -58,7 +65,7 @@ def upgrade_check(directories: tuple[str, ...], files: tuple[str, ...], uri: str
     try:
         run_async(_cluster(found, uri, own))
     except BuckramError as error:
-        found.problems.append(Problem("cluster", uri or "", str(error), "see that it can be reached"))
+        found.problems.append(Problem("cluster", uri or "", str(error), "make sure that it can be reached"))
     if not found.problems:
         found.notes.append("back up the metadata before the first bookie: `buckram cluster backup FILE`")
     if as_json:
@@ -97,7 +104,9 @@ def _directories(found: UpgradeFindings, directories: Sequence[str]) -> None:
             present = decode(path.read_bytes(), str(path)).format
         except FileNotFoundError:
             do = "name the directory of `bookie run --data`"
-            found.problems.append(Problem("directory", name, f"it has no file {NAME!r}: it is no bookie's", do))
+            found.problems.append(
+                Problem("directory", name, f"it has no file {NAME!r}, so it is no bookie's directory", do)
+            )
         except (OSError, CorruptStore, ValueError) as error:
             do = "this release cannot start there; see docs/reference/storage.md"
             found.problems.append(Problem("directory", name, str(error), do))

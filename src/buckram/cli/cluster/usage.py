@@ -16,9 +16,9 @@ from buckram.serve.json_views.usage import WITHIN_S, fresh, usage_rows
 
 
 @click.command()
-@click.option("--namespace", "only", default="", metavar="NAME", help="Of this namespace alone.")
+@click.option("--namespace", "only", default="", metavar="NAME", help="Show only this namespace.")
 @click.option(
-    "--applications", is_flag=True, help="Also the bytes of closed ledgers by the application that made them."
+    "--applications", is_flag=True, help="Show bytes of closed ledgers by the application that made them, too."
 )
 @metadata_option
 @json_option
@@ -41,7 +41,7 @@ def usage(only: str, applications: bool, uri: str | None, as_json: bool) -> None
             if (nobody := client.services.bookies.nobody()) is not None:
                 raise nobody
             if missing:
-                remark(f"not counted: {', '.join(missing)} said nothing within {WITHIN_S:g} s")
+                remark(f"not counted: {', '.join(missing)} did not answer within {WITHIN_S:g} s")
             return found, await TenantStore(store).quotas()
 
     published, quotas = run_async(main())

@@ -1,3 +1,4 @@
-"""`buckram db`: databases, their changes, the SQL shell and the libSQL server; imports cli/shared and
-cli/namespace.py.
+"""`buckram db`: databases, changes of their rows, the SQL shell and the libSQL server.
+
+It imports cli/shared and cli/namespace.py.
 """

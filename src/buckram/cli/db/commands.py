@@ -1,8 +1,6 @@
-"""`buckram db`: create, list, show, fork, backup, restore, verify, drop, and more. Names are NAMESPACE/DATABASE.
+"""`buckram db`: commands that make, show, copy, verify and drop databases, and print what happened to their rows.
 
-Not here: statements and their output (`cli/db/shell.py`), serving (`cli/db/serve.py`), changes (`cli/db/commands.py`).
-
-`buckram db changes`: what transactions did to rows, as lines or as JSON lines.
+Names are NAMESPACE/DATABASE. Not here: statements and their output (`cli/db/shell.py`), serving (`cli/db/serve.py`).
 """
 
 from __future__ import annotations
@@ -39,67 +37,17 @@ if TYPE_CHECKING:
     from buckram.state.db.transfer import Verified
     from buckram.streams.info import StreamInfo
 
-
-@click.command("changes")
-@click.argument("name", shell_complete=completion.streams)
-@click.option("--from", "first", type=click.IntRange(min=0), help="The first offset; default the oldest that is kept.")
-@click.option("--follow", is_flag=True, help="Wait for more at the end, until SIGINT.")
-@metadata_option
-@json_option
-def changes(name: str, first: int | None, follow: bool, uri: str | None, as_json: bool) -> None:
-    """Print what committed transactions did to rows, in order. The database has to be made with --cdc.
-
-    With --json blobs are {"base64": TEXT}. A program that was stopped goes on with --from and the offset after the last
-    one that it has seen.
-
-    \b
-    Examples:
-      buckram db changes shop/main
-      buckram db changes shop/main --from 1200 --follow --json
-    """
-    full = stream_name(name)
-
-    async def main() -> None:
-        async with connected(uri) as client:
-            async for change in client.namespace(full.namespace).database_changes(full.stream, first, follow=follow):
-                if as_json:
-                    emit({key: plain(value) for key, value in asdict(change).items()})
-                else:
-                    print(_line(change), flush=True)
-
-    (watch_async if follow else run_async)(main())
-
-
-def _line(change: Change) -> str:
-    begin = f"{change.offset} {values.iso(int(change.time * 1e6))} {change.operation}"
-    if change.sql is not None:
-        return f"{begin} {' '.join(change.sql.split())}"
-    row, old, new = change.key or {"rowid": change.rowid}, change.old, change.new
-    if old is None or new is None:
-        return f"{begin} {change.table} {_shown(new or old or row)}"
-    changed = {name: new[name] for name in new if repr(old[name]) != repr(new[name])}
-    return f"{begin} {change.table} {_shown(row)}: {_shown(changed)}"
-
-
-def _shown(row: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in row.items())
-
-
 _PAGE = 1000
 
 
 @click.group()
 def db() -> None:
-    """SQL databases: SQLite's tables with a replicated log. Every commit is in the log before it is anywhere else."""
+    """Create, query and serve SQL databases with a replicated log. The tables are SQLite's; every commit is in the log
+    before it is anywhere else."""
 
 
 db.add_command(shell)
-
-
 db.add_command(serve)
-
-
-db.add_command(changes)
 
 
 @db.command("create")
@@ -184,7 +132,8 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
     if as_json:
         emit(found)
         return
-    print(f"database {found['database']}: {found['leader'] or 'nobody'} leads, offset {found['offset']}")
+    leads = f"{found['leader']} leads" if found["leader"] else "no leader"
+    print(f"database {found['database']}: {leads}, offset {found['offset']}")
     for one in found["followers"]:
         print(f"  {one['id']} follows, offset {one['offset']}")
     print(f"  states from offset {found['earliest']} on can be forked")
@@ -364,3 +313,54 @@ def drop(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
         emit({"database": str(full), "dropped": True})
     else:
         print(f"database {full} dropped")
+
+
+# -- changes: what transactions did to rows ---------------------------------------------------------------
+
+
+@click.command("changes")
+@click.argument("name", shell_complete=completion.streams)
+@click.option("--from", "first", type=click.IntRange(min=0), help="The first offset; default the oldest that is kept.")
+@click.option("--follow", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
+@metadata_option
+@json_option
+def changes(name: str, first: int | None, follow: bool, uri: str | None, as_json: bool) -> None:
+    """Print what committed transactions did to rows, in order. The database has to be made with --cdc.
+
+    With --json blobs are {"base64": TEXT}. A program that was stopped goes on with --from and the offset after the last
+    one that it has seen.
+
+    \b
+    Examples:
+      buckram db changes shop/main
+      buckram db changes shop/main --from 1200 --follow --json
+    """
+    full = stream_name(name)
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            async for change in client.namespace(full.namespace).database_changes(full.stream, first, follow=follow):
+                if as_json:
+                    emit({key: plain(value) for key, value in asdict(change).items()})
+                else:
+                    print(_line(change), flush=True)
+
+    (watch_async if follow else run_async)(main())
+
+
+def _line(change: Change) -> str:
+    begin = f"{change.offset} {values.iso(int(change.time * 1e6))} {change.operation}"
+    if change.sql is not None:
+        return f"{begin} {' '.join(change.sql.split())}"
+    row, old, new = change.key or {"rowid": change.rowid}, change.old, change.new
+    if old is None or new is None:
+        return f"{begin} {change.table} {_shown(new or old or row)}"
+    changed = {name: new[name] for name in new if repr(old[name]) != repr(new[name])}
+    return f"{begin} {change.table} {_shown(row)}: {_shown(changed)}"
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in row.items())
+
+
+db.add_command(changes)

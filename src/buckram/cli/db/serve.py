@@ -21,7 +21,9 @@ from buckram.state.db.settings import DatabaseLimits
 
 @click.command("serve")
 @click.argument("names", nargs=-1, required=True, metavar="NAME|NAMESPACE/...", shell_complete=completion.namespaces)
-@click.option("--idle", default="5m", show_default=True, help="A namespace's database closes when unused for so long.")
+@click.option(
+    "--idle", default="5m", show_default=True, help="Time after which an unused database of a namespace is closed."
+)
 @limit_option(DatabaseLimits, HranaLimits, HttpLimits)
 @serving_options
 @metadata_option

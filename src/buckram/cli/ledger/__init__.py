@@ -1,3 +1,4 @@
-"""`buckram ledger`: creating, reading, writing, checking and repairing ledgers; imports cli/shared and `rate_of` of
-cli/bookie.
+"""`buckram ledger`: commands that create, read, write, check and repair ledgers.
+
+It imports cli/shared and `rate_of` of cli/bookie.
 """

@@ -83,7 +83,7 @@ Work = Callable[["Client", int], Awaitable[Outcome]]
 def _which(ledgers: tuple[int, ...], everything: bool) -> Sequence[int] | None:
     """Return the ledgers, each once; None: all of them. Raises InvalidArgument."""
     if everything == bool(ledgers):
-        raise InvalidArgument("name the ledgers, or say --all" if not ledgers else "--all: name no ledgers beside it")
+        raise InvalidArgument("name the ledgers, or give --all" if not ledgers else "--all: name no ledgers beside it")
     return None if everything else list(dict.fromkeys(ledgers))
 
 
@@ -151,9 +151,7 @@ async def _guarded(client: Client, ledger: int, work: Work, alone: bool) -> Outc
 
 def _failed(ledger: int, error: BuckramError) -> Outcome:
     why = line_of(error)
-    problem = Problem(
-        "ledger failed", str(ledger), why, "see the reason; the other ledgers were looked at all the same"
-    )
+    problem = Problem("ledger failed", str(ledger), why, "see the reason; the other ledgers were checked all the same")
     return Outcome(
         ledger,
         "failed",
@@ -182,20 +180,24 @@ def _end(sums: Sums, as_json: bool, alone: bool, extra: dict[str, Any], more: st
 
 @click.command("check")
 @click.argument("ledgers", type=LEDGER, nargs=-1, metavar="ID...")
-@click.option("--all", "everything", is_flag=True, help="Every ledger of the cluster.")
-@click.option("--read", is_flag=True, help="Read every copy and verify its digest, too; else bookies' lists count.")
-@click.option("--rate", metavar="SIZE", help="With --read: the most that is read in a second, for example 20MB.")
+@click.option("--all", "everything", is_flag=True, help="Check every ledger of the cluster.")
+@click.option(
+    "--read", is_flag=True, help="Read every copy and verify its digest; default: compare the bookies' lists."
+)
+@click.option(
+    "--rate", metavar="SIZE", help="With --read, maximum bytes read per second, such as 20MB; default no limit."
+)
 @metadata_option
 @json_option
 def check(
     ledgers: tuple[int, ...], everything: bool, read: bool, rate: str | None, uri: str | None, as_json: bool
 ) -> None:
-    """Check that every bookie has all the entries that it must have. Changes nothing.
+    """Check that every bookie has all the entries that it must have. It changes nothing.
 
-    Reports for each ledger: healthy, lacks copies (how many of how many, which bookie, which entries), damaged (with
+    It reports for each ledger: healthy, lacks copies (how many of how many, which bookie, which entries), damaged (with
     --read), or unknown, where a bookie does not answer. Entries that can still be written are not checked. With --json
     a line for each ledger, and for more than one a last line with the sums. The exit code is the highest that any
-    ledger has: 1 copies lack, 4 it could not be determined.
+    ledger has: 1 copies are missing, 4 it could not be determined.
 
     \b
     Examples:
@@ -220,8 +222,8 @@ def check(
 
 def _of_copies(copies: int, lacking: int, unknown: int) -> str:
     """Describe how many of the copies of entries lack, and how many could not be checked."""
-    parts = [f"{lacking} of {counted(copies, 'copy')} of entries lack"] if lacking else []
-    parts += [f"{unknown} of {counted(copies, 'copy')} of entries could not be looked at"] if unknown else []
+    parts = [f"{lacking} of {counted(copies, 'copy')} of entries are missing"] if lacking else []
+    parts += [f"{unknown} of {counted(copies, 'copy')} of entries could not be checked"] if unknown else []
     return ", ".join(parts) or f"{counted(copies, 'copy')} of entries"
 
 
@@ -258,8 +260,8 @@ def _checked(found: CheckReport) -> Outcome:
 
 @click.command("repair")
 @click.argument("ledgers", type=LEDGER, nargs=-1, metavar="ID...")
-@click.option("--all", "everything", is_flag=True, help="Every ledger; each with the password that its record has.")
-@click.option("--rate", metavar="SIZE", help="The most that is read or copied in a second, for example 20MB.")
+@click.option("--all", "everything", is_flag=True, help="Repair every ledger, with the password in its record.")
+@click.option("--rate", metavar="SIZE", help="Maximum bytes read or copied per second, such as 20MB; default no limit.")
 @password_option
 @metadata_option
 @json_option

@@ -82,7 +82,7 @@ async def _create(uri: str | None, shape: Quorum, digest: str, password: str, me
 @metadata_option
 @json_option
 def show(ledger_id: int, uri: str | None, as_json: bool) -> None:
-    """State, quorums, fragments and custom metadata of a ledger.
+    """Show state, quorums, fragments and custom metadata of a ledger.
 
     \b
     Example:
@@ -112,7 +112,7 @@ def _print(ledger_id: int, metadata: LedgerMetadata, as_json: bool) -> None:
 
 
 @ledger.command("list")
-@click.option("--ids", is_flag=True, help="Only the ids, without reading each record.")
+@click.option("--ids", is_flag=True, help="Print only the ids, without reading each record.")
 @metadata_option
 @json_option
 def list_ledgers(ids: bool, uri: str | None, as_json: bool) -> None:
@@ -203,7 +203,9 @@ def close(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bo
 
 @ledger.command("delete")
 @click.argument("ledger_id", type=LEDGER)
-@click.option("--force", is_flag=True, help="Also when its bookies are gone, so that a live writer cannot be fenced.")
+@click.option(
+    "--force", is_flag=True, help="Delete it even if its bookies are gone, so that a live writer cannot be fenced."
+)
 @password_option
 @yes_option
 @metadata_option

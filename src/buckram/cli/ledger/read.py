@@ -37,15 +37,15 @@ WINDOW_ENTRIES = 10_000
 @click.command("read")
 @click.argument("ledger_id", type=LEDGER)
 @click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
-@click.option("--last", type=LEDGER, help="Last entry, itself included; default is the last readable one.")
-@click.option("--raw", is_flag=True, help="Payloads one after another, as they are.")
+@click.option("--last", type=LEDGER, help="Last entry, inclusive; default the last readable one.")
+@click.option("--raw", is_flag=True, help="Print payloads one after another, unchanged.")
 @password_option
 @metadata_option
 @json_option
 def read(
     ledger_id: int, first: int, last: int | None, raw: bool, password: str, uri: str | None, as_json: bool
 ) -> None:
-    """Print entries, one payload a line. Never fences; an open ledger is read up to its last confirmed entry.
+    """Print entries, one payload a line. It never fences; an open ledger is read up to its last confirmed entry.
 
     \b
     Example:
@@ -103,7 +103,7 @@ def _print_payloads(payloads: Sequence[bytes], raw: bool) -> None:
 @click.command("tail")
 @click.argument("ledger_id", type=LEDGER)
 @click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
-@click.option("--raw", is_flag=True, help="Payloads one after another, as they are.")
+@click.option("--raw", is_flag=True, help="Print payloads one after another, unchanged.")
 @password_option
 @metadata_option
 @json_option

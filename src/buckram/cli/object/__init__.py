@@ -1,1 +1,1 @@
-"""`buckram object`, and what Spark keeps as objects (`checkpoint`, `spark-conf`); imports cli/shared only."""
+"""`buckram object`, and what Spark keeps as objects (`checkpoint`, `spark-conf`). It imports cli/shared only."""

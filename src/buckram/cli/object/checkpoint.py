@@ -1,8 +1,6 @@
-"""`buckram checkpoint`: list, show, verify, fork, expire. Of Spark's queries that keep their checkpoints on a gateway.
+"""`buckram checkpoint`: commands that list, show, verify, fork and expire checkpoints of Spark's queries on a gateway.
 
-Not here: verify and fork (`cli/object/checkpoint.py`).
-
-`buckram checkpoint verify` and `fork`: whether a checkpoint is whole, and copies as of a batch.
+Not here: what is in a checkpoint, and whether it is whole (`spark/checkpoints/`).
 """
 
 from __future__ import annotations
@@ -27,6 +25,11 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
 
 
+@click.group()
+def checkpoint() -> None:
+    """Show, verify and fork checkpoints of Spark on gateways. Spark's streaming queries name them webhdfs://..."""
+
+
 @click.command("verify")
 @click.argument("name")
 @metadata_option
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 def verify(name: str, uri: str | None, as_json: bool) -> None:
     """Check that all files that Spark needs are there and whole. If not, name them and exit with code 1.
 
-    Checked are offsets and commits for gaps, the state of every partition as of the last batch, and the digests of all
+    It checks offsets and commits for gaps, the state of every partition as of the last batch, and the digests of all
     these files.
 
     \b
@@ -66,9 +69,13 @@ def verify(name: str, uri: str | None, as_json: bool) -> None:
 @click.command("fork")
 @click.argument("source")
 @click.argument("new")
-@click.option("--batch", type=click.IntRange(min=0), help="As of this batch; default is the last one that was done.")
+@click.option(
+    "--batch", type=click.IntRange(min=0), help="Copy it as of this batch; default the last one that was completed."
+)
 @click.option("--streams", is_flag=True, help="Fork the streams that the query reads, too.")
-@click.option("--stream", "names", multiple=True, metavar="SOURCE=NAME", help="With --streams: the name of a fork.")
+@click.option(
+    "--stream", "names", multiple=True, metavar="SOURCE=NAME", help="With --streams, the name of a fork; repeatable."
+)
 @metadata_option
 @json_option
 def fork(
@@ -112,14 +119,7 @@ def fork(
     print(f"  fork of the one that it wrote, as of batch {made.batch}")
 
 
-@click.group()
-def checkpoint() -> None:
-    """Checkpoints of Spark that are kept on gateways. Spark's streaming queries name them webhdfs://..."""
-
-
 checkpoint.add_command(verify)
-
-
 checkpoint.add_command(fork)
 
 
@@ -139,7 +139,7 @@ async def _described(client: Client, namespace: str, path: str) -> list[Checkpoi
 @metadata_option
 @json_option
 def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
-    """Checkpoints at PLACE and below it.
+    """List the checkpoints at PLACE and below it.
 
     PLACE is NAMESPACE or NAMESPACE/PATH. With --json each line is one checkpoint.
 
@@ -197,15 +197,17 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 
 @checkpoint.command("expire")
 @click.argument("place", shell_complete=completion.namespaces)
-@click.option("--older", required=True, metavar="DURATION", help="Those that did nothing for so long, such as 30d.")
-@click.option("--dry-run", is_flag=True, help="Say which, and delete nothing.")
+@click.option(
+    "--older", required=True, metavar="DURATION", help="Only checkpoints unchanged for this time, such as 30d."
+)
+@click.option("--dry-run", is_flag=True, help="Only report which, and delete nothing.")
 @yes_option
 @metadata_option
 @json_option
 def expire(place: str, older: str, dry_run: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """Delete checkpoints whose queries did nothing for long.
+    """Delete checkpoints whose queries have been idle for long.
 
-    Those at PLACE and below it are looked at. Each goes in one step.
+    It examines those at PLACE and below it. Each is deleted in one step.
 
     A query that is started again without its checkpoint begins anew: stop it for good before its checkpoint expires.
 

@@ -44,7 +44,7 @@ class ByteSink(Protocol):
 
 @click.group("object")
 def object_() -> None:
-    """Immutable bytes under names, put as a whole or not at all."""
+    """Put, get and manage objects: immutable bytes under names. Each is put as a whole or not at all."""
 
 
 def split(full: str) -> tuple[str, str]:
@@ -75,7 +75,7 @@ async def objects_of(client: Client, namespace: str, name: str) -> AsyncIterator
 @click.option("--if-absent", is_flag=True, help="Fail if the name is taken.")
 @click.option("--if-match", type=int, metavar="VERSION", help="Fail unless the object has this version.")
 @click.option("--meta", "pairs", multiple=True, metavar="KEY=VALUE", help="User metadata; repeatable.")
-@click.option("--expires", metavar="DURATION", help="It goes by itself after so long, such as 30d.")
+@click.option("--expires", metavar="DURATION", help="Delete the object after this time, such as 30d; default never.")
 @metadata_option
 @json_option
 def put(
@@ -116,9 +116,9 @@ def put(
 @object_.command("get")
 @click.argument("name")
 @click.argument("file", default="-")
-@click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="From this byte on.")
-@click.option("--length", type=click.IntRange(0), help="So many bytes at most.")
-@click.option("--raw", is_flag=True, help="As they are, also to a terminal.")
+@click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="First byte.")
+@click.option("--length", type=click.IntRange(0), help="Maximum number of bytes; default all.")
+@click.option("--raw", is_flag=True, help="Print the bytes unchanged, even to a terminal.")
 @metadata_option
 @json_option
 def get(name: str, file: str, start: int, length: int | None, raw: bool, uri: str | None, as_json: bool) -> None:
@@ -156,13 +156,13 @@ def get(name: str, file: str, start: int, length: int | None, raw: bool, uri: st
 
 @object_.command("list")
 @click.argument("namespace", shell_complete=completion.namespaces)
-@click.option("--prefix", default="", help="Only names that begin so.")
+@click.option("--prefix", default="", help="Only names that begin with this.")
 @click.option("--after", default="", help="Only names greater than this one.")
-@click.option("--limit", type=click.IntRange(1), help="So many at most.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number; default all.")
 @metadata_option
 @json_option
 def list_objects(namespace: str, prefix: str, after: str, limit: int | None, uri: str | None, as_json: bool) -> None:
-    """Objects of a namespace in the order of their names. With --json each line is one object.
+    """List the objects of a namespace in the order of their names. With --json each line is one object.
 
     \b
     Example:
@@ -248,7 +248,7 @@ def rename(source: str, name: str, uri: str | None, as_json: bool) -> None:
 @object_.command("delete")
 @click.argument("name")
 @click.option("--if-match", type=int, metavar="VERSION", help="Fail unless the object has this version.")
-@click.option("--recursive", is_flag=True, help="A directory with all that is in it, in one step.")
+@click.option("--recursive", is_flag=True, help="Delete a directory with everything in it, in one step.")
 @yes_option
 @metadata_option
 @json_option
@@ -279,7 +279,9 @@ def delete(name: str, if_match: int | None, recursive: bool, yes: bool, uri: str
 
 @object_.command("sweep")
 @click.argument("namespace", shell_complete=completion.namespaces)
-@click.option("--grace", default="30s", show_default=True, help="What somebody may still be reading stays so long.")
+@click.option(
+    "--grace", default="30s", show_default=True, help="Time for which deleted bytes are kept for those who read them."
+)
 @metadata_option
 @json_option
 def sweep(namespace: str, grace: str, uri: str | None, as_json: bool) -> None:

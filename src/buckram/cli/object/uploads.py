@@ -17,12 +17,12 @@ _PAGE = 1000
 
 @click.command("uploads")
 @click.argument("namespace", shell_complete=completion.namespaces)
-@click.option("--prefix", default="", help="Only of objects whose names begin so.")
-@click.option("--limit", type=click.IntRange(1), help="So many at most.")
+@click.option("--prefix", default="", help="Only objects whose names begin with this.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number; default all.")
 @metadata_option
 @json_option
 def uploads(namespace: str, prefix: str, limit: int | None, uri: str | None, as_json: bool) -> None:
-    """Open uploads of objects in parts, the oldest first. With --json each line is one upload.
+    """List open uploads of objects in parts, the oldest first. With --json each line is one upload.
 
     A namespace has at most max_uploads of them. One that was not completed for a week is given up by itself.
 
@@ -61,7 +61,7 @@ def uploads(namespace: str, prefix: str, limit: int | None, uri: str | None, as_
 @metadata_option
 @json_option
 def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, as_json: bool) -> None:
-    """Give uploads up, by their numbers. The parts that were put go, and their space returns.
+    """Abort uploads, by their numbers. Their parts are deleted, and their space is freed.
 
     \b
     Example:
@@ -69,7 +69,7 @@ def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, 
     """
     check_name("namespace", namespace)
     what = f"{counted(len(numbers), 'upload')} in parts of namespace {namespace}"
-    confirm_loss(f"Give up {what}?", yes, f"{what} were not given up")
+    confirm_loss(f"Abort {what}?", yes, f"{what} were not aborted")
 
     async def main() -> None:
         async with connected(uri) as client, client.objects(namespace) as objects:
@@ -77,7 +77,7 @@ def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, 
                 if await objects.upload_name(number) is None:
                     raise NoSuchObject(
                         namespace,
-                        f"upload {number} is not open: it was completed, given up, or left for a week; "
+                        f"upload {number} is not open: it was completed, aborted, or expired after a week; "
                         f"`buckram object uploads {namespace}` lists those that are",
                     )
             for number in numbers:
@@ -87,4 +87,4 @@ def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, 
     if as_json:
         emit({"namespace": namespace, "aborted": list(numbers)})
     else:
-        print(f"{namespace}: gave up {counted(len(numbers), 'upload')}")
+        print(f"{namespace}: aborted {counted(len(numbers), 'upload')}")

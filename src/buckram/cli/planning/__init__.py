@@ -1,0 +1,1 @@
+"""`buckram plan`: sizes of new clusters, the history of disk use, and the forecast of the time when disks are full."""

@@ -28,14 +28,14 @@ RESERVED, COPY_RATE = StoreConfig().reserved_bytes, HealingConfig().copy_bytes_p
 
 @click.group()
 def plan() -> None:
-    """When disks are full, and how many bookies a load needs. Also what a change would do."""
+    """Predict when disks are full, and size clusters for a load. A change can be assumed before it is made."""
 
 
 # -- the history ------------------------------------------------------------------------------------------------------
 
 
 @plan.command("record")
-@click.option("--every", metavar="TIME", help="Again and again, such as every 10m, until Ctrl-C; default once.")
+@click.option("--every", metavar="TIME", help="Repeat at this interval, such as 10m, until Ctrl-C; default once.")
 @metadata_option
 @json_option
 def record(every: str | None, uri: str | None, as_json: bool) -> None:
@@ -82,15 +82,23 @@ def record(every: str | None, uri: str | None, as_json: bool) -> None:
     default="90d",
     show_default=True,
     metavar="TIME",
-    help=f"The history from then on counts: {values.MOMENTS}.",
+    help=f"Use the history from this time on: {values.MOMENTS}.",
 )
-@click.option("--add", "added", multiple=True, metavar="RACK=N", help="What if RACK had N bookies more; repeatable.")
-@click.option("--bookie-size", metavar="SIZE", help="Disk of each bookie that is added, such as 4TB.")
-@click.option("--rebalance", is_flag=True, help="And if old copies were moved to them.")
-@click.option("--copies", metavar="NOW:THEN", help="What if ledgers had other numbers of copies, such as 3:2.")
-@click.option("--reserve", metavar="SIZE", help="[store] reserved_bytes of bookies; default 512 MiB.")
-@click.option("--history", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Samples from a file.")
-@click.option("--picture", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw it.")
+@click.option("--add", "added", multiple=True, metavar="RACK=N", help="Assume N more bookies in RACK; repeatable.")
+@click.option("--bookie-size", metavar="SIZE", help="Disk size of each added bookie, such as 4TB.")
+@click.option("--rebalance", is_flag=True, help="Assume that old copies are moved to added bookies.")
+@click.option("--copies", metavar="NOW:THEN", help="Assume another number of copies, such as 3:2.")
+@click.option("--reserve", metavar="SIZE", help="Reserve of each bookie ([store] reserved_bytes); default 512 MiB.")
+@click.option(
+    "--history",
+    "file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Read samples from a file instead of the usage history.",
+)
+@click.option(
+    "--picture", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw the forecast into this file."
+)
 @metadata_option
 @json_option
 def full(
@@ -105,7 +113,7 @@ def full(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Days until each rack is full, by the usage history. As things go, or after a change.
+    """Predict the days until each rack is full, by the usage history. The load goes on, or changes as options say.
 
     \b
     Examples:
@@ -156,7 +164,7 @@ def _change(added: Sequence[str], bookie_size: str | None, rebalance: bool, copi
     if bool(racks) != (bookie_size is not None):
         raise InvalidArgument("--add and --bookie-size go together: give both, or none")
     if rebalance and not racks:
-        raise InvalidArgument("--rebalance moves copies to bookies that are added: say which, with --add")
+        raise InvalidArgument("--rebalance moves copies to bookies that are added: name them with --add")
     factor = 1.0
     if copies is not None:
         now, colon, then = copies.partition(":")
@@ -216,7 +224,7 @@ def _print_outlook(found: Outlook) -> None:
         print(f"  {one}")
     if not found.known:
         print(
-            "The history is too short for a rate: an hour at least, days are better. It is recorded by "
+            "The history is too short for a rate: it needs an hour, and days are better. It is recorded by "
             "`buckram plan record --every 10m`.",
             file=sys.stderr,
         )
@@ -230,15 +238,31 @@ def _days(days: float | None) -> str:
 
 
 @plan.command("size")
-@click.option("--rate", required=True, metavar="SIZE", help="Payload that is written in a second, such as 50MB.")
-@click.option("--keep", required=True, metavar="TIME", help="How long it is kept, such as 7d.")
-@click.option("--ensemble", default="3/3/2", show_default=True, metavar="E/QW/QA", help="Of the ledgers.")
-@click.option("--bookie-size", required=True, metavar="SIZE", help="Disk of one bookie, such as 4TB.")
-@click.option("--bookie-rate", required=True, metavar="SIZE", help="What one bookie takes in a second, such as 100MB.")
-@click.option("--lose", type=click.IntRange(0, 1000), default=1, show_default=True, help="So many may be lost.")
-@click.option("--racks", type=click.IntRange(0, 1000), default=0, help="Spread over so many; then --lose is of racks.")
-@click.option("--fill", type=click.FloatRange(0.05, 1.0), default=0.8, show_default=True, help="How full disks get.")
-@click.option("--copy-rate", metavar="SIZE", help="[healing] copy_bytes_per_s; default what it is by itself.")
+@click.option("--rate", required=True, metavar="SIZE", help="Payload written per second, such as 50MB.")
+@click.option("--keep", required=True, metavar="TIME", help="Time for which payload is kept, such as 7d.")
+@click.option(
+    "--ensemble", default="3/3/2", show_default=True, metavar="E/QW/QA", help="Ensemble and quorums of the ledgers."
+)
+@click.option("--bookie-size", required=True, metavar="SIZE", help="Disk size of one bookie, such as 4TB.")
+@click.option(
+    "--bookie-rate", required=True, metavar="SIZE", help="Bytes that one bookie takes per second, such as 100MB."
+)
+@click.option(
+    "--lose", type=click.IntRange(0, 1000), default=1, show_default=True, help="Number of bookies that may be lost."
+)
+@click.option("--racks", type=click.IntRange(0, 1000), default=0, help="Number of racks; --lose then counts racks.")
+@click.option(
+    "--fill",
+    type=click.FloatRange(0.05, 1.0),
+    default=0.8,
+    show_default=True,
+    help="Share of each disk that is filled.",
+)
+@click.option(
+    "--copy-rate",
+    metavar="SIZE",
+    help="Bytes copied per second ([healing] copy_bytes_per_s); default that of the setting.",
+)
 @json_option
 def size(
     rate: str,

@@ -1,7 +1,7 @@
 """Forecast of the time when racks are full, unchanged or after a change. Pure arithmetic; assumptions are part of the
 result.
 
-Growth of a rack's use: the median of the slopes between its samples, which one jump or one deletion does not
+The growth of a rack is the median of the slopes between its samples (`trend`), which one jump or one deletion does not
 move.
 """
 
@@ -15,18 +15,17 @@ from buckram.cli.planning.history import Point, Sample, by_rack
 from buckram.errors import InvalidArgument
 
 DAY_S = 86_400.0
-
-
 MOST_POINTS = 150
 """Maximum samples of which all pairs give slopes; more samples are thinned out evenly."""
-
-
 LEAST_S = 3600.0
 """Minimum length of a history in seconds: a shorter one says nothing about days."""
 
 
+# -- the growth of one rack -------------------------------------------------------------------------------
+
+
 class Trend(NamedTuple):
-    """Bytes a day: the median, and what nine of ten slopes are above and below."""
+    """Growth in bytes a day: the median of the slopes, and what nine of ten of them are above and below."""
 
     per_day: float
     low: float
@@ -58,6 +57,8 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]
     step = (len(points) - 1) / (most - 1)
     return [points[round(place * step)] for place in range(most)]
 
+
+# -- the outlook of all racks -----------------------------------------------------------------------------
 
 FAR_DAYS = 36_500.0
 """Horizon of the outlook, days: what lies beyond counts as never."""
@@ -215,15 +216,15 @@ def _fill(now: Mapping[str, _Now], reserved: int, rate_of: Callable[[_Now], floa
 
 def _assumed(change: PlannedChange | None, reserved_bytes: int) -> tuple[str, ...]:
     said = [
-        "what is written, kept and deleted goes on as in the history",
+        "writes, retention and deletions continue as in the history",
         f"a bookie is full when {reserved_bytes} bytes are free ([store] reserved_bytes)",
-        "when a rack is full the others take what it took, each bookie as much as any other",
+        "when a rack is full, its writes go to the other racks, spread evenly over their bookies",
         "each bookie has a disk of its own",
-        "bookies that are in the newest sample stay, and no other comes back",
+        "the bookies of the newest sample stay, and no others return",
     ]
     if change is not None and any(change.racks.values()):
-        said.append("new ledgers are spread evenly over all bookies, the new ones among them")
+        said.append("new ledgers are spread evenly over all bookies, new ones included")
         said.append("old copies are rebalanced" if change.rebalance else "old copies stay where they are")
     if change is not None and change.copies != 1.0:
-        said.append("what is written already keeps its copies, and leaves by retention as before")
+        said.append("existing data keep their copies, and are deleted by retention as before")
     return tuple(said)

@@ -117,7 +117,7 @@ def _problems(load: Load) -> tuple[str, ...]:
     quorum, unit = load.quorum, "racks" if load.racks else "bookies"
     if load.lost >= quorum.ack_quorum:
         found.append(
-            f"{load.lost} lost {unit} can take entries with them: they are acknowledged from {quorum.ack_quorum} "
+            f"entries can be lost with {load.lost} {unit}: they are acknowledged by {quorum.ack_quorum} "
             f"bookies; Qa must be at least {load.lost + 1}"
         )
     return tuple(found)
@@ -132,7 +132,7 @@ def _assumed(load: Load) -> tuple[str, ...]:
     return (
         "copies are spread evenly over all bookies",
         f"one bookie takes {load.bookie_bytes_per_s / 1e6:,.0f} MB/s; `buckram bench write` measures it",
-        f"what is deleted leaves at once; up to {1 - load.fill:.0%} of a disk is for what is not collected yet",
+        f"deleted data are freed at once; up to {1 - load.fill:.0%} of a disk is for data that are not collected yet",
         f"each bookie copies {load.copy_bytes_per_s / 1e6:,.0f} MB/s while lost copies are made again, "
         "by a replicator for each",
         racks if load.racks else "bookies are lost one by one, not by racks",

@@ -1,3 +1,4 @@
-"""Tokens, permissions, certificates, keys, Apache's logins and the audit trail, also as bookies write it; imports
-cli/shared and the files of cli/up.
+"""Commands on tokens, permissions, certificates, keys, Apache's logins and the audit trail, also as bookies write it.
+
+It imports cli/shared and the files of cli/up.
 """

@@ -36,19 +36,23 @@ def _permissions(text: str) -> list[str]:
 def _who(principal: str) -> str:
     if ":" not in principal:
         raise InvalidArgument(
-            f"--principal {principal!r}: say how it is known, such as token:{principal}, cert:{principal}, "
+            f"--principal {principal!r}: give its kind, such as token:{principal}, cert:{principal}, "
             f"sasl:{principal}, unix:{principal} or role:{principal}"
         )
     return principal
 
 
 principal_option = click.option(
-    "--principal", required=True, metavar="P", help="token:S, oidc:S, cert:S, sasl:S or role:R."
+    "--principal", required=True, metavar="P", help="Principal: token:S, oidc:S, cert:S, sasl:S or role:R."
 )
 
 
 permission_option = click.option(
-    "--permission", "text", required=True, metavar="P,...", help=f"Some of {', '.join(PERMISSIONS)}."
+    "--permission",
+    "text",
+    required=True,
+    metavar="P,...",
+    help=f"Permissions, separated by commas: {', '.join(PERMISSIONS)}.",
 )
 
 
@@ -63,7 +67,7 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
 
     It may be a pattern such as 'shop-*'. NAMESPACE/STREAM is a single stream or database, and 'shop/o*' a pattern of
     them. NAMESPACE/objects/NAME is a single object, and 'NAMESPACE/objects/PREFIX*' all that begin so: such a grant
-    counts at gateways, while whoever uses bookies directly needs NAMESPACE/buckram.objects, which is all objects.
+    counts at gateways, while a client that uses bookies directly needs NAMESPACE/buckram.objects, which is all objects.
 
     \b
     Examples:
@@ -91,7 +95,7 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
 @metadata_option
 @json_option
 def revoke(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
-    """Take permissions back, by the words that granted them."""
+    """Revoke permissions, with the options that granted them."""
     who, permissions = _who(principal), _permissions(text)
 
     async def main() -> Acl:
@@ -136,7 +140,7 @@ def deny(principal: str, text: str, where: str, uri: str | None, as_json: bool) 
 @metadata_option
 @json_option
 def undeny(principal: str, text: str, where: str, uri: str | None, as_json: bool) -> None:
-    """Take a denial back, by the words that denied. What was granted counts again."""
+    """Remove a denial, with the options that made it. What was granted applies again."""
     who, permissions = _who(principal), _permissions(text)
 
     async def main() -> Acl:
@@ -241,7 +245,7 @@ def _decided(permission: str, decision: Decision, asking: Principal) -> dict[str
 def _told(decision: Decision, asking: Principal) -> str:
     rule = decision.rule
     if rule is None:
-        return "administrators may do everything" if asking.admin else "nothing grants it"
+        return "administrators may do everything" if asking.admin else "no grant allows it"
     said = ", ".join(sorted(rule.permissions))
     return f"{_kind(rule)} of {said} on {rule.namespaces} to {rule.who}"
 

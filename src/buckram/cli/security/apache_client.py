@@ -1,9 +1,7 @@
 """`buckram apache-client`: lets Apache's client and shell into a cluster of `buckram up --secure --zookeeper`.
 
-Write the files that a client or shell of Apache's needs to use a cluster of `buckram up --secure --zookeeper`.
-
-They are below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a login of ZooKeeper, and
-the settings and flags of the JVM that name them. Not here: the commands (`cli/security/apache_client.py`).
+The files of one client are below DIR/security/apache/NAME: a certificate of the cluster's authority and its key, a
+login of ZooKeeper, and the settings and flags of the JVM that name them.
 """
 
 from __future__ import annotations
@@ -45,30 +43,14 @@ from buckram.runtime.net.security.certificate_files import TlsFiles
 PREFIX = "apache-"
 """Prefix of the certificate's subject and of the ZooKeeper login, so that a client gets neither the grants of another
 principal nor the cluster's own user."""
-
-
 PERMISSIONS = ("read", "append")
 """Permissions that bookies check for such a client; ledgers are created and deleted in ZooKeeper."""
-
-
 LOGIN_S = 60.0
-
-
 LOGS = ("buckram.zookeeper", "buckram.zookeeper.kazoo")
-
-
 POLL_S = 0.2
-
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-
-
 _DAY_S = 86_400.0
-
-
 FILES = ("client.conf", "jvm.options", "jaas.conf", "client.pem", "client.key")
-
-
 SETTINGS = {
     "metadataServiceUri": "{uri}",
     "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
@@ -81,8 +63,6 @@ SETTINGS = {
     "clientTrustStore": "{ca}",
 }
 """Settings of Apache's client and of its shell; {uri}, {folder} and {ca} are filled in."""
-
-
 OPTIONS = (
     "-Dzookeeper.client.secure=true",
     "-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
@@ -92,6 +72,9 @@ OPTIONS = (
     "-Djava.security.auth.login.config={folder}/jaas.conf",
 )
 """Flags of its JVM. FIPS mode, the default of ZooKeeper's client, refuses DIGEST-MD5, which goes through TLS here."""
+
+
+# -- the files, and the login of ZooKeeper ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +207,10 @@ class ApacheAccess:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         while not await (self._enters(user, password) if lets_in else self._refused(user, password)):
             if time.monotonic() > limit:
-                state = "does not count yet" if lets_in else "still counts, or nobody answers there"
+                state = "is not in force yet" if lets_in else "is still in force, or ZooKeeper does not answer"
                 raise ChildFailed(
                     f"the login {user} of ZooKeeper {state} after {LOGIN_S:g} s: `buckram up` starts ZooKeeper again "
-                    "when logins change. Look whether it runs; at its next start the change is in force"
+                    "when logins change. Check that it runs; the change is in force after its next start"
                 )
             await asyncio.sleep(POLL_S)
 
@@ -249,13 +232,15 @@ def _checked(name: str) -> str:
     return name
 
 
+# -- the commands -----------------------------------------------------------------------------------------
+
 data_option = click.option(
     "--data",
     "directory",
     default=DATA_DIR,
     show_default=True,
     metavar="DIR",
-    help="The cluster of `buckram up`.",
+    help="Directory of the cluster that `buckram up` made.",
 )
 
 
@@ -263,14 +248,16 @@ data_option = click.option(
 def apache_client() -> None:
     """Let Apache's client and shell into a secured cluster.
 
-    For clusters of `buckram up --secure --zookeeper`, on their machine. Whoever holds one can change the metadata of
+    For clusters of `buckram up --secure --zookeeper`, on their machine. The holder of one can change the metadata of
     all ledgers of the cluster: docs/explanation/security.md says what that allows.
     """
 
 
 @apache_client.command("issue")
 @click.argument("name")
-@click.option("--expires", default="365d", show_default=True, metavar="TIME", help="How long the certificate counts.")
+@click.option(
+    "--expires", default="365d", show_default=True, metavar="TIME", help="Time for which the certificate is valid."
+)
 @data_option
 @json_option
 def issue(name: str, expires: str, directory: str, as_json: bool) -> None:

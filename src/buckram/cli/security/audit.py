@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def audit() -> None:
-    """The audit trail of a cluster. Bookies with `[auth] audit = on` write it into the stream system/audit."""
+    """Search and verify the audit trail of a cluster. With `[auth] audit = on` bookies write it to system/audit."""
 
 
 @audit.command("tail")
-@click.option("-n", "count", type=click.IntRange(min=0), default=20, show_default=True, help="So many of the newest.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
+@click.option(
+    "-n", "count", type=click.IntRange(min=0), default=20, show_default=True, help="Number of the newest events."
+)
+@click.option("--follow", "-f", is_flag=True, help="Continue with new events until Ctrl-C.")
 @metadata_option
 @json_option
 def tail(count: int, follow: bool, uri: str | None, as_json: bool) -> None:
@@ -49,12 +51,14 @@ def tail(count: int, follow: bool, uri: str | None, as_json: bool) -> None:
 
 
 @audit.command("search")
-@click.option("--principal", default="", metavar="P", help="Of this principal, such as token:alice.")
-@click.option("--action", type=click.Choice(ACTIONS), default=None, help="Only this action.")
-@click.option("--namespace", default="", metavar="NAME", help="Of this namespace.")
-@click.option("--what", default="", metavar="TEXT", help="About something with this in its name.")
-@click.option("--since", default="1d", show_default=True, metavar="TIME", help=f"From then on: {values.MOMENTS}.")
-@click.option("--until", default="", metavar="TIME", help="Until then; as --since.")
+@click.option("--principal", default="", metavar="P", help="Only events of this principal, such as token:alice.")
+@click.option("--action", type=click.Choice(ACTIONS), default=None, help="Only events of this action.")
+@click.option("--namespace", default="", metavar="NAME", help="Only events of this namespace.")
+@click.option("--what", default="", metavar="TEXT", help="Only events about something with this in its name.")
+@click.option(
+    "--since", default="1d", show_default=True, metavar="TIME", help=f"Only events from this time on: {values.MOMENTS}."
+)
+@click.option("--until", default="", metavar="TIME", help="Only events before this time; as --since.")
 @metadata_option
 @json_option
 def search(
@@ -158,7 +162,7 @@ def _show_check(check: ChainCheck) -> None:
 
 
 def _range(chain: Chain) -> str:
-    begins = "" if chain.first == 1 else " (what was before it is not there any more)"
+    begins = "" if chain.first == 1 else " (earlier events are gone)"
     return f"events {chain.first} to {chain.last}{begins}"
 
 

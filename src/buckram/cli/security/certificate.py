@@ -20,7 +20,7 @@ from buckram.errors import ConfigError, InvalidArgument
 
 @click.group("certificate")
 def certificate() -> None:
-    """Certificates of a secured cluster.
+    """List and renew the certificates of a secured cluster.
 
     For clusters of `buckram up --secure`, on their machine. The authority's lives for ten years, the others for one.
     `up` makes them anew when less than a third of that is left, at its start and while it runs.
@@ -43,7 +43,7 @@ def list_(directory: str, as_json: bool) -> None:
 
 @certificate.command("renew")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option("--all", "whole", is_flag=True, help="Make all anew, however long they would live.")
+@click.option("--all", "whole", is_flag=True, help="Renew all, however long they would be valid.")
 @data_option
 @json_option
 def renew(files: tuple[Path, ...], whole: bool, directory: str, as_json: bool) -> None:

@@ -13,12 +13,12 @@ from buckram.core.security.encryption import KEY_BYTES, Key, parse_keys
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.runtime.net.security.certificate_files import check_key_file
 
-_HEAD = "# Keys of Buckram, the one for new ledgers first. Whoever has this file can read what was written with them.\n"
+_HEAD = "# Keys of Buckram, the one for new ledgers first. Its readers can decrypt what was written with them.\n"
 
 
 @click.group()
 def key() -> None:
-    """Keys of namespaces whose entries are encrypted. See [encryption] in the settings."""
+    """Make and list keys of namespaces with encrypted entries. See [encryption] in the settings."""
 
 
 @key.command("create")

@@ -24,7 +24,7 @@ DEFAULT_DAYS = "30d"
 
 @click.group()
 def token() -> None:
-    """Tokens, by which clients are known to bookies."""
+    """Make, list and revoke tokens, by which bookies know clients."""
     need_extra("buckram token")
 
 
@@ -48,14 +48,16 @@ async def security_store(uri: str | None) -> AsyncIterator[tuple[SecurityStore, 
 
 
 @token.command("create")
-@click.option("--subject", required=True, metavar="S", help="Whom it is for; grants name it as token:S.")
-@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Repeatable; `admin` may do everything.")
-@click.option("--expires", default=DEFAULT_DAYS, show_default=True, metavar="TIME", help="How long it counts.")
-@click.option("--new-key", is_flag=True, help="Sign with a new key from now on; tokens of older keys go on to count.")
+@click.option("--subject", required=True, metavar="S", help="Principal that the token is for; grants name it token:S.")
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="Role, repeatable; `admin` may do everything.")
+@click.option(
+    "--expires", default=DEFAULT_DAYS, show_default=True, metavar="TIME", help="Time for which the token is valid."
+)
+@click.option("--new-key", is_flag=True, help="Sign with a new key from now on; tokens of older keys stay valid.")
 @metadata_option
 @json_option
 def create(subject: str, roles: tuple[str, ...], expires: str, new_key: bool, uri: str | None, as_json: bool) -> None:
-    """Make a token and print it. It is kept nowhere: who loses it gets another one.
+    """Make a token and print it. It is not stored: make another one if it is lost.
 
     \b
     Example:
@@ -101,7 +103,7 @@ _NAMES = {"id": "jti", "subject": "sub", "roles": "roles", "cluster": "aud", "is
 @metadata_option
 @json_option
 def verify(text: str, uri: str | None, as_json: bool) -> None:
-    """Check whether a token is valid in this cluster now. Exit code 5 if it does not. TOKEN - is standard input."""
+    """Check whether a token is valid in this cluster now. Exit code 5 if it is not. TOKEN - reads standard input."""
     from buckram.core.security.tokens import Token, TokenRefused
     from buckram.core.security.tokens import verify as verified
     from buckram.errors import Unauthorized
@@ -144,7 +146,7 @@ def list_(uri: str | None, as_json: bool) -> None:
 
 @token.command("revoke")
 @click.argument("token_id", required=False, metavar="ID")
-@click.option("--subject", metavar="S", help="All tokens that were made for S until now.")
+@click.option("--subject", metavar="S", help="Revoke all tokens that were made for S until now.")
 @metadata_option
 @json_option
 def revoke(token_id: str | None, subject: str | None, uri: str | None, as_json: bool) -> None:

@@ -1,3 +1,4 @@
-"""Options, values, output, exit codes, signals, contexts and logs that several commands use; it imports no noun, and
-no command of the client's is here.
+"""The parts that several nouns share: options, values, output, exit codes, signals, contexts and logs.
+
+It imports no noun and has no command of its own.
 """

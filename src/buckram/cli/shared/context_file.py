@@ -97,7 +97,7 @@ def context_option(command: F) -> F:
         is_eager=True,
         expose_value=False,
         callback=_asked,
-        help=f"The cluster that `buckram context add` named so; default {VARIABLE}, else the current one.",
+        help=f"The cluster that `buckram context add` gave this name; default {VARIABLE}, else the current one.",
     )(command)
 
 
@@ -194,7 +194,9 @@ class Contexts:
         except ValueError as error:
             raise _broken(path, f"it is no JSON: {error}") from None
         if mode & 0o077:
-            raise ConfigError(f"{path}: others may read its tokens (mode {mode:04o}); `chmod 600 {path}` ends that")
+            raise ConfigError(
+                f"{path}: other users may read its tokens (mode {mode:04o}); `chmod 600 {path}` ends that"
+            )
         return cls._parsed(path, raw)
 
     @classmethod
@@ -231,8 +233,8 @@ class Contexts:
                 from buckram.errors import ConfigError
 
                 raise ConfigError(
-                    f"context {name}: {key} {found[key]} cannot be read; `buckram context add {name}` with a file that "
-                    "is there mends it"
+                    f"context {name}: {key} {found[key]} cannot be read; `buckram context add {name}` with an existing "
+                    "file corrects it"
                 )
         return found
 
@@ -259,4 +261,4 @@ class Contexts:
 def _broken(path: Path, why: str) -> Exception:
     from buckram.errors import ConfigError
 
-    return ConfigError(f"{path}: {why}; mend it, or remove it and add the contexts again")
+    return ConfigError(f"{path}: {why}; correct it, or remove it and add the contexts again")

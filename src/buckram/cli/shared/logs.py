@@ -50,7 +50,7 @@ def _read_again(running: Log, config_file: str | None) -> None:
         config, _ = load("log", read_toml(config_file), os.environ)
         running.configure(config)
     except ConfigError as error:
-        log.error("the level of the log stays as it was: %s", error)
+        log.error("the level of the log is unchanged: %s", error)
 
 
 @click.command("log-level")
@@ -105,6 +105,6 @@ def _asked(address: str, method: str, body: str | None = None) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)
         raise BuckramError(
-            f"no HTTP API of a bookie answers at {address} ({why}); it is where `bookie run --http` says"
+            f"no HTTP API of a bookie answers at {address} ({why}); give the address of `bookie run --http`"
         ) from None
     return str(text.decode(errors="replace"))

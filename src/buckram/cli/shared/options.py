@@ -1,6 +1,6 @@
-"""Options and values that several commands share: the cluster, quorums, `--json`, passwords, custom metadata.
+"""Options and values that several commands share: the cluster, quorums, `--json`, `--yes`, passwords, custom metadata.
 
-Asking before something is lost: `--yes`, a person at a terminal, or a refusal. The option itself: options.py.
+What an option leads to is here, too: the client of a command, and asking before something is lost.
 """
 
 from __future__ import annotations
@@ -27,36 +27,8 @@ if TYPE_CHECKING:
     from buckram.core.security.oidc import Issuer
     from buckram.metadata.tree.store import TreeStore
 
-
-class Declined(click.ClickException):
-    """A person answered no. The message names what was not done."""
-
-    exit_code = Exit.FAILED
-
-
-def confirm(question: str, yes: bool, refusal: str) -> None:
-    """Ask where a person sits at a terminal; for what loses nothing, so that scripts need no `--yes`.
-
-    Declined with `refusal`, which says what did not happen, when the answer is no.
-    """
-    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
-        raise Declined(refusal)
-
-
-def confirm_loss(question: str, yes: bool, refusal: str) -> None:
-    """Ask like `confirm`, for actions that cannot be undone: without a terminal and without `--yes` they are
-    refused."""
-    if not yes and not sys.stdin.isatty():
-        raise InvalidArgument(f"{refusal}: there is no terminal to ask at; add --yes if that is what you want")
-    confirm(question, yes, refusal)
-
-
 T = TypeVar("T")
-
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 
 
@@ -100,7 +72,7 @@ def server_metadata_option(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="One JSON line on standard output.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one value a line.")(command)
 
 
 def password_option(command: F) -> F:
@@ -108,16 +80,27 @@ def password_option(command: F) -> F:
 
 
 def yes_option(command: F) -> F:
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def quorum_options(default: str = "3/3/2") -> Callable[[F], F]:
     def decorate(command: F) -> F:
         shape = "E[/QW/QA]"
         for option in (
-            click.option("--ack-quorum", type=int, metavar="QA", help="Answers that make an entry acknowledged."),
-            click.option("--write-quorum", type=int, metavar="QW", help="Bookies that get each entry."),
-            click.option("--ensemble", default=default, show_default=True, metavar=shape, help="Bookies of a ledger."),
+            click.option(
+                "--ack-quorum",
+                type=int,
+                metavar="QA",
+                help="Answers that acknowledge an entry; default the majority of QW.",
+            ),
+            click.option("--write-quorum", type=int, metavar="QW", help="Bookies that store each entry; default E."),
+            click.option(
+                "--ensemble",
+                default=default,
+                show_default=True,
+                metavar=shape,
+                help="Bookies of a ledger, and its quorums.",
+            ),
         ):
             command = option(command)
         return command
@@ -129,7 +112,9 @@ def ledger_options(command: F) -> F:
     """Add the options for the creation of a ledger: quorums, digest, password and custom metadata."""
     command = click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Custom metadata; repeatable.")(command)
     command = password_option(command)
-    command = click.option("--digest", type=click.Choice(DIGESTS), default="crc32c", show_default=True)(command)
+    command = click.option(
+        "--digest", type=click.Choice(DIGESTS), default="crc32c", show_default=True, help="Digest of each entry."
+    )(command)
     return quorum_options()(command)
 
 
@@ -264,3 +249,29 @@ def oidc_issuer() -> Issuer | None:
     from buckram.core.security.oidc import issuer_of
 
     return issuer_of(load("auth", None, os.environ)[0])
+
+
+# -- asking before something is lost ----------------------------------------------------------------------
+
+
+class Declined(click.ClickException):
+    """A person answered no. The message names what was not done."""
+
+    exit_code = Exit.FAILED
+
+
+def confirm(question: str, yes: bool, refusal: str) -> None:
+    """Ask where a person sits at a terminal; for what loses nothing, so that scripts need no `--yes`.
+
+    Declined with `refusal`, which says what did not happen, when the answer is no.
+    """
+    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Declined(refusal)
+
+
+def confirm_loss(question: str, yes: bool, refusal: str) -> None:
+    """Ask like `confirm`, for actions that cannot be undone: without a terminal and without `--yes` they are
+    refused."""
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgument(f"{refusal}: there is no terminal to ask at; add --yes if that is what you want")
+    confirm(question, yes, refusal)

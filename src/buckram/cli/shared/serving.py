@@ -1,8 +1,7 @@
-"""Shared parts of commands that run until they are stopped, and of those that serve HTTP: addresses, tokens, TLS.
+"""Shared parts of commands that run until they are stopped, and of those that serve HTTP.
 
-The option --limit NAME=VALUE of servers: all their limits, which the errors of a server name.
-
-Notification of systemd that a service is ready, for units with `Type=notify`.
+Those are the options of a server's address, tokens and TLS, the option --limit NAME=VALUE for all limits that its
+errors name, and the notification of systemd (`Type=notify`) that a service is ready.
 """
 
 from __future__ import annotations
@@ -27,9 +26,11 @@ from buckram.errors import InvalidArgument
 from buckram.runtime.net.security.secure_network import tls_of_environment
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
+T = TypeVar("T")
 FILE = click.Path(exists=True, dir_okay=False)
+
+
+# -- addresses, tokens, TLS -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +71,41 @@ class ServerAddress:
 def serving_options(command: F) -> F:
     """Add the options from which `ServerAddress` is made."""
     for option in (
-        click.option("--allow-origin", "pages", multiple=True, metavar="URL", help="Origin of pages that may use it."),
-        click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name by which clients reach it."),
-        click.option("--tls-ca", type=FILE, help="PEM file: who certifies other servers; default BUCKRAM_CA."),
+        click.option(
+            "--allow-origin",
+            "pages",
+            multiple=True,
+            metavar="URL",
+            help="Origin of web pages that may use it; repeatable.",
+        ),
+        click.option(
+            "--allow-host",
+            "hosts",
+            multiple=True,
+            metavar="NAME",
+            help="Host name by which clients reach it; repeatable.",
+        ),
+        click.option(
+            "--tls-ca", type=FILE, help="PEM file: the authorities that sign other servers; default BUCKRAM_CA."
+        ),
         click.option("--tls-key", type=FILE, help="PEM file: the private key of the certificate; mode 0600."),
         click.option(
             "--tls-cert", type=FILE, help="PEM file: the certificate to show. With --tls-key the server speaks TLS."
         ),
-        click.option("--tokens", is_flag=True, help="Ask clients for tokens of the cluster, and let grants decide."),
-        click.option("--advertise", metavar="URL", help="Where other servers reach this one; default its address."),
-        click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one."),
+        click.option("--tokens", is_flag=True, help="Require tokens of the cluster, and apply grants."),
+        click.option(
+            "--advertise", metavar="URL", help="URL at which other servers reach this one; default its address."
+        ),
+        click.option(
+            "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="TCP port; 0 picks a free one."
+        ),
         click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     ):
         command = option(command)
     return command
+
+
+# -- running until it is stopped --------------------------------------------------------------------------
 
 
 def stoppable(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -111,8 +133,7 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-T = TypeVar("T")
-
+# -- limits -----------------------------------------------------------------------------------------------
 
 _BYTES = ("bytes", "bytes_per_s")
 
@@ -179,6 +200,8 @@ def _value(field: Field[Any], text: str) -> float:
         raise InvalidArgument(f"{what} {text!r}: needs a whole number")
     return int(text)
 
+
+# -- systemd ----------------------------------------------------------------------------------------------
 
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 

@@ -36,7 +36,7 @@ class _Output(io.FileIO):
             raise
         except OSError as error:
             raise OutputLost(
-                f"standard output: {error.strerror}: what was printed is incomplete; send it where there is room"
+                f"standard output: {error.strerror}: the output is incomplete; send it to a place with free space"
             ) from None
 
 

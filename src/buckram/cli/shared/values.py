@@ -53,7 +53,7 @@ def text_file(what: str, path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise InvalidArgument(f"{what} {path}: {reason}; name a file that can be read") from None
 
 

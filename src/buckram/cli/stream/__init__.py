@@ -1,3 +1,4 @@
-"""`buckram stream`: reading, writing, cursors, the janitor, and copies of records in and out; imports cli/shared and
-cli/namespace.py.
+"""`buckram stream`: reading, writing, cursors, the janitor, and copies of records in and out.
+
+It imports cli/shared and cli/namespace.py.
 """

@@ -1,12 +1,7 @@
-"""`buckram stream`: the commands create, list, show, set, truncate, delete, end and seal.
+"""`buckram stream`: the commands create, list, show, set, truncate, delete, end and seal, and how they print a stream.
 
-Not here: how streams are printed (`cli/stream/commands.py`), records (`cli/stream/write.py`, `cli/stream/read.py`),
-cursors (`cli/stream/cursor.py`), janitor and orphans (`cli/stream/janitor.py`), history (`cli/stream/transfer.py`),
-imports (`cli/stream/transfer.py`), forks (`cli/stream/transfer.py`).
-
-Output of `buckram stream`: streams as text, and as JSON.
-
-Not here: the commands, and gathering what they print (`cli/stream/commands.py`).
+Not here: records (`cli/stream/write.py`, `cli/stream/read.py`), cursors (`cli/stream/cursor.py`), janitor and orphans
+(`cli/stream/janitor.py`), history, imports and forks (`cli/stream/transfer.py`).
 """
 
 from __future__ import annotations
@@ -45,57 +40,6 @@ if TYPE_CHECKING:
     from buckram.streams.info import StreamInfo
     from buckram.streams.read.cursors import CursorInfo
 
-
-def last_append_text(time_us: int) -> str:
-    """Return the time of the last append (microseconds UTC) in ISO form; empty for 0, a stream without records."""
-    return values.iso(time_us) if time_us else ""
-
-
-def writer_text(info: StreamInfo) -> str:
-    """Return the writer's name and whether it is gone, "ended" for a stream that has ended, or an empty text."""
-    if info.ended or info.writer is None:
-        return "ended" if info.ended else ""
-    return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
-
-
-def print_stream(
-    info: StreamInfo,
-    cursors: list[CursorInfo],
-    rows: list[Segment],
-    as_json: bool,
-    tiers: dict[str, dict[str, int]] | None = None,
-) -> None:
-    """Print a stream with its cursors, these segments, and the contents of each tier if `tiers` is given."""
-    if as_json:
-        shown = info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
-        shown |= {"tier": tiers} if tiers is not None else {}
-        emit(shown | ({"segment_list": [segment_json(row) for row in rows]} if rows else {}))
-        return
-    state = "ended" if info.ended else f"writer {writer_text(info)}" if info.writer else "no writer"
-    segments = counted(info.segments, "segment")
-    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
-    if info.purpose.value != "records":
-        print(f"  purpose {info.purpose.value}")
-    if info.fork is not None:
-        print(f"  fork of {info.fork.source} at offset {info.fork.at}")
-    if info.last_append:
-        print(f"  last append {values.iso(info.last_append)}")
-    if tiers is not None and tiers["history"]["segments"]:
-        old = tiers["history"]
-        size = f"{counted(old['records'], 'record')}, {counted(old['bytes'], 'byte')}"
-        print(f"  history: {counted(old['segments'], 'segment')}, {size}")
-    print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
-    for key, value in info.properties.items():
-        print(f"  {key} = {value}")
-    for found in cursors:
-        print(f"  cursor {found.name} at {found.offset}, lag {found.lag}")
-    for row in rows:
-        done = row.summary
-        size = f"{counted(done.records, 'record')}, {counted(done.bytes, 'byte')}" if done else "open"
-        place = f"ledger {row.ledger}" if row.offloaded is None else f"history at {row.offloaded.location}"
-        print(f"  segment {row.number}: {place}, from offset {row.base}, {size}")
-
-
 PARTS = {
     "write": "buckram.cli.stream.write:write",
     "read": "buckram.cli.stream.read:read",
@@ -110,14 +54,8 @@ PARTS = {
     "import": "buckram.cli.stream.transfer:import_",
     "fork": "buckram.cli.stream.transfer:fork",
 }
-
-
 OFFSET = click.IntRange(min=0)
-
-
 _PAGE = 1000
-
-
 _AT_ONCE = 32
 
 
@@ -129,8 +67,14 @@ def stream() -> None:
 @stream.command("create")
 @click.argument("name", shell_complete=completion.streams)
 @policy_option
-@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Free text; repeatable.")
-@click.option("--force", is_flag=True, help="Also with blanks in its name, or an ensemble of more bookies than exist.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a property, which is free text; repeatable.",
+)
+@click.option("--force", is_flag=True, help="Allow blanks in the name, and an ensemble of more bookies than exist.")
 @metadata_option
 @json_option
 def create(
@@ -157,8 +101,8 @@ def create(
 
 @stream.command("list")
 @click.argument("namespace", required=False, shell_complete=completion.namespaces)
-@click.option("--prefix", default="", help="Only streams whose bare name begins so.")
-@click.option("--long", "with_state", is_flag=True, help="With purpose, offsets, segments and writer of each.")
+@click.option("--prefix", default="", help="Only streams whose names, without the namespace, begin with this.")
+@click.option("--long", "with_state", is_flag=True, help="Show purpose, offsets, segments and writer of each.")
 @metadata_option
 @json_option
 def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str | None, as_json: bool) -> None:
@@ -229,11 +173,11 @@ async def _info(client: Client, full: str) -> StreamInfo:
 
 @stream.command("show")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--segments", "with_segments", is_flag=True, help="Also every segment.")
+@click.option("--segments", "with_segments", is_flag=True, help="Show every segment, too.")
 @metadata_option
 @json_option
 def show(name: str, with_segments: bool, uri: str | None, as_json: bool) -> None:
-    """Offsets, writer, policy, properties and cursors of a stream.
+    """Show a stream: offsets, writer, policy, properties and cursors.
 
     \b
     Example:
@@ -311,7 +255,9 @@ def set_stream(
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--before", type=OFFSET, help="Drop the records below this offset.")
 @click.option("--before-time", metavar="TIME", help=f"Drop what was appended before: {values.MOMENTS}.")
-@click.option("--keep-bytes", metavar="SIZE", help="Drop the oldest segments that are not needed to keep so much.")
+@click.option(
+    "--keep-bytes", metavar="SIZE", help="Drop the oldest segments that are not needed to keep this many bytes."
+)
 @click.option("--before-cursors", is_flag=True, help="Drop what every cursor has passed.")
 @yes_option
 @metadata_option
@@ -358,8 +304,10 @@ def truncate(
 
 @stream.command("delete")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--force", is_flag=True, help="Also when its bookies are gone and a live writer cannot be fenced.")
-@click.option("--purpose", default="records", help="That of a stream which is not for records, see below.")
+@click.option(
+    "--force", is_flag=True, help="Delete it even if its bookies are gone and a live writer cannot be fenced."
+)
+@click.option("--purpose", default="records", help="Purpose of the stream, needed unless it is records.")
 @yes_option
 @metadata_option
 @json_option
@@ -377,7 +325,7 @@ def delete(name: str, force: bool, purpose: str, yes: bool, uri: str | None, as_
     from buckram.core.streams.metadata.purposes import Purpose, purpose_named
 
     full, owner = stream_name(name), purpose_named(purpose)
-    what = "all its records" if owner is Purpose.RECORDS else f"all that it is for ({owner.value})"
+    what = "all its records" if owner is Purpose.RECORDS else f"everything that depends on it ({owner.value})"
     confirm_loss(f"Delete stream {full} and {what}?", yes, f"stream {full} is not deleted")
 
     async def main() -> None:
@@ -409,7 +357,7 @@ def _closing(name: str, takeover: bool, uri: str | None, as_json: bool, *, end: 
 
 @stream.command("end")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--takeover", is_flag=True, help="Fence the writer that is there.")
+@click.option("--takeover", is_flag=True, help="Fence the present writer.")
 @yes_option
 @metadata_option
 @json_option
@@ -429,7 +377,7 @@ def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) ->
 
 @stream.command("seal")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--takeover", is_flag=True, help="Fence the writer that is there.")
+@click.option("--takeover", is_flag=True, help="Fence the present writer.")
 @yes_option
 @metadata_option
 @json_option
@@ -444,3 +392,56 @@ def seal(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -
         question = f"Take stream {name} over? Its writer is fenced: its next append fails."
         confirm(question, yes, f"stream {name} is not sealed")
     _closing(name, takeover, uri, as_json, end=False)
+
+
+# -- output -----------------------------------------------------------------------------------------------
+
+
+def last_append_text(time_us: int) -> str:
+    """Return the time of the last append (microseconds UTC) in ISO form; empty for 0, a stream without records."""
+    return values.iso(time_us) if time_us else ""
+
+
+def writer_text(info: StreamInfo) -> str:
+    """Return the writer's name and whether it is gone, "ended" for a stream that has ended, or an empty text."""
+    if info.ended or info.writer is None:
+        return "ended" if info.ended else ""
+    return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
+
+
+def print_stream(
+    info: StreamInfo,
+    cursors: list[CursorInfo],
+    rows: list[Segment],
+    as_json: bool,
+    tiers: dict[str, dict[str, int]] | None = None,
+) -> None:
+    """Print a stream with its cursors, these segments, and the contents of each tier if `tiers` is given."""
+    if as_json:
+        shown = info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
+        shown |= {"tier": tiers} if tiers is not None else {}
+        emit(shown | ({"segment_list": [segment_json(row) for row in rows]} if rows else {}))
+        return
+    state = "ended" if info.ended else f"writer {writer_text(info)}" if info.writer else "no writer"
+    segments = counted(info.segments, "segment")
+    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
+    if info.purpose.value != "records":
+        print(f"  purpose {info.purpose.value}")
+    if info.fork is not None:
+        print(f"  fork of {info.fork.source} at offset {info.fork.at}")
+    if info.last_append:
+        print(f"  last append {values.iso(info.last_append)}")
+    if tiers is not None and tiers["history"]["segments"]:
+        old = tiers["history"]
+        size = f"{counted(old['records'], 'record')}, {counted(old['bytes'], 'byte')}"
+        print(f"  history: {counted(old['segments'], 'segment')}, {size}")
+    print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
+    for key, value in info.properties.items():
+        print(f"  {key} = {value}")
+    for found in cursors:
+        print(f"  cursor {found.name} at {found.offset}, lag {found.lag}")
+    for row in rows:
+        done = row.summary
+        size = f"{counted(done.records, 'record')}, {counted(done.bytes, 'byte')}" if done else "open"
+        place = f"ledger {row.ledger}" if row.offloaded is None else f"history at {row.offloaded.location}"
+        print(f"  segment {row.number}: {place}, from offset {row.base}, {size}")

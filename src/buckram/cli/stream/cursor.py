@@ -22,7 +22,7 @@ _PAGE = 1000
 
 @click.group()
 def cursor() -> None:
-    """Durable named positions of readers."""
+    """Manage cursors, the durable named positions of readers."""
 
 
 @cursor.command("list")

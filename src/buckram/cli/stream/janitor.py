@@ -23,16 +23,22 @@ if TYPE_CHECKING:
 
 
 @click.command("janitor")
-@click.option("--every", metavar="TIME", help="Clean again and again, such as every 30s, until Ctrl-C; default once.")
-@click.option("--grace", default="3s", show_default=True, help="Between two looks at what seems to be nobody's.")
+@click.option("--every", metavar="TIME", help="Repeat at this interval, such as 30s, until Ctrl-C; default once.")
+@click.option("--grace", default="3s", show_default=True, help="Time between two looks at what seems to have no owner.")
 @click.option(
     "--wait",
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="A stream without a writer is looked at again after so long, and then sealed; 0: never.",
+    help="Time after which a stream without a writer is checked again, and sealed; 0: never.",
 )
-@click.option("--orphans/--no-orphans", "with_orphans", default=True, show_default=True, help="Look at every ledger.")
+@click.option(
+    "--orphans/--no-orphans",
+    "with_orphans",
+    default=True,
+    show_default=True,
+    help="Look for orphans among all ledgers.",
+)
 @metadata_option
 @json_option
 def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: str | None, as_json: bool) -> None:
@@ -41,8 +47,8 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
     It also makes the backups of databases that policies ask for, at the places of BUCKRAM_JANITOR_BACKUP_PLACES, and
     keeps history at those of BUCKRAM_JANITOR_OFFLOAD_PLACES only.
 
-    Deletes what a policy names and what no stream can ever list, nothing else. May be killed at any time; several may
-    run at once. `buckram up` runs one by itself. Exit code 1 if something was put off.
+    It deletes what a policy names and what no stream can ever list, nothing else. It may be killed at any time;
+    several may run at once. `buckram up` runs one by itself. Exit code 1 if something was put off.
 
     The last records of a writer that died are readable when its segment is sealed. One look cannot tell whether it
     died, so a single run that finds such a stream takes a minute longer (--wait): fit for cron.
@@ -112,9 +118,9 @@ def _tell(report: JanitorReport, as_json: bool) -> None:
 @metadata_option
 @json_option
 def orphans(delete: bool, yes: bool, uri: str | None, as_json: bool) -> None:
-    """List ledgers made for a stream that have no place in it. Shows which are safe to delete.
+    """List ledgers made for a stream that have no place in it. It shows which are safe to delete.
 
-    Reads the record of every ledger. One that is in progress may still become a segment; the janitor decides when it
+    It reads the record of every ledger. One that is in progress may still become a segment; the janitor decides when it
     cannot.
 
     \b

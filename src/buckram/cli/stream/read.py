@@ -56,9 +56,9 @@ class Form:
 
 def form_options(command: Any) -> Any:
     for option in (
-        click.option("--times", is_flag=True, help="Each line begins with the event time (UTC)."),
-        click.option("--key-separator", metavar="TEXT", help="Print the key and this before the value."),
-        click.option("--raw", is_flag=True, help="Values one after another, as they are."),
+        click.option("--times", is_flag=True, help="Begin each line with the event time (UTC)."),
+        click.option("--key-separator", metavar="TEXT", help="Print the key and this separator before the value."),
+        click.option("--raw", is_flag=True, help="Print values one after another, unchanged."),
     ):
         command = option(command)
     return command
@@ -67,15 +67,15 @@ def form_options(command: Any) -> Any:
 @click.command("read")
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--start", metavar="OFFSET", help='First offset, "earliest" or "latest"; default earliest.')
-@click.option("--stop", type=OFFSET, help="The offset to end before; default: what is readable now.")
-@click.option("--since", metavar="TIME", help=f"Appended at or after: {values.MOMENTS}.")
-@click.option("--until", metavar="TIME", help="Appended before; as --since.")
+@click.option("--stop", type=OFFSET, help="Offset to end before; default: what is readable now.")
+@click.option("--since", metavar="TIME", help=f"Only records appended at or after this time: {values.MOMENTS}.")
+@click.option("--until", metavar="TIME", help="Only records appended before this time; as --since.")
 @click.option("--txid", type=OFFSET, help="Begin at the first record with at least this transaction id.")
-@click.option("-n", "--count", type=click.IntRange(1), help="At most so many records.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Maximum number of records; default all.")
 @click.option("--cursor", metavar="NAME", help="Begin at this durable cursor, if it exists.")
 @click.option("--commit", is_flag=True, help="With --cursor: move it past what was printed.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with new records until Ctrl-C or the end of the stream.")
-@click.option("--skip-truncated", is_flag=True, help="Go on at the earliest where the position was truncated.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new records until Ctrl-C or the end of the stream.")
+@click.option("--skip-truncated", is_flag=True, help="Continue at the earliest offset if the position was truncated.")
 @form_options
 @metadata_option
 @json_option
@@ -97,7 +97,7 @@ def read(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Print the records of a stream, one value a line. Never disturbs its writer.
+    """Print the records of a stream, one value a line. Its writer is never disturbed.
 
     With --json a line is {"offset", "timestamp_us", "append_time_us", "key_base64", "value_base64"}, with headers,
     txid, producer and sequence where a record has them; `stream write --jsonl` takes the same form.
@@ -138,9 +138,13 @@ def read(
 
 @click.command("tail")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("-n", "--count", type=click.IntRange(0), default=10, show_default=True, help="Begin with so many.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with new records until Ctrl-C or the end of the stream.")
-@click.option("--since", metavar="TIME", help=f"Instead of -n: appended at or after: {values.MOMENTS}.")
+@click.option(
+    "-n", "--count", type=click.IntRange(0), default=10, show_default=True, help="Number of records to begin with."
+)
+@click.option("-f", "--follow", is_flag=True, help="Continue with new records until Ctrl-C or the end of the stream.")
+@click.option(
+    "--since", metavar="TIME", help=f"Instead of -n, records appended at or after this time: {values.MOMENTS}."
+)
 @form_options
 @metadata_option
 @json_option

@@ -1,8 +1,7 @@
-"""`buckram stream offload`, `export`, `check` and `verify`: segments as files elsewhere, and whether they are right.
+"""`buckram stream import`, `fork`, `offload`, `export`, `check` and `verify`: records from elsewhere and to there.
 
-`buckram stream import`: rows of Parquet, JSON lines or CSV become records of a stream.
-
-`buckram stream fork`: a new stream with the records of another one below an offset.
+`import` makes records of rows of Parquet, JSON lines or CSV, `fork` makes a stream of another one's records, `offload`
+and `export` make files of segments, and `check` and `verify` tell whether those are right.
 """
 
 from __future__ import annotations
@@ -37,17 +36,26 @@ if TYPE_CHECKING:
     from buckram.streams.maintain.offload_policy import StreamCheck
 
 
+# -- import -----------------------------------------------------------------------------------------------
+
+
 @click.command("import")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--from", "url", metavar="URL", required=True, help="A file, a directory, or a URL of fsspec.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="What the files are.")
-@click.option("--value", default="", metavar="COL", help="Column of the value; default value, or the line of JSON.")
-@click.option("--key", default="", metavar="COL", help="Column of the key; default key, if there is one.")
-@click.option("--time", default="", metavar="COL", help="Column of the event time; default timestamp.")
-@click.option("--headers", default="", metavar="COL", help="Column of the headers, in Parquet; default headers.")
-@click.option("--time-unit", type=click.Choice(tuple(TIME_UNITS)), default="us", help="Of times that are numbers.")
+@click.option("--from", "url", metavar="URL", required=True, help="Source: a file, a directory, or a URL of fsspec.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Format of the files.")
+@click.option("--value", default="", metavar="COL", help="Column of the value; default `value`, or the line of JSON.")
+@click.option("--key", default="", metavar="COL", help="Column of the key; default `key`, if there is one.")
+@click.option("--time", default="", metavar="COL", help="Column of the event time; default `timestamp`.")
+@click.option("--headers", default="", metavar="COL", help="Column of the headers, in Parquet; default `headers`.")
+@click.option(
+    "--time-unit",
+    type=click.Choice(tuple(TIME_UNITS)),
+    default="us",
+    show_default=True,
+    help="Unit of times that are numbers.",
+)
 @click.option("--run", default="", metavar="NAME", help="Import the same source once more, under this name.")
-@click.option("--rate", metavar="SIZE", help="The most bytes to write in a second, such as 50MiB.")
+@click.option("--rate", metavar="SIZE", help="Maximum bytes written per second, such as 50MiB; default no limit.")
 @metadata_option
 @json_option
 def import_(
@@ -66,8 +74,8 @@ def import_(
 ) -> None:
     """Import files into a stream, made if it does not exist. Each row is imported once.
 
-    May be killed at any time, and repeated: it goes on where it was, and takes files that came after the others. A row
-    that is no record is refused with file and line, and nothing of its range is imported.
+    It may be killed at any time, and repeated: it goes on where it was, and takes files that came after the others. A
+    row that is no record is refused with file and line, and nothing of its range is imported.
 
     \b
     Examples:
@@ -106,6 +114,9 @@ def import_(
         remark(f"{counted(report.ignored, 'file')} of other kinds left out")
 
 
+# -- fork -------------------------------------------------------------------------------------------------
+
+
 @click.command("fork")
 @click.argument("source", shell_complete=completion.streams)
 @click.argument("name")
@@ -123,7 +134,7 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
     NAME becomes a stream in the same namespace as SOURCE. Both go on by themselves.
 
     They share the segments that are whole below the offset: these are stored once, and deleted when neither stream
-    needs them. The records of the segment in which the offset lies are copied. Whoever writes SOURCE is not disturbed.
+    needs them. The records of the segment in which the offset lies are copied. The writer of SOURCE is not disturbed.
 
     \b
     Examples:
@@ -146,15 +157,20 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
     print(f"  {counted(made.shared_segments, 'segment')} shared ({counted(made.shared_bytes, 'byte')}), ", end="")
     print(f"{counted(made.copied_bytes, 'byte')} copied")
     if not made.producers:
-        print("  sequences of idempotent producers as of that offset are not known: producers begin anew there")
+        print("  the sequences of idempotent producers at that offset are unknown: producers start anew there")
+
+
+# -- segments as files elsewhere --------------------------------------------------------------------------
 
 
 @click.command("offload")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--to", "location", metavar="URL", help="A directory or a URL of fsspec; default is the policy's.")
+@click.option(
+    "--to", "location", metavar="URL", help="Destination: a directory or a URL of fsspec; default the policy's."
+)
 @click.option("--before", type=click.IntRange(min=0), help="Only segments that end at or below this offset.")
 @click.option("--before-time", metavar="TIME", help=f"Only what was appended before: {values.MOMENTS}.")
-@click.option("--rate", metavar="SIZE", help="The most bytes to read in a second, such as 50MiB.")
+@click.option("--rate", metavar="SIZE", help="Maximum bytes read per second, such as 50MiB; default no limit.")
 @metadata_option
 @json_option
 def offload(
@@ -166,10 +182,10 @@ def offload(
     uri: str | None,
     as_json: bool,
 ) -> None:
-    """Make sealed segments Parquet files outside the cluster. They are read as before, and leave the bookies' disks.
+    """Move sealed segments to Parquet files outside the cluster. They are read as before, and free bookies' disks.
 
     Each file is read back and compared before it takes the place of a ledger, which the janitor deletes an hour later.
-    May be killed at any time, and repeated. The segment with the newest producers' table stays on bookies.
+    It may be killed at any time, and repeated. The segment with the newest producers' table stays on bookies.
 
     \b
     Example:
@@ -236,16 +252,16 @@ def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
 
 @click.command("export")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--to", "location", metavar="URL", required=True, help="A directory or a URL of fsspec.")
+@click.option("--to", "location", metavar="URL", required=True, help="Destination: a directory or a URL of fsspec.")
 @click.option("--prune", is_flag=True, help="Delete exported files whose records are all truncated.")
-@click.option("--rate", metavar="SIZE", help="The most bytes to read in a second, such as 50MiB.")
+@click.option("--rate", metavar="SIZE", help="Maximum bytes read per second, such as 50MiB; default no limit.")
 @metadata_option
 @json_option
 def export(name: str, location: str, prune: bool, rate: str | None, uri: str | None, as_json: bool) -> None:
     """Copy sealed segments to Parquet files outside the cluster. The stream keeps them, too.
 
     Only what is not there yet is copied, so repeat it as often as you like. Files and table are those of an offload.
-    May be killed at any time.
+    It may be killed at any time.
 
     \b
     Example:
@@ -278,7 +294,7 @@ def export(name: str, location: str, prune: bool, rate: str | None, uri: str | N
 
 @click.command("check")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--adopt", is_flag=True, help="Before that: mark ledgers in its list that are nobody's as its own.")
+@click.option("--adopt", is_flag=True, help="First mark ledgers in its list that have no owner as its own.")
 @metadata_option
 @json_option
 def check(name: str, adopt: bool, uri: str | None, as_json: bool) -> None:
@@ -327,7 +343,7 @@ def check(name: str, adopt: bool, uri: str | None, as_json: bool) -> None:
 @click.argument("a", shell_complete=completion.streams)
 @click.argument("b", shell_complete=completion.streams)
 @click.option("--other-metadata", metavar="URI", help="The cluster of stream B; default the same one.")
-@click.option("--rate", metavar="SIZE", help="The most bytes to compare in a second, such as 50MiB.")
+@click.option("--rate", metavar="SIZE", help="Maximum bytes compared per second, such as 50MiB; default no limit.")
 @metadata_option
 @json_option
 def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: str | None, as_json: bool) -> None:

@@ -47,20 +47,38 @@ class Choice:
 
 @click.command("write")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--takeover", is_flag=True, help="Fence the writer that is there and go on after it.")
-@click.option("--wait", is_flag=True, help="Wait until the writer that is there has gone.")
-@click.option("--create/--no-create", default=True, show_default=True, help="Make the stream if it is not there.")
+@click.option("--takeover", is_flag=True, help="Fence the present writer and continue after it.")
+@click.option("--wait", is_flag=True, help="Wait until the present writer has gone.")
+@click.option("--create/--no-create", default=True, show_default=True, help="Create the stream if it does not exist.")
 @click.option("--jsonl", is_flag=True, help="Each line is a JSON object, as `stream read --json` prints them.")
-@click.option("--key-separator", metavar="TEXT", help="What stands before it in a line is the record's key.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="The text of a line before this separator is the key of the record."
+)
 @click.option("--acks", is_flag=True, help="Print the highest acknowledged offset as it advances, one number a line.")
-@click.option("--end", is_flag=True, help="Mark the end of the stream after the last record: nobody writes any more.")
-@click.option("--linger-ms", type=click.FloatRange(0, 10_000), default=2.0, show_default=True)
-@click.option("--as", "writer", default="", metavar="NAME", help="What others are told of this writer.")
+@click.option(
+    "--end", is_flag=True, help="Mark the end of the stream after the last record; it can never be written again."
+)
+@click.option(
+    "--linger-ms",
+    type=click.FloatRange(0, 10_000),
+    default=2.0,
+    show_default=True,
+    help="Longest wait for further records of the same entry, milliseconds.",
+)
+@click.option("--as", "writer", default="", metavar="NAME", help="Name of this writer, which others see.")
 @click.option("--producer", metavar="ID", help="Idempotent: record n is sequence n of this producer.")
 @click.option(
-    "--sequence", type=click.IntRange(0), default=0, show_default=True, help="With --producer: of the first record."
+    "--sequence",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="With --producer, the sequence of the first record.",
 )
-@click.option("--start", type=click.IntRange(0), help="With --producer: where one begins that the stream never had.")
+@click.option(
+    "--start",
+    type=click.IntRange(0),
+    help="With --producer, the first sequence of a producer that is new to the stream.",
+)
 @metadata_option
 @json_option
 def write(

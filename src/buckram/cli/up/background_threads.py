@@ -1,8 +1,6 @@
-"""Background threads of `buckram up`, each with a loop of its own: the janitor and autorecovery.
+"""Background threads of `buckram up`, each with an event loop of its own: the janitor, autorecovery and the gateway.
 
-None of them ever ends the cluster.
-
-The gateway of `buckram up`: a thread beside the bookies, with the console at an address of this machine.
+The gateway serves the console, too, at an address of this machine. A thread that fails never ends the cluster.
 """
 
 from __future__ import annotations
@@ -25,26 +23,20 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
     from buckram.serve.http.server import Listening
 
-
 ORPHANS_S = 600.0
 """Seconds between two scans of all ledgers of the cluster."""
-
-
 STOP_S = 10.0
-
-
 _POLL_S = 0.02
-
-
 BEGUN_S = 10.0
 """Seconds to wait for visible background work before the cluster is reported as ready."""
-
-
 AGAIN_S = 5.0
 """After a failure, before the work begins anew with another client."""
 
 Work = Callable[["Client", "ClusterThread"], Awaitable[None]]
 """Runs until it is cancelled."""
+
+
+# -- one thread -------------------------------------------------------------------------------------------
 
 
 class ClusterThread:
@@ -112,6 +104,9 @@ class ClusterThread:
             await asyncio.sleep(AGAIN_S)
 
 
+# -- janitor and autorecovery -----------------------------------------------------------------------------
+
+
 def janitor_thread(uri: str, every_s: float) -> ClusterThread:
     """Return a thread that carries out retention, removes leftovers of crashes and makes backups, again and again.
     Raises ConfigError for a wrong list of places."""
@@ -163,6 +158,9 @@ def healing_thread(uri: str, delay_s: float) -> ClusterThread:
 
     otherwise = "lost bookies' ledgers are copied when one runs: `buckram autorecovery run`"
     return ClusterThread("autorecovery", uri, work, otherwise=otherwise)
+
+
+# -- the gateway ------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -37,7 +37,7 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
 
 
 @click.command()
-@click.option("--bookies", type=int, help="How many; default 3, or as many as the directory has.")
+@click.option("--bookies", type=int, help="Number of bookies; default 3, or as many as DIR has.")
 @click.option(
     "--data",
     "directory",
@@ -45,17 +45,19 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
     show_default=True,
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Where it lives.",
+    help="Directory of the cluster.",
 )
 @click.option(
     "--disks",
     metavar="A,B,...",
-    help="One bookie on each of these disks (directories that exist); more bookies go on them in rotation.",
+    help="Put one bookie on each of these disks (existing directories); more bookies go on them in rotation.",
 )
-@click.option("--zookeeper", is_flag=True, help="Metadata in a ZooKeeper server of its own, under DIR (needs Java).")
-@click.option("--etcd", is_flag=True, help="Metadata in an etcd server of its own, under DIR (needs etcd 3.5).")
 @click.option(
-    "--janitor", default="10s", show_default=True, metavar="TIME", help="How often to look after streams, or `never`."
+    "--zookeeper", is_flag=True, help="Keep metadata in a ZooKeeper server of its own, under DIR (needs Java)."
+)
+@click.option("--etcd", is_flag=True, help="Keep metadata in an etcd server of its own, under DIR (needs etcd 3.5).")
+@click.option(
+    "--janitor", default="10s", show_default=True, metavar="TIME", help="Interval of the streams' janitor, or `never`."
 )
 @click.option(
     "--autorecovery/--no-autorecovery",
@@ -66,15 +68,20 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
-    help="Metrics and health of the first bookie there, of each other one on the next port.",
+    help="Serve metrics and health of the first bookie there, and of each other one on the next port.",
 )
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="HTTP API of the first bookie there, of each other one on the next port; with metrics and health.",
+    help="Serve the HTTP API of the first bookie there, of each other one on the next port; with metrics and health.",
 )
-@click.option("--gateway/--no-gateway", default=True, show_default=True, help="HTTP for any language, and a console.")
-@click.option("--secure", is_flag=True, help="TLS, tokens and grants: makes certificates and tokens under DIR.")
+@click.option(
+    "--gateway/--no-gateway",
+    default=True,
+    show_default=True,
+    help="Run a gateway: HTTP for any language, and a web console.",
+)
+@click.option("--secure", is_flag=True, help="Use TLS, tokens and grants; certificates and tokens are made under DIR.")
 @json_option
 def up(
     bookies: int | None,
@@ -218,7 +225,7 @@ def _disks(given: str) -> list[Path]:
 
 
 def _say_shared(disks: list[Path]) -> None:
-    """Directories of one file system are not separate disks, which is fine for a trial and should be known."""
+    """Remark which directories share a file system: they are not separate disks, which is fine for a trial."""
     by_device: dict[int, list[str]] = {}
     for path in disks:
         if path.is_dir():
@@ -388,7 +395,7 @@ def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: th
                 what = f". Put the right directory at {child.directory}; or {more}" if foreign else ""
                 problems.append(f"bookie-{n} did not start: {error}{what}")
     if stop.is_set():
-        raise ChildFailed(f"{place.root}: told to stop before the cluster was ready")
+        raise ChildFailed(f"{place.root}: stopped before the cluster was ready")
     place.write()
     if not any(child.alive for child in children.values()):
         raise ChildFailed(f"no bookie of {place.root} can be started: {'; '.join(problems)}")

@@ -1,12 +1,9 @@
-"""Security files that `buckram up --secure` makes below its directory: an authority, certificates and tokens.
+"""Security files that `buckram up --secure` keeps in DIR/security: an authority, certificates of servers, and tokens.
 
-Needs the extra `security`. Not here: the cluster's directory itself (`cli/up/cluster_directory.py`).
-
-The certificates of `buckram up --secure`: made if they are missing, and renewed before they end.
-
-They are in DIR/security: the authority's own (`ca`), and those of the servers that it signed. Their users read a
-changed file again, so nothing has to be restarted. Needs the extra `security`. Not here: the rule
-(`core/security/certificates.py`), certificates of Apache's clients (`cli/security/apache_client.py`).
+They are made if they are missing, and certificates are renewed before they end; their users read a changed file again,
+so nothing has to be restarted. Needs the extra `security`. Not here: when a certificate is due
+(`core/security/certificates.py`), the cluster's directory itself (`cli/up/cluster_directory.py`), certificates of
+Apache's clients (`cli/security/apache_client.py`).
 """
 
 from __future__ import annotations
@@ -27,21 +24,15 @@ from buckram.errors import ConfigError, InvalidArgument, MalformedRecord
 from buckram.metadata.records.security import SecurityStore
 from buckram.seams import MetadataStore
 
+# -- certificates -----------------------------------------------------------------------------------------
+
 AUTHORITY = "ca"
-
-
 SERVERS = ("bookie", "gateway", "zookeeper", "etcd")
 """Servers that may have a certificate. All bookies of `up` share one."""
-
-
 BOTH = "both.pem"
 """ZooKeeper takes its certificate and the key from one file."""
-
-
 LOOK_S = 3600.0
 """Seconds between two checks of a running `up` whether a certificate is due for renewal."""
-
-
 _LOCK = "certificates.lock"
 
 
@@ -109,7 +100,7 @@ class Certificates:
             return life_of(self.file(name).read_text())
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"{self.file(name)}: no certificate that can be read: {error}; remove it, and it is made anew"
+                f"{self.file(name)}: no certificate that can be read: {error}; remove it, and a new one is made"
             ) from None
 
     def _key(self, name: str) -> Path:
@@ -160,26 +151,20 @@ class Renewing:
         self._next = self._clock() + LOOK_S
         try:
             for name in self._certificates.keep():
-                self._say(f"the certificate {self._certificates.file(name)} was made anew, as it would end")
+                self._say(f"the certificate {self._certificates.file(name)} was renewed before it expires")
             self._said = ""
         except (ConfigError, OSError) as error:
             if str(error) != self._said:
                 self._said = str(error)
-                self._say(f"certificates are not made anew: {error}")
+                self._say(f"certificates could not be renewed: {error}")
 
+
+# -- the directory, with its tokens -----------------------------------------------------------------------
 
 FOLDER = "security"
-
-
 CLIENT = "client"
-
-
 _DAY_S = 86_400.0
-
-
 _LASTS_S = 365 * _DAY_S
-
-
 _RENEW_S = 30 * _DAY_S
 """A token that has less than this left is made anew at the next start."""
 

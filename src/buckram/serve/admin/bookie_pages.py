@@ -1,6 +1,6 @@
-"""/api/v1/bookie/... and /api/v1/config/...: what concerns the bookie that answers, as Apache's bookies answer.
+"""/api/v1/bookie/... and /api/v1/config/...: pages about the bookie that answers, as Apache's bookies answer.
 
-Stores an entry on one bookie and reads it from there, through its port, as clients do.
+The page `sanity` stores an entry on the bookie and reads it from there, through its port, as clients do.
 """
 
 from __future__ import annotations
@@ -33,43 +33,9 @@ from buckram.serve.admin.jobs import Job, Jobs, started
 from buckram.serve.admin.routing import RequestError, body_object, flag
 from buckram.types import BIRTH_SIZE, BookieId, DigestType
 
-WITHIN_S = 10.0
-
-
-async def stored_and_read(client: LedgerClient, bookie: BookieId) -> None:
-    """Make a ledger of this bookie alone, write, read, delete it. Raises what fails, TimeoutError among it."""
-    services = client.services
-    record = created(
-        1, 1, 1, (bookie,), digest_type=DigestType.CRC32C, password=b"", custom_metadata={"application": b"sanity"},
-        creation_time_ms=services.runtime.clock.wall_us() // 1000,
-        creator_token=secrets.randbelow(2**63 - 2) + 1,
-        birth=secrets.token_bytes(BIRTH_SIZE),
-    )  # fmt: skip
-    async with asyncio.timeout(WITHIN_S):
-        ledger, current = await register(services, None, record)
-        try:
-            writer = Writer(LedgerAppender(services, ledger, current, password=b""))
-            async with writer:
-                payload = secrets.token_bytes(64)
-                await writer.append(payload)
-            async with client.open(ledger) as reader:
-                if any(fragment.ensemble != (bookie,) for fragment in reader.metadata.fragments):
-                    raise WriteFailed(ledger, f"another bookie took the entry, because {bookie} failed")
-                if bytes((await reader.get(0)).payload) != payload:
-                    raise ReadFailed(ledger, f"bookie {bookie} gives another entry than it was sent")
-        finally:
-            await client.delete(ledger, force=True)
-
-
 PATH, CONFIG = "/api/v1/bookie", "/api/v1/config/server_config"
-
-
 LOG_LEVEL = "log.level"
-
-
 log = logging.getLogger("buckram.admin")
-
-
 _KINDS = {"journal": "journal files", "entrylog": "entrylog files", "index": "index files"}
 
 
@@ -327,3 +293,33 @@ def _collector(bookie: Bookie) -> Collector:
     if bookie.collector is None:
         raise RequestError(503, "Bookie is not fully started yet")
     return bookie.collector
+
+
+# -- sanity -----------------------------------------------------------------------------------------------
+
+WITHIN_S = 10.0
+
+
+async def stored_and_read(client: LedgerClient, bookie: BookieId) -> None:
+    """Make a ledger of this bookie alone, write, read, delete it. Raises what fails, TimeoutError among it."""
+    services = client.services
+    record = created(
+        1, 1, 1, (bookie,), digest_type=DigestType.CRC32C, password=b"", custom_metadata={"application": b"sanity"},
+        creation_time_ms=services.runtime.clock.wall_us() // 1000,
+        creator_token=secrets.randbelow(2**63 - 2) + 1,
+        birth=secrets.token_bytes(BIRTH_SIZE),
+    )  # fmt: skip
+    async with asyncio.timeout(WITHIN_S):
+        ledger, current = await register(services, None, record)
+        try:
+            writer = Writer(LedgerAppender(services, ledger, current, password=b""))
+            async with writer:
+                payload = secrets.token_bytes(64)
+                await writer.append(payload)
+            async with client.open(ledger) as reader:
+                if any(fragment.ensemble != (bookie,) for fragment in reader.metadata.fragments):
+                    raise WriteFailed(ledger, f"another bookie took the entry, because {bookie} failed")
+                if bytes((await reader.get(0)).payload) != payload:
+                    raise ReadFailed(ledger, f"bookie {bookie} gives another entry than it was sent")
+        finally:
+            await client.delete(ledger, force=True)

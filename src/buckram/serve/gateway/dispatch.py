@@ -120,7 +120,7 @@ class Dispatcher:
             raise HttpProblem(
                 421,
                 "OTHER_GATEWAY",
-                f"{GATEWAY} {meant[:60]!r}: this gateway is {self._own_id}, perhaps since a restart; look whether the "
+                f"{GATEWAY} {meant[:60]!r}: this gateway is {self._own_id}, perhaps since a restart; check whether the "
                 "request was carried out before you send it without this header",
                 headers={GATEWAY: self._own_id},
             )

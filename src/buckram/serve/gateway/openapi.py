@@ -72,7 +72,7 @@ def _operation(tag: str, one: Operation) -> dict[str, Any]:
             str(one.status): _said("It held.", one),
             **{str(status): _said(what, one) for status, what in one.others.items()},
             "default": {
-                "description": "It did not hold.",
+                "description": "The condition was not met.",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
             },
         },

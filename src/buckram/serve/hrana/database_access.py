@@ -85,7 +85,7 @@ def may_change(access: DatabaseAccess, principal: Principal, database: str) -> b
 def lacks_permission(principal: Principal, lacks: Sequence[str], database: str) -> HttpProblem:
     """Return the error for a principal who may see a database, but lacks permissions on it."""
     permissions = ", ".join(lacks)
-    why = f"{principal} has no permission `{permissions}` on database {database} (`buckram acl grant` gives it)"
+    why = f"{principal} has no permission `{permissions}` on database {database} (`buckram acl grant` grants it)"
     return HttpProblem(403, "FORBIDDEN", why, value=database)
 
 

@@ -36,7 +36,7 @@ class SendOn(Exception):
 
 
 class Pipeline:
-    """The execution of the requests of one HTTP request. Raises SendOn if the first statement finds no leader here."""
+    """Executes the requests of one HTTP request. Raises SendOn if there is no leader here at the first statement."""
 
     def __init__(self, stream: Stream, limits: HranaLimits, *, fresh: bool, token: str | None = None) -> None:
         """Execute on a stream. `token`: makes the changes of the requests at most once. Raises InvalidArgument."""

@@ -164,7 +164,7 @@ class _Connection:
                     message, size = first
                     if isinstance(message, Hello):
                         if not await self._hello(message):
-                            return _REFUSED, "who asks is not known"
+                            return _REFUSED, "the sender is not known"
                     elif not self._greeted:
                         raise Malformed("the first message needs to be hello")
                     else:
@@ -198,7 +198,7 @@ class _Connection:
                 await self._socket.send_text(text)
         except TimeoutError:
             _log.warning(
-                "a client of database %s read nothing for %g s: its WebSocket is cut off (%s)",
+                "a client of database %s read nothing for %g s: its WebSocket is closed (%s)",
                 self._reading.database,
                 self._limits.unread_s,
                 option_of("unread_s"),
@@ -270,7 +270,7 @@ class _Connection:
                 text = _response_error(asked, _problem(problem))
             except Exception as error:
                 _log.exception("a request on a WebSocket failed")
-                message = f"an unexpected {type(error).__name__} in the server, which its log tells more of"
+                message = f"an unexpected {type(error).__name__} in the server, which its log describes"
                 text = _response_error(asked, {"message": message, "code": "INTERNAL_ERROR"})
             await self._answered(asked, text, size)
         lines.busy = False

@@ -48,14 +48,16 @@ async def _routing(request: Request, error: Exception) -> Response:
     """404 and 405 of the routes."""
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
-    message = f"{request.method} {request.url.path}: {phrase.lower()}; see the documentation for the paths served"
+    message = (
+        f"{request.method} {request.url.path}: {phrase.lower()}; see the documentation for the paths that are served"
+    )
     code = phrase.upper().replace(" ", "_")
     return json_answer(request, {"message": message, "code": code}, error.status_code, error.headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
     """Starlette raises the error again afterwards, so that it is logged with its traceback."""
-    message = f"an unexpected {type(error).__name__} in the server, which its log tells more of: please report it"
+    message = f"an unexpected {type(error).__name__} in the server, which its log describes: please report it"
     return json_answer(request, {"message": message, "code": "INTERNAL_ERROR"}, 500)
 
 

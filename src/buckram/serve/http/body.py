@@ -22,7 +22,7 @@ class ClientGone(HttpProblem):
     """The client disconnected before its body ended or while the request was served; the answer has no reader."""
 
     def __init__(self, received: int) -> None:
-        super().__init__(400, "CLIENT_GONE", f"the body was cut after {received} bytes; nothing of it counts")
+        super().__init__(400, "CLIENT_GONE", f"the body was cut after {received} bytes; nothing of it is used")
 
 
 LESS = f"send less at once ({option_of('body_bytes')})"

@@ -1,13 +1,10 @@
-"""A connection of uvicorn with limits: heads in bytes and time, connections in number, bodies that nobody reads.
+"""Connections of uvicorn with limits: heads in bytes and time, connections in number, bodies that nobody reads.
 
 uvicorn leaves these to a proxy in front of it. Errors before a request reaches its handler are JSON too. Bytes of a
 path that are not ASCII are taken as if they were %-encoded, as clients of Hadoop send them. The head of an answer and
-what comes first of its body are one write.
-
-A WebSocket of uvicorn that can be aborted at once, so that a client that reads nothing holds no memory.
-
-Messages are not compressed: what a client sends takes as much memory as it has sent. The first message authenticates,
-and is small. Not here: the protocol of the messages.
+what comes first of its body are one write. A WebSocket can be aborted at once, so that a client that reads nothing
+holds no memory; its messages are not compressed, so that what a client sends takes as much memory as it has sent, and
+its first message, which authenticates, is small. Not here: the protocol of the messages.
 """
 
 from __future__ import annotations
@@ -29,14 +26,13 @@ from buckram.serve.http.problems import HttpProblem, full, too_large
 
 ABORT = "buckram.abort"
 """In the scope of each request: a function that ends its connection at once, and drops what waits to be sent."""
-
-
 PAUSED = "buckram.paused"
 """Key in the scope of each request: a function that returns whether sending would wait for the client."""
-
-
 _HEADER_COST = 150
 """Bytes of memory that a header takes beside its own, roughly."""
+
+
+# -- HTTP -------------------------------------------------------------------------------------------------
 
 
 class Connection(HttpToolsProtocol):
@@ -327,6 +323,9 @@ class _Gathered:
 def limited(limits: HttpLimits) -> type[Connection]:
     """The class of the connections of a server with these limits."""
     return type("LimitedConnection", (Connection,), {"limits": limits, "heads": Heads(limits)})
+
+
+# -- WebSockets -------------------------------------------------------------------------------------------
 
 
 class Socket(WSProtocol):

@@ -37,7 +37,7 @@ class Origins:
             raise HttpProblem(
                 403,
                 "UNKNOWN_HOST",
-                f"nobody said that this server is called {name[:100]!r}: use its address, or start it with "
+                f"this server does not know the host name {name[:100]!r}: use its address, or start it with "
                 "--allow-host for that name",
                 value=name[:100],
             )

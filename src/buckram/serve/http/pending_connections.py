@@ -1,11 +1,8 @@
-"""Accepting connections that begin with TLS: while a handshake lasts they are among those that owe a head.
+"""Connections that have not sent a complete request head yet, those in a TLS handshake included.
 
-asyncio's own server counts nothing before a handshake has ended, and gives it a minute.
-
-Connections that have not sent a complete request head yet, new ones included. Beyond a limit the oldest is cut off.
-
-Their senders are unknown, so all of them together are bounded in number and in bytes. Not here: the size of one head,
-and its time (`serve/http/connection.py`).
+Their senders are unknown, so all of them together are bounded in number and in bytes; beyond a limit the oldest is cut
+off. asyncio's own server counts nothing before a TLS handshake has ended, and gives it a minute, so `TlsAcceptor`
+accepts such connections instead. Not here: the size of one head, and its time (`serve/http/connection.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +18,8 @@ from typing import Protocol
 
 from buckram.runtime.process.tasks import TaskScope
 from buckram.serve.http.limits import HttpLimits
+
+# -- heads that are owed ----------------------------------------------------------------------------------
 
 
 class Droppable(Protocol):
@@ -71,13 +70,11 @@ class Heads:
         self._bytes -= self._sizes.pop(connection, 0)
 
 
+# -- TLS handshakes ---------------------------------------------------------------------------------------
+
 PAUSE_S = 1.0
 """Pause of accepting after an error that concerns all connections, such as too many open files, seconds."""
-
-
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
 _log = logging.getLogger("buckram.http")
 
 

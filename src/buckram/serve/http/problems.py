@@ -1,10 +1,7 @@
-"""Answers in JSON, and errors as such answers: each names the value, the limit and what to do.
+"""Answers in JSON, errors as such answers, and headers. Each error names the value, the limit and what to do.
 
-The keys `message` and `code` are those of an error in the Hrana protocol, so that its clients show them.
-
-Headers that several answers share, and fast look-up of one header of a request.
-
-Starlette's own search is several times slower.
+The keys `message` and `code` are those of an error in the Hrana protocol, so that its clients show them. Looking up one
+header here is several times faster than Starlette's own search.
 """
 
 from __future__ import annotations
@@ -19,38 +16,12 @@ from starlette.responses import Response
 
 from buckram.serve.http.limits import option_of
 
-SAFE = {
-    "Content-Disposition": "attachment",
-    "Content-Security-Policy": "default-src 'none'; sandbox",
-    "X-Content-Type-Options": "nosniff",
-}
-"""Headers for content from users under the address of the console: browsers download it, and neither show nor run it.
-"""
-
-
-UNKEPT = {"Cache-Control": "no-store"}
-"""Headers of an answer that caches must not store."""
-
-
-def header(request: Request, name: bytes, default: str = "") -> str:
-    """The first header of this name, which is in lower case; `default` if there is none."""
-    for key, value in request.scope["headers"]:
-        if key == name:
-            found: str = value.decode("latin-1")
-            return found
-    return default
-
-
-def has_header(request: Request, name: bytes) -> bool:
-    """Return whether the request has a header of this name, given in lower case."""
-    return name in dict(request.scope["headers"])
-
-
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that terminals interpret and JSON does not escape; names that users chose may contain them."""
+
+
+# -- errors -----------------------------------------------------------------------------------------------
 
 
 class HttpProblem(Exception):
@@ -104,8 +75,11 @@ def full(code: str, what: str, value: int, limit: int, *, option: str, do: str, 
     )
 
 
+# -- answers ----------------------------------------------------------------------------------------------
+
+
 def json_answer(request: Request, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The value as JSON."""
+    """Return the value as an answer in JSON."""
     text = _encode(value)
     if not text.isascii() or "\x7f" in text:
         text = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -124,3 +98,30 @@ def json_media(request: Request) -> str | None:
 def redirect(location: str) -> Response:
     """307: the client sends the same request, with its body, to `location`, which may be this server again."""
     return Response(b"", 307, {"Location": location})
+
+
+# -- headers ----------------------------------------------------------------------------------------------
+
+SAFE = {
+    "Content-Disposition": "attachment",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers for content from users under the address of the console: browsers download it, and neither show nor run it.
+"""
+UNKEPT = {"Cache-Control": "no-store"}
+"""Headers of an answer that caches must not store."""
+
+
+def header(request: Request, name: bytes, default: str = "") -> str:
+    """The first header of this name, which is in lower case; `default` if there is none."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            found: str = value.decode("latin-1")
+            return found
+    return default
+
+
+def has_header(request: Request, name: bytes) -> bool:
+    """Return whether the request has a header of this name, given in lower case."""
+    return name in dict(request.scope["headers"])

@@ -95,9 +95,9 @@ class ClusterTokens:
         try:
             token = self._security.verify(text, _purpose(request.scope["path"].removeprefix(base)))
             if not self._taken.take(token.token_id, token.expires_s, self._security.now_s()):
-                raise TokenRefused("it came before, and is good for one request")
+                raise TokenRefused("it was used before, and is valid for one request")
         except TokenRefused as error:
-            why = f"what another server says of who asks does not count: {error}"
+            why = f"what another server vouches for is not valid: {error}"
             raise HttpProblem(401, "UNAUTHORIZED", why) from None
         return token.principal
 
@@ -119,7 +119,7 @@ class ClusterTokens:
         try:
             return self._security.verify(token)
         except TokenRefused as error:
-            raise _unknown(f"the token does not count: {error}") from None
+            raise _unknown(f"the token is not valid: {error}") from None
 
     def why_over(self, token: Token) -> str:
         """Return why a token that was verified is no longer valid; empty if it is."""

@@ -1,3 +1,4 @@
-"""JSON values that commands and servers show of a cluster live here, with stable keys; nothing here listens or
-decides who may see them.
+"""What commands and servers show of a cluster as JSON, with stable keys.
+
+Nothing here listens or decides who may see it.
 """

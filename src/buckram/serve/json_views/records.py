@@ -1,6 +1,7 @@
-"""Records of streams as lines of JSON. Not here: reading such lines (`serve/json_views/records.py`).
+"""Records of streams as lines of JSON, and lines of input as records.
 
-Lines of input as records: plain, with a key before a separator, or as JSON objects. Nothing is written here.
+A line of input is a plain value, a key and a value around a separator, or a JSON object. Nothing is written to a stream
+here.
 """
 
 from __future__ import annotations
@@ -18,9 +19,59 @@ from buckram.core.streams.records.record_format import headers_size
 from buckram.errors import InvalidArgument
 
 _JSON_FIELDS = ("value", "value_base64", "key", "key_base64", "headers", "headers_base64", "timestamp_us", "txid")
-
-
 _IGNORED_FIELDS = ("offset", "append_time_us", "producer", "sequence")
+
+
+# -- records as lines -------------------------------------------------------------------------------------
+
+
+def record_line(record: Record) -> str:
+    """Return a record as a line of JSON: the bytes of json.dumps, but much faster for records of a value and maybe a
+    key.
+    """
+    offset, value, key, headers, timestamp, append_time, txid, producer, _ = record
+    if headers or txid is not None or producer is not None:
+        return json.dumps(record_json(record)) + "\n"
+    key_text = "null" if key is None else f'"{b2a_base64(key, newline=False).decode()}"'
+    text = "null" if value is None else f'"{b2a_base64(value, newline=False).decode()}"'
+    return (
+        f'{{"offset": {offset}, "timestamp_us": {timestamp}, "append_time_us": {append_time}, '
+        f'"key_base64": {key_text}, "value_base64": {text}}}\n'
+    )
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "offset": record.offset,
+        "timestamp_us": record.timestamp,
+        "append_time_us": record.append_time,
+        "key_base64": _coded(record.key),
+        "value_base64": _coded(record.value),
+    }
+    if record.headers:
+        texts = {name: _utf8_or_none(value) for name, value in record.headers}
+        shown["headers"] = {name: text for name, text in texts.items() if text is not None}
+        others = {name: _coded(value) for name, value in record.headers if texts[name] is None}
+        shown |= {"headers_base64": others} if others else {}
+    if record.txid is not None:
+        shown["txid"] = record.txid
+    if record.producer is not None:
+        shown |= {"producer": record.producer, "sequence": record.sequence}
+    return shown
+
+
+def _utf8_or_none(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _coded(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+# -- lines as records -------------------------------------------------------------------------------------
 
 
 class BadLine(InvalidArgument):
@@ -168,49 +219,3 @@ def _whole(raw: dict[str, Any], name: str) -> int | None:
     if value is not None and type(value) is not int:
         raise InvalidArgument(f"has {name} {value!r}: needs a whole number")
     return value
-
-
-def record_line(record: Record) -> str:
-    """Return a record as a line of JSON: the bytes of json.dumps, but much faster for records of a value and maybe a
-    key.
-    """
-    offset, value, key, headers, timestamp, append_time, txid, producer, _ = record
-    if headers or txid is not None or producer is not None:
-        return json.dumps(record_json(record)) + "\n"
-    key_text = "null" if key is None else f'"{b2a_base64(key, newline=False).decode()}"'
-    text = "null" if value is None else f'"{b2a_base64(value, newline=False).decode()}"'
-    return (
-        f'{{"offset": {offset}, "timestamp_us": {timestamp}, "append_time_us": {append_time}, '
-        f'"key_base64": {key_text}, "value_base64": {text}}}\n'
-    )
-
-
-def record_json(record: Record) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "offset": record.offset,
-        "timestamp_us": record.timestamp,
-        "append_time_us": record.append_time,
-        "key_base64": _coded(record.key),
-        "value_base64": _coded(record.value),
-    }
-    if record.headers:
-        texts = {name: _utf8_or_none(value) for name, value in record.headers}
-        shown["headers"] = {name: text for name, text in texts.items() if text is not None}
-        others = {name: _coded(value) for name, value in record.headers if texts[name] is None}
-        shown |= {"headers_base64": others} if others else {}
-    if record.txid is not None:
-        shown["txid"] = record.txid
-    if record.producer is not None:
-        shown |= {"producer": record.producer, "sequence": record.sequence}
-    return shown
-
-
-def _utf8_or_none(data: bytes) -> str | None:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _coded(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()

@@ -1,8 +1,6 @@
-"""Status of the cluster: bookies, disk space, ledgers that lack copies, and the list of findings.
+"""Status of the cluster as JSON: bookies, disk space, the list of findings, and ledgers that lack copies.
 
 Not here: the rules for findings (`core/health`), and gathering the facts (`health/gathering.py`).
-
-Ledgers that lack copies, who copies them, and why others wait.
 """
 
 from __future__ import annotations
@@ -20,31 +18,6 @@ if TYPE_CHECKING:
     from buckram.core.health.facts import BookieFacts
     from buckram.healing.overview import Overview
     from buckram.health.gathering import Health
-
-
-def healing_json(found: Overview) -> dict[str, Any]:
-    """Return the JSON of autorecovery."""
-    return {
-        "enabled": found.enabled,
-        "auditor": found.auditor or None,
-        "delay_s": found.delay_s,
-        "brake": None if found.brake is None else {"bookies": list(found.brake.bookies), "why": found.brake.why},
-        "workers": [{"worker": one.worker, "bytes_per_s": one.bytes_per_s} for one in found.workers],
-        "queue": [
-            {
-                "ledger": one.ledger,
-                "state": one.state,
-                "why": one.why,
-                "eta_s": one.eta_s,
-                "lost": [list(row) for row in one.lost],
-                "age_s": one.age_s,
-            }
-            for one in found.queue
-        ],
-        "oldest_mark_s": found.oldest.age_s if found.oldest else None,
-        "checks": {check: dict(result) for check, result in found.checks.items()},
-    }
-
 
 MOST_LEDGERS = 20
 """Maximum ledgers that are listed; `buckram autorecovery status` lists all."""
@@ -127,3 +100,30 @@ def status_seen(found: Health, sees: Callable[[str], bool]) -> dict[str, Any]:
 def _of_the_cluster(one: Finding) -> dict[str, str]:
     do = "an administrator of the cluster sees where it is, and what to do about it"
     return {**one.as_json(), "where": "the cluster", "why": one.state.title, "do": do}
+
+
+# -- autorecovery -----------------------------------------------------------------------------------------
+
+
+def healing_json(found: Overview) -> dict[str, Any]:
+    """Return the JSON of autorecovery."""
+    return {
+        "enabled": found.enabled,
+        "auditor": found.auditor or None,
+        "delay_s": found.delay_s,
+        "brake": None if found.brake is None else {"bookies": list(found.brake.bookies), "why": found.brake.why},
+        "workers": [{"worker": one.worker, "bytes_per_s": one.bytes_per_s} for one in found.workers],
+        "queue": [
+            {
+                "ledger": one.ledger,
+                "state": one.state,
+                "why": one.why,
+                "eta_s": one.eta_s,
+                "lost": [list(row) for row in one.lost],
+                "age_s": one.age_s,
+            }
+            for one in found.queue
+        ],
+        "oldest_mark_s": found.oldest.age_s if found.oldest else None,
+        "checks": {check: dict(result) for check, result in found.checks.items()},
+    }

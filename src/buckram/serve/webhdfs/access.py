@@ -101,12 +101,12 @@ class Visitor:
             return RemoteProblem(
                 ACCESS,
                 f"{self.principal} is denied `{permissions}` on {what}{f', and {why}' if why else ''} "
-                "(`buckram acl list` tells)",
+                "(see `buckram acl list`)",
             )
         return RemoteProblem(
             ACCESS,
             f"{self.principal} has no permission `{permissions}` on namespace {path.namespace}"
-            f"{f', and {why}' if why else ''}: `buckram acl grant` gives it; a gateway without tokens lets other "
+            f"{f', and {why}' if why else ''}: `buckram acl grant` grants it; a gateway without tokens lets other "
             "machines read only",
         )
 

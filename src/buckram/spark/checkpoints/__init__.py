@@ -1,3 +1,4 @@
-"""What is known about checkpoints of streaming queries lives here: their contents, whether they are whole, forks of
-them, and where they are; Spark itself writes them, through webhdfs.
+"""Checkpoints of streaming queries: their contents, whether they are whole, forks of them, and where they are.
+
+Spark itself writes them, through `serve/webhdfs`.
 """

@@ -106,7 +106,7 @@ class _Look:
             self._note(name, str(error))
 
     async def _get(self, name: str) -> bytes | None:
-        """Return a file, whose digest is compared; None if it is not what was put."""
+        """Return a file after checking its digest; None if it differs from what was put."""
         self.looked_at.add(name)
         try:
             return await self._objects.get(f"{self._found.path}/{name}")
@@ -257,5 +257,5 @@ def refuse(namespace: str, found: CheckpointCheck) -> None:
     if found.problems:
         raise InvalidArgument(
             f"checkpoint {namespace}/{found.path} at batch {found.batch}: {found.problems[0]} "
-            f"({len(found.problems)} such); `buckram checkpoint verify` says them all"
+            f"({len(found.problems)} such); `buckram checkpoint verify` lists them all"
         )

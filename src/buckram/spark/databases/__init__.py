@@ -1,3 +1,4 @@
-"""The format buckram.db lives here: tables, queries and row changes of replicated databases as sources, tables as
-sinks; not the rules of exactly-once, which are in spark/sink.
+"""The format buckram.db: tables, queries and row changes of replicated databases as sources, tables as sinks.
+
+Not here: the rules of exactly-once (`spark/sink/exactly_once.py`).
 """

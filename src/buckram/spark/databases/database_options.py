@@ -66,7 +66,7 @@ DATABASE_OPTIONS: tuple[Option, ...] = (
         a_position("earliest"),
         "earliest; streaming: latest",
     ),
-    Option("maxOffsetsPerTrigger", STREAM, None, "At most so many records of the log in a micro-batch", a_number(1)),
+    Option("maxOffsetsPerTrigger", STREAM, None, "Maximum number of records of the log in a micro-batch", a_number(1)),
     # writing
     Option("key", WRITE, None, "Columns, separated by commas, by which a row replaces the one that is there", a_text),
     Option(

@@ -1,1 +1,1 @@
-"""Jobs on Spark, one module each; what programs import is `buckram.jobs`."""
+"""Jobs on Spark, one module each. Programs import them from `buckram.jobs`."""

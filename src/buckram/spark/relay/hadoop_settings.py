@@ -1,12 +1,10 @@
 """Settings of Spark's Hadoop client by which checkpoints and files on a gateway survive gateways and drivers.
 
-`configure(builder, "webhdfs://host:port/")` sets it, `buckram spark-conf` prints it. Not here: the gateway's side
-(`serve/webhdfs/`), what is in a checkpoint (`spark/checkpoints/contents.py`).
-
-Passes the relay's address to the driver's JVM: settings go to other machines, too, but the relay is on this one.
-
-So settings name a Java property. It is set in a JVM that runs already; a JVM started later gets a variable of the
-environment. Where there is neither, the first gateway takes the relay's place. Not here: the relay (`relay.py`).
+`configure(builder, "webhdfs://host:port/")` sets them, `buckram spark-conf` prints them. The driver's relay has an
+address of its own machine, but settings go to other machines, too: so they name a Java property, which is set in a JVM
+that runs already, while a JVM started later gets a variable of the environment. Where there is neither, the first
+gateway takes the relay's place. Not here: the relay (`server.py`), the gateway's side (`serve/webhdfs/`), what is in a
+checkpoint (`spark/checkpoints/contents.py`).
 """
 
 from __future__ import annotations
@@ -27,62 +25,12 @@ from buckram.serve.webhdfs.limits import SCHEMES, TOKEN_PATH
 from buckram.spark.relay.server import relay_to
 from buckram.spark.relay.trust_store import certificate_in, java_options, relay_identity, write_trust_store
 
-
-class RelayPlace(NamedTuple):
-    """Address of this process's relay to these gateways, for settings."""
-
-    gateways: tuple[str, ...]
-    ca: str = ""
-    """File of the authorities that signed their certificates; empty: they have no TLS."""
-
-    @property
-    def _property(self) -> str:
-        # Each set of gateways has its own: one process may use several, with one JVM.
-        return f"buckram.relay.{hashlib.sha256(','.join((*self.gateways, self.ca)).encode()).hexdigest()[:12]}"
-
-    @property
-    def _variable(self) -> str:
-        return self._property.replace(".", "_").upper()
-
-    @property
-    def address(self) -> str:
-        """Return the placeholder that Hadoop's client replaces by HOST:PORT."""
-        return f"${{{self._property}}}"
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """Return the default for `address` in a JVM without the property: the variable, else the first gateway."""
-        return {self._property: f"${{env.{self._variable}:-{self.gateways[0]}}}"}
-
-    def begin(self) -> None:
-        """Start the relay, unless it runs, and tell this process's JVM. Needs PySpark."""
-        from pyspark import SparkContext
-
-        address = relay_to(self.gateways, self.ca)
-        if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-            os.environ[self._variable] = address
-            return
-        SparkContext._ensure_initialized()
-        jvm: Any = SparkContext._jvm
-        jvm.java.lang.System.setProperty(self._property, address)
-
-
 SERVICE = "buckram"
 """The host of paths when there are several gateways: webhdfs://buckram/NAMESPACE/PATH."""
-
-
 _MOST = 16
-
-
 _URI = re.compile(r"(?P<scheme>[a-z]+)://(?P<hosts>[^/?#]+)(?:/(?P<path>[^?#]*))?")
-
-
 _HADOOP = "spark.hadoop."
-
-
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.{}FileSystemBasedCheckpointFileManager"
-
-
 _MOVED = (4, 1)
 """First version of Spark whose file managers have a package of their own."""
 
@@ -93,21 +41,18 @@ _ALWAYS = {
     "dfs.webhdfs.socket.connect-timeout": "5s",
     "dfs.webhdfs.socket.read-timeout": "60s",
 }
-
-
 _SEVERAL = {
     "dfs.http.client.failover.max.attempts": "60",
     "dfs.http.client.failover.sleep.base.millis": "50",
     "dfs.http.client.failover.sleep.max.millis": "1000",
 }
-
-
 # A driver that dies while Spark records its first batch leaves a temporary file, which later starts would fail over.
 _QUERY = {"spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false"}
-
-
 REDACTED = "(?i)secret|password|token|access[.]?key|oauth2[.]credential"
 """Spark's own pattern of what it shows nowhere, and the key of the token."""
+JAVA_OPTIONS = frozenset({"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"})
+OF_ENVIRONMENT = f"${{env.{TOKEN_VARIABLE}}}"
+"""Placeholder that Hadoop's client replaces by the value of the variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +217,43 @@ def _need_own_jvm(builder: Any) -> None:
         )
 
 
-JAVA_OPTIONS = frozenset({"spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"})
+# -- the address of the relay -----------------------------------------------------------------------------
 
 
-OF_ENVIRONMENT = f"${{env.{TOKEN_VARIABLE}}}"
-"""Placeholder that Hadoop's client replaces by the value of the variable."""
+class RelayPlace(NamedTuple):
+    """Address of this process's relay to these gateways, for settings."""
+
+    gateways: tuple[str, ...]
+    ca: str = ""
+    """File of the authorities that signed their certificates; empty: they have no TLS."""
+
+    @property
+    def _property(self) -> str:
+        # Each set of gateways has its own: one process may use several, with one JVM.
+        return f"buckram.relay.{hashlib.sha256(','.join((*self.gateways, self.ca)).encode()).hexdigest()[:12]}"
+
+    @property
+    def _variable(self) -> str:
+        return self._property.replace(".", "_").upper()
+
+    @property
+    def address(self) -> str:
+        """Return the placeholder that Hadoop's client replaces by HOST:PORT."""
+        return f"${{{self._property}}}"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Return the default for `address` in a JVM without the property: the variable, else the first gateway."""
+        return {self._property: f"${{env.{self._variable}:-{self.gateways[0]}}}"}
+
+    def begin(self) -> None:
+        """Start the relay, unless it runs, and tell this process's JVM. Needs PySpark."""
+        from pyspark import SparkContext
+
+        address = relay_to(self.gateways, self.ca)
+        if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            os.environ[self._variable] = address
+            return
+        SparkContext._ensure_initialized()
+        jvm: Any = SparkContext._jvm
+        jvm.java.lang.System.setProperty(self._property, address)

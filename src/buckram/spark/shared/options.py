@@ -254,7 +254,7 @@ OPTIONS: tuple[Option, ...] = (
         "token",
         ALL,
         None,
-        "Who this is, as `buckram token create` printed it; Spark hides the value of an option of this name",
+        "The token, as `buckram token create` printed it; Spark hides the value of an option of this name",
         a_text,
         "`BUCKRAM_TOKEN` of the driver",
     ),
@@ -263,7 +263,7 @@ OPTIONS: tuple[Option, ...] = (
         "tls.ca",
         ALL,
         None,
-        "PEM file, on every machine: whose certificates are trusted; turns TLS on",
+        "PEM file, on every machine: the trusted authorities; turns TLS on",
         a_text,
         "`BUCKRAM_CA` of the driver",
     ),
@@ -303,7 +303,14 @@ OPTIONS: tuple[Option, ...] = (
         a_position("earliest"),
         "earliest; streaming: latest",
     ),
-    Option("endingOffsets", READ, None, "As startingOffsets; not included", a_position("latest"), "latest"),
+    Option(
+        "endingOffsets",
+        READ,
+        None,
+        "Where the read ends, exclusive; as startingOffsets",
+        a_position("latest"),
+        "latest",
+    ),
     Option(
         "startingTimestamp",
         READS,
@@ -337,7 +344,7 @@ OPTIONS: tuple[Option, ...] = (
         "user, at the places that the bookie names; the digests are checked as ever",
         a_flag,
     ),
-    Option("minPartitions", READS, None, "At least so many partitions, if there are as many records", a_number(1)),
+    Option("minPartitions", READS, None, "Minimum number of partitions, if there are as many records", a_number(1)),
     Option(
         "maxRecordsPerPartition",
         READS,
@@ -359,21 +366,21 @@ OPTIONS: tuple[Option, ...] = (
         "How long records may wait for minOffsetsPerTrigger, counted from the batch before: 500ms, 30s, 15m, 2h",
         a_duration,
     ),
-    Option("maxOffsetsPerTrigger", STREAM, None, "At most so many records in a micro-batch", a_number(1)),
-    Option("maxBytesPerTrigger", STREAM, None, "At most about so many bytes in a micro-batch", a_size),
+    Option("maxOffsetsPerTrigger", STREAM, None, "Maximum number of records in a micro-batch", a_number(1)),
+    Option("maxBytesPerTrigger", STREAM, None, "Maximum number of bytes in a micro-batch, approximately", a_size),
     Option("cursor", STREAM, None, "This durable cursor of each stream moves as batches complete", a_cursor),
     # ledgers
     Option("ledgers", READ, None, "Ledgers instead of streams: `all`, or ids and ranges: `3,5,8-12`", some_ledgers),
     Option("ledger", READ, None, "Another name for `ledgers`", some_ledgers),
     Option("firstEntry", READ, "0", "First entry of each ledger", a_number(0)),
     Option("lastEntry", READ, None, "Last entry of each ledger, included", a_number(0)),
-    Option("password", READ, "", "Of the ledgers", any_text, "empty"),
+    Option("password", READ, "", "Password of the ledgers", any_text, "empty"),
     # tables
     Option(
         "table",
         READ,
         None,
-        "In place of records what the cluster knows of itself: `usage` of namespaces and applications (for "
+        "A table about the cluster in place of records: `usage` of namespaces and applications (for "
         "administrators), `ledgers`, or of streams their `segments`, `cursors` or `transactions`; without `subscribe` "
         "or the like of all streams",
         one_of(*CLUSTER_TABLES, *STREAM_TABLES),
@@ -389,7 +396,7 @@ OPTIONS: tuple[Option, ...] = (
         "streams of a batch are published in one step, at most 100",
         a_flag,
     ),
-    Option("txnAppId", WRITE, None, "Who writes, for exactly-once", a_text, "the query's id"),
+    Option("txnAppId", WRITE, None, "Name of the writing application, for exactly-once", a_text, "the query's id"),
     Option(
         "txnVersion",
         WRITE,

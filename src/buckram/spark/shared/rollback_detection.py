@@ -45,7 +45,7 @@ def lost(name: str, mark: PositionMark, earliest: int, verdict: PositionVerdict)
             "the stream went back with its metadata, and has other records below it now than were read"
         ),
         PositionVerdict.UNKNOWN: (
-            "the metadata were restored, and what was below it is truncated, so that nobody can say whether it was "
+            "the metadata were restored, and what was below it is truncated, so that it is unknown whether it was "
             "what was read"
         ),
     }[verdict]

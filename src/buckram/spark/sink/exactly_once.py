@@ -12,10 +12,8 @@ happens with an attempt, given the record, is decided here, for all of them:
     this batch is recorded, other rows     ReplayDiffers
     otherwise                              rows and record are written in one step
 
-Not here: who may publish what, which is pure (`core/streams/metadata/transactions.py`), and the comparison
-(`replay.py`).
-
-Converting rows to record batches, for PySpark 4.0, which has no Arrow writer for streaming queries.
+PySpark 4.0 has no Arrow writer for streaming queries, so their rows are converted to record batches here. Not here: who
+may publish what, which is pure (`core/streams/metadata/transactions.py`), and the comparison (`replay_check.py`).
 """
 
 from __future__ import annotations
@@ -49,33 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-ROWS = 4096
-
-
-def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in groups of ROWS, with the columns that BulkLedger.arrow_entries accepts."""
-    import pyarrow as pa
-
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    while group := list(islice(rows, ROWS)):
-        names: list[str] = []
-        arrays: list[Any] = []
-        for place, field in enumerate(schema.fields):
-            column: list[Any] = [row[place] for row in group]
-            if field.name == "timestamp":
-                # Spark's own conversion applies, since rows have times without a zone, in the zone of the process.
-                arrays.append(pa.array(map(field.dataType.toInternal, column), pa.timestamp("us", "UTC")))
-            elif field.name == "headers":
-                pairs = [None if row is None else [pair and tuple(pair) for pair in row] for row in column]
-                named = [None if row is None else [{"key": k, "value": v} for k, v in row] for row in pairs]
-                arrays.append(pa.array(named, pa.list_(header)))
-            else:
-                binary = field.dataType.simpleString() == "binary"
-                arrays.append(pa.array(column, pa.binary() if binary else pa.string()))
-            names.append(field.name)
-        yield pa.RecordBatch.from_arrays(arrays, names=names)
-
-
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamBase
@@ -85,8 +56,6 @@ else:
 
 ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
 """True if streaming writers get Arrow record batches. PySpark 4.0 passes rows, which is several times slower."""
-
-
 _ROUNDS = 20
 """Maximum number of decisions on one step, each repeated because others wrote records meanwhile."""
 
@@ -335,3 +304,32 @@ def _tally(part: Part) -> Tally | None:
     if part.seen is None and not part.ledgers:
         return tally_of(part.small)
     return part.seen
+
+
+# -- rows as record batches, for PySpark 4.0 --------------------------------------------------------------
+
+ROWS = 4096
+
+
+def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in groups of ROWS, with the columns that BulkLedger.arrow_entries accepts."""
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    while group := list(islice(rows, ROWS)):
+        names: list[str] = []
+        arrays: list[Any] = []
+        for place, field in enumerate(schema.fields):
+            column: list[Any] = [row[place] for row in group]
+            if field.name == "timestamp":
+                # Spark's own conversion applies, since rows have times without a zone, in the zone of the process.
+                arrays.append(pa.array(map(field.dataType.toInternal, column), pa.timestamp("us", "UTC")))
+            elif field.name == "headers":
+                pairs = [None if row is None else [pair and tuple(pair) for pair in row] for row in column]
+                named = [None if row is None else [{"key": k, "value": v} for k, v in row] for row in pairs]
+                arrays.append(pa.array(named, pa.list_(header)))
+            else:
+                binary = field.dataType.simpleString() == "binary"
+                arrays.append(pa.array(column, pa.binary() if binary else pa.string()))
+            names.append(field.name)
+        yield pa.RecordBatch.from_arrays(arrays, names=names)

@@ -1,5 +1,6 @@
-"""Reads from Spark live here: planning partitions, batch and micro-batch readers of streams and ledgers, scans in
-executors, tables of the cluster, cursors and lag of queries; not databases.
+"""Reads from Spark: planning, readers of batches and micro-batches, scans in executors, tables of the cluster.
+
+The cursors and the lag of queries are here, too. Not here: databases (`spark/databases/`).
 """
 
 from __future__ import annotations

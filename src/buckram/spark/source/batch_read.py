@@ -1,12 +1,10 @@
-"""Batch reads of streams: a query reads what is readable when it is planned.
-
-There is no `pushFilters`, because PySpark reuses the plan of a frame's first query, with its filters, for later ones.
-
-Batch reads of ledgers: columns `ledger long, entry long, value binary`.
+"""Batch reads of streams and of ledgers: a query reads what is readable when it is planned.
 
     spark.read.format("buckram").option("metadata", uri).option("ledgers", "3,5,8-12").load()
 
-An open ledger is read up to the LAC at planning time, and is never fenced.
+has the columns `ledger long, entry long, value binary`; an open ledger is read up to the LAC at planning time, and is
+never fenced. There is no `pushFilters`, because PySpark reuses the plan of a frame's first query, with its filters, for
+later ones.
 """
 
 from __future__ import annotations
@@ -42,63 +40,7 @@ if TYPE_CHECKING:
     from buckram import sync
 
 
-@dataclass
-class LedgerPartition(InputPartition):
-    """Entries of one ledger. `entry_bytes` is the average size of an entry, for the size of record batches."""
-
-    work: LedgerSlice
-    entry_bytes: int
-
-    def __init__(self, work: LedgerSlice, entry_bytes: int) -> None:
-        super().__init__(None)
-        self.work, self.entry_bytes = work, entry_bytes
-
-
-class LedgerReader(DataSourceReader):
-    """The reader of a batch query over ledgers. It is pickled to the executors, so it holds only values."""
-
-    def __init__(self, options: LedgerOptions, shape: Shape) -> None:
-        self.options, self.shape = options, shape
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with without_traceback():
-            client = shared_client(self.options.metadata)
-            extents = [self._extent(client, ledger) for ledger in self._ledgers(client)]
-            bytes_of = {e.ledger: e.length // (e.last_entry + 1) for e in extents if e.last_entry >= 0}
-            return [LedgerPartition(piece, bytes_of[piece.ledger]) for piece in ledger_slices(extents, self.options)]
-
-    def _ledgers(self, client: sync.Client) -> list[int]:
-        ranges = self.options.ledgers
-        if ranges is None:
-            return list(client.list())
-        single = [r.first for r in ranges if r.first == r.last]
-        wide = [r for r in ranges if r.first != r.last]
-        known = list(client.list()) if wide else []
-        return sorted({*single, *(k for k in known if any(r.first <= k <= r.last for r in wide))})
-
-    def _extent(self, client: sync.Client, ledger: LedgerId) -> LedgerExtent:
-        metadata: LedgerMetadata = client.metadata(ledger)
-        # Checked here, so that a wrong password is one error of the driver instead of a failed task on each executor.
-        check_password(ledger, metadata, self.options.password.encode())
-        if metadata.last_entry is not None:
-            return LedgerExtent(ledger, metadata.last_entry, metadata.length or 0)
-        with client.open(ledger, password=self.options.password) as reader:
-            last = reader.read_last_confirmed()
-            length = reader.get(last).length if last >= 0 else 0
-        return LedgerExtent(ledger, last, length)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, LedgerPartition):
-            return  # Without partitions Spark calls this once, with an empty one.
-        prepare_process()
-        work = partition.work
-        step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, partition.entry_bytes)))
-        with without_traceback():
-            client = shared_client(self.options.metadata)
-            with client.open(work.ledger, password=self.options.password) as reader:
-                for first in range(work.first, work.last + 1, step):
-                    last = min(work.last, first + step - 1)
-                    yield ledger_batch(self.shape, work.ledger, first, reader.read_payloads(first, last))
+# -- streams ----------------------------------------------------------------------------------------------
 
 
 class StreamBatchReader(DataSourceReader):
@@ -162,3 +104,65 @@ async def _stop_offset(planner: Planner, options: StreamOptions, name: str, stat
     if offset > state.end:
         raise OffsetOutOfRange(name, offset, state.earliest, state.end)
     return offset
+
+
+# -- ledgers ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class LedgerPartition(InputPartition):
+    """Entries of one ledger. `entry_bytes` is the average size of an entry, for the size of record batches."""
+
+    work: LedgerSlice
+    entry_bytes: int
+
+    def __init__(self, work: LedgerSlice, entry_bytes: int) -> None:
+        super().__init__(None)
+        self.work, self.entry_bytes = work, entry_bytes
+
+
+class LedgerReader(DataSourceReader):
+    """The reader of a batch query over ledgers. It is pickled to the executors, so it holds only values."""
+
+    def __init__(self, options: LedgerOptions, shape: Shape) -> None:
+        self.options, self.shape = options, shape
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with without_traceback():
+            client = shared_client(self.options.metadata)
+            extents = [self._extent(client, ledger) for ledger in self._ledgers(client)]
+            bytes_of = {e.ledger: e.length // (e.last_entry + 1) for e in extents if e.last_entry >= 0}
+            return [LedgerPartition(piece, bytes_of[piece.ledger]) for piece in ledger_slices(extents, self.options)]
+
+    def _ledgers(self, client: sync.Client) -> list[int]:
+        ranges = self.options.ledgers
+        if ranges is None:
+            return list(client.list())
+        single = [r.first for r in ranges if r.first == r.last]
+        wide = [r for r in ranges if r.first != r.last]
+        known = list(client.list()) if wide else []
+        return sorted({*single, *(k for k in known if any(r.first <= k <= r.last for r in wide))})
+
+    def _extent(self, client: sync.Client, ledger: LedgerId) -> LedgerExtent:
+        metadata: LedgerMetadata = client.metadata(ledger)
+        # Checked here, so that a wrong password is one error of the driver instead of a failed task on each executor.
+        check_password(ledger, metadata, self.options.password.encode())
+        if metadata.last_entry is not None:
+            return LedgerExtent(ledger, metadata.last_entry, metadata.length or 0)
+        with client.open(ledger, password=self.options.password) as reader:
+            last = reader.read_last_confirmed()
+            length = reader.get(last).length if last >= 0 else 0
+        return LedgerExtent(ledger, last, length)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, LedgerPartition):
+            return  # Without partitions Spark calls this once, with an empty one.
+        prepare_process()
+        work = partition.work
+        step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, partition.entry_bytes)))
+        with without_traceback():
+            client = shared_client(self.options.metadata)
+            with client.open(work.ledger, password=self.options.password) as reader:
+                for first in range(work.first, work.last + 1, step):
+                    last = min(work.last, first + step - 1)
+                    yield ledger_batch(self.shape, work.ledger, first, reader.read_payloads(first, last))

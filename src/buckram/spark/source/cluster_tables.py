@@ -1,12 +1,9 @@
-"""Batch reads of tables about the cluster itself: `spark.read.format("buckram").option("table", "segments")`.
+"""Tables of a cluster for Spark: usage, ledgers, and segments, cursors and transactions of streams.
 
-The driver gathers the rows once for each query; of ledgers, of which there may be millions, it lists the ids, and the
-executors read the records. Not here: what each table has (`tables.py`).
-
-The tables of a cluster for Spark: usage, ledgers, and segments, cursors and transactions of streams.
-
-Each has its columns and a coroutine that gives its rows. Times are timestamps. Not here: how Spark reads them
-(`table_read.py`), what is counted for usage (`bookie/accounting/namespace_usage.py`).
+`spark.read.format("buckram").option("table", "segments")` reads one. The driver gathers the rows once for each query;
+of ledgers, of which there may be millions, it lists the ids, and the executors read the records. Each table has its
+columns and a coroutine that gives its rows; times are timestamps. Not here: what is counted for usage
+(`bookie/accounting/namespace_usage.py`).
 """
 
 from __future__ import annotations
@@ -36,11 +33,74 @@ if TYPE_CHECKING:
     from buckram.namespace import Namespace
     from buckram.spark.source.planning import StreamOptions
 
-
 Row = dict[str, Any]
-
-
 _CURSORS_AT_ONCE = 1000
+LEDGERS_AT_ONCE = 5000
+"""Maximum ledgers of one partition, and ids of one request for the next ids."""
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+class TablePartition(InputPartition):
+    """Rows, or the ids of ledgers whose rows are to be made."""
+
+    def __init__(self, rows: Sequence[Row] = (), ledgers: Sequence[LedgerId] = ()) -> None:
+        super().__init__(None)
+        self.rows, self.ledgers = rows, ledgers
+
+
+class TableReader(DataSourceReader):
+    """The reader of a query. `streams` says of which streams; None for a table that is not of streams.
+
+    InvalidArgument for a column that there is not.
+    """
+
+    def __init__(self, metadata: str, table: str, streams: StreamOptions | None, schema: StructType) -> None:
+        self.metadata, self.table, self.streams, self.schema = metadata, table, streams, schema
+        Shape.of(schema, TABLES[table].columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ask the cluster for the rows. Raises AccessRefused without the permission, NoSuchStream, MetadataError."""
+        with without_traceback():
+            return connection(self.metadata).run(self._partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the columns that the query asks for."""
+        if not isinstance(partition, TablePartition):
+            return  # Without partitions Spark calls this once, with an empty one.
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        rows = list(partition.rows)
+        if partition.ledgers:
+            prepare_process()
+            with without_traceback():
+                rows = connection(self.metadata).run(lambda client: ledger_rows(client, partition.ledgers))
+        yield pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(self.schema, timezone="UTC"))
+
+    async def _partitions(self, client: Client) -> list[InputPartition]:
+        rows = TABLES[self.table].rows
+        if rows is None:
+            return await _ledger_partitions(client)
+        options = self.streams
+        names = [] if options is None else await Planner(client).names(options)
+        strict = options is not None and options.pattern is None
+        return [TablePartition(await rows(client, names, strict))]
+
+
+async def _ledger_partitions(client: Client) -> list[InputPartition]:
+    found: list[InputPartition] = []
+    ids: list[LedgerId] = []
+    async for ledger in client.list():
+        ids.append(ledger)
+        if len(ids) == LEDGERS_AT_ONCE:
+            found.append(TablePartition(ledgers=ids))
+            ids = []
+    return [*found, TablePartition(ledgers=ids)] if ids else found
+
+
+# -- the tables -------------------------------------------------------------------------------------------
 
 
 class Table(NamedTuple):
@@ -184,8 +244,6 @@ _USAGE_COLUMNS: Mapping[str, str] = {
     "connections": "bigint",
     "quotas": "map<string,bigint>",
 }
-
-
 _LEDGER_COLUMNS: Mapping[str, str] = {
     "ledger": "bigint",
     "state": "string",
@@ -203,8 +261,6 @@ _LEDGER_COLUMNS: Mapping[str, str] = {
     "created": "timestamp",
     "error": "string",
 }
-
-
 _SEGMENT_COLUMNS: Mapping[str, str] = {
     "stream": "string",
     "number": "bigint",
@@ -219,8 +275,6 @@ _SEGMENT_COLUMNS: Mapping[str, str] = {
     "last_append": "timestamp",
     "location": "string",
 }
-
-
 _CURSOR_COLUMNS: Mapping[str, str] = {
     "stream": "string",
     "cursor": "string",
@@ -228,8 +282,6 @@ _CURSOR_COLUMNS: Mapping[str, str] = {
     "lag": "bigint",
     "changed": "timestamp",
 }
-
-
 _TRANSACTION_COLUMNS: Mapping[str, str] = {
     "stream": "string",
     "application": "string",
@@ -239,8 +291,6 @@ _TRANSACTION_COLUMNS: Mapping[str, str] = {
     "published": "timestamp",
     "query": "string",
 }
-
-
 TABLES: Mapping[str, Table] = {
     "usage": Table(_USAGE_COLUMNS, _usage),
     "ledgers": Table(_LEDGER_COLUMNS, None),
@@ -249,64 +299,3 @@ TABLES: Mapping[str, Table] = {
     "transactions": Table(_TRANSACTION_COLUMNS, _of_each(_transactions)),
 }
 """Tables by the value of the option `table`."""
-
-LEDGERS_AT_ONCE = 5000
-"""Maximum ledgers of one partition, and ids of one request for the next ids."""
-
-
-class TablePartition(InputPartition):
-    """Rows, or the ids of ledgers whose rows are to be made."""
-
-    def __init__(self, rows: Sequence[Row] = (), ledgers: Sequence[LedgerId] = ()) -> None:
-        super().__init__(None)
-        self.rows, self.ledgers = rows, ledgers
-
-
-class TableReader(DataSourceReader):
-    """The reader of a query. `streams` says of which streams; None for a table that is not of streams.
-
-    InvalidArgument for a column that there is not.
-    """
-
-    def __init__(self, metadata: str, table: str, streams: StreamOptions | None, schema: StructType) -> None:
-        self.metadata, self.table, self.streams, self.schema = metadata, table, streams, schema
-        Shape.of(schema, TABLES[table].columns)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Ask the cluster for the rows. Raises AccessRefused without the permission, NoSuchStream, MetadataError."""
-        with without_traceback():
-            return connection(self.metadata).run(self._partitions)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with the columns that the query asks for."""
-        if not isinstance(partition, TablePartition):
-            return  # Without partitions Spark calls this once, with an empty one.
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        rows = list(partition.rows)
-        if partition.ledgers:
-            prepare_process()
-            with without_traceback():
-                rows = connection(self.metadata).run(lambda client: ledger_rows(client, partition.ledgers))
-        yield pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(self.schema, timezone="UTC"))
-
-    async def _partitions(self, client: Client) -> list[InputPartition]:
-        rows = TABLES[self.table].rows
-        if rows is None:
-            return await _ledger_partitions(client)
-        options = self.streams
-        names = [] if options is None else await Planner(client).names(options)
-        strict = options is not None and options.pattern is None
-        return [TablePartition(await rows(client, names, strict))]
-
-
-async def _ledger_partitions(client: Client) -> list[InputPartition]:
-    found: list[InputPartition] = []
-    ids: list[LedgerId] = []
-    async for ledger in client.list():
-        ids.append(ledger)
-        if len(ids) == LEDGERS_AT_ONCE:
-            found.append(TablePartition(ledgers=ids))
-            ids = []
-    return [*found, TablePartition(ledgers=ids)] if ids else found

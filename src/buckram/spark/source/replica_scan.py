@@ -1,16 +1,14 @@
-"""Scan: reads many entries from one replica over a blocking socket, at a fifth of the client's CPU time.
+"""Scans read many entries from one replica at a fifth of the client's CPU time, over a socket or from local files.
 
 An executor does one thing at a time, so it needs no event loop, and each payload is received in one piece that is not
-copied until Arrow sends it on. Only good replies are accepted: anything else is ScanFailed, and `stream_read.py` goes
-on with the client, which handles failures. A bookie proves its identity before it is asked for entries, so that another
-bookie at the same address is not believed.
+copied until Arrow sends it on. `Scan` asks a bookie over a blocking socket. Only good replies are accepted: anything
+else is ScanFailed, and the caller (`partition_reader.py`) goes on with the client, which handles failures. A bookie
+proves its identity before it is asked for entries, so that another bookie at the same address is not believed.
 
-LocalScan: reads many entries from the log files of a bookie that runs on the executor's machine as the same user.
-
-The bookie is asked only where the entries are, and the executor reads its log files (`runtime/disk/neighbours.py`), so
-no entry passes through the bookie and a socket. The files may be deleted or reused at any time, so an entry with a
-wrong digest does not mean that the bookie's copy is bad. After any failure the scan ends early and `stream_scan.py`
-continues there.
+`LocalScan` reads the log files of a bookie that runs on the executor's machine as the same user
+(`runtime/disk/neighbours.py`): the bookie is asked only where the entries are, and no entry passes through it and a
+socket. The files may be deleted or reused at any time, so an entry with a wrong digest does not mean that the bookie's
+copy is bad. After any failure this scan ends early and the caller continues there.
 """
 
 from __future__ import annotations
@@ -36,30 +34,14 @@ from buckram.types import EntryId, LedgerId
 
 ANSWER = struct.Struct(">IIiqqq")
 """The reply to a v2 batch read: length, packet header, code, ledger, entry and request id; the entries follow."""
-
-
 _SIZE = struct.Struct(">i")
-
-
 REQUEST_BYTES = 1024 * 1024
-
-
 AHEAD = 3
-
-
 LARGE_BYTES = 16 * 1024
 """Entries of at least this size are received one by one, smaller ones with their whole frame."""
-
-
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-
-
 MAX_INTRODUCTION_BYTES = 64 * 1024
-
-
 TIMEOUT_S = 5.0
-
-
 OK = 0
 
 
@@ -201,8 +183,6 @@ def receive(link: socket.socket, peer: Peer, count: int) -> bytes:
 # -- connections: an idle one is kept for the next slice --------------------------------------------------
 
 _idle: dict[tuple[int, Peer], socket.socket] = {}
-
-
 _naming: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 """Connections to bookies that accept a message with the birth of the ledger that is meant."""
 
@@ -269,10 +249,10 @@ def _readable(link: socket.socket) -> bool:
     return True
 
 
+# -- local files ------------------------------------------------------------------------------------------
+
 _remote: set[tuple[int, Peer]] = set()
 """Bookies whose files this process cannot read; they are not asked again."""
-
-
 _neighbours = Neighbours()
 """Shared by all scans of this process: it caches what was read, so that a second query may find it in memory."""
 

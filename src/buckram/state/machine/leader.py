@@ -1,13 +1,9 @@
 """Leader: appends a machine's records to its log and applies each when it was acknowledged.
 
 Records of one turn of the event loop go to the stream in one call. It lives from the moment at which everything before
-was applied until the stream's writer is lost. Not here: becoming the leader (`state/machine/replica.py`), what a record
-does (`core/machine/fold.py`), snapshots (`state/machine/snapshots.py`).
-
-Tracks failing attempts to become a machine's leader, and decides when callers must learn of the error.
-
-Not here: the attempts themselves and passing the error on (`state/machine/replica.py`), the pauses between them
-(`core/backoff.py`).
+was applied until the stream's writer is lost. `Attempts` decides when callers must learn that attempts to become the
+leader fail. Not here: those attempts (`state/machine/replica.py`) and the pauses between them (`core/backoff.py`), what
+a record does (`core/machine/fold.py`), snapshots (`state/machine/snapshots.py`).
 """
 
 from __future__ import annotations
@@ -40,22 +36,14 @@ from buckram.streams.write.engine import StreamEngine
 from buckram.types import Offset
 
 _log = logging.getLogger("buckram.machine")
-
-
 FLIGHTS = 2
 """Number of entries in flight at which further commands linger to share the next one: while one entry is on its way,
 the callers that the other one has answered send new commands."""
-
-
 _AT_ONCE = 128
 """Maximum records applied in one turn of the event loop: then answered callers run, and send new commands while more
 are applied. Fewer would cut the commands of a group into small entries, each of which costs every bookie a sync."""
-
-
 OnApplied = Callable[[], None]
 """Callback after every group of records that was applied."""
-
-
 Result = Outcome | Forgotten
 
 
@@ -361,6 +349,8 @@ def _fail(pending: _Pending, error: BuckramError) -> None:
         if future is not None:
             fail_future(future, error)
 
+
+# -- attempts to become the leader ------------------------------------------------------------------------
 
 _TROUBLE_S = 30.0
 """Time of uninterrupted failures after which callers that wait for the leadership get the error, seconds."""

@@ -331,7 +331,7 @@ class Objects(NotBlocking):
         stop = row.size if length is None else min(start + length, row.size)
         full = f"{self.namespace}/{name}"
         if version is not None and row.version != version:
-            raise ObjectChanged(full, f"has version {row.version}, and {version} was to be read; look at it again")
+            raise ObjectChanged(full, f"has version {row.version}, and {version} was to be read; read it again")
         return info_of(name, row), self._pieces(full, row, start, stop)
 
     async def _pieces(self, full: str, row: ObjectRow, start: int, stop: int) -> AsyncGenerator[bytes, None]:
@@ -359,7 +359,7 @@ class Objects(NotBlocking):
     # -- directories --------------------------------------------------------------------------------------
 
     async def mkdirs(self, path: str) -> bool:
-        """Make a directory and all above it, to stay when they are empty. False: it was there. Raises NameBlocked."""
+        """Make a directory and those above it, which stay when empty. Return False if it exists. Raises NameBlocked."""
         return bool(await self._execute(path, ["mkdirs", check_object_name(path)]))
 
     async def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:

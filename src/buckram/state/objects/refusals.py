@@ -28,7 +28,7 @@ def refused(name: str, refusal: CommandRefused) -> BuckramError:
                 name, f"is there already ({text}) and was to be new: choose another name, or leave if_absent out"
             )
         case "changed":
-            return ObjectChanged(name, f"was not changed: {text}; look at it again and decide anew")
+            return ObjectChanged(name, f"was not changed: {text}; read it again and decide anew")
         case "absent":
             return NoSuchObject(name, text if text.startswith("upload") else absent(name, text))
         case "blocked":

@@ -1,0 +1,1 @@
+"""Maintenance of streams: compaction, retention, offload and export, imports, forks, deletion, and the janitor."""

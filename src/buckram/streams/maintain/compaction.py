@@ -8,17 +8,15 @@
 The new ledger gets its intent, then its metadata with the owner mark, then its entries, and is closed; then one multi
 puts it in the place of the run and gives each old ledger an intent. So a crash leaves only a ledger with an intent, and
 readers of an old ledger go on until the janitor deletes it (JanitorSettings.retired_s). Writers are not disturbed, as
-only sealed segments are replaced. Not here: which segments may be replaced (`core/streams/compaction.py`).
+only sealed segments are replaced.
 
-Small segments are joined on the way: short-lived writers leave one each, and each is a ledger.
+A writer joins small segments when it opens (`join_before_writing`), because short-lived writers leave one each:
 
     seq 5 | buckram stream write numbers        again and again
 
-A ledger has one writer, and a take-over closes it, so a writer cannot go on in the ledger of the one before. Instead a
-writer that opens first joins the small segments that are there, if there are a few, as a compaction does
-(`maintain/compaction.py`): the copy takes their place in one step, and a reader of the old ledgers finds its offset in
-the new one. Ledgers that were joined before are deleted meanwhile, so that their number stays small without a janitor,
-too. The work is optional: after a failure everything is left as it was.
+A ledger has one writer, and a take-over closes it, so a writer cannot go on in the ledger of the one before. Joined
+ledgers are deleted at the next join, so that their number stays small without a janitor, too. The work is optional:
+after a failure everything is left as it was. Not here: which segments may be replaced (`core/streams/compaction.py`).
 """
 
 from __future__ import annotations
@@ -92,7 +90,6 @@ __all__ = [
     "plan_compaction",
     "replace_run",
 ]
-
 
 MIN_TARGET_BYTES = 4096
 
@@ -324,13 +321,11 @@ async def compact_stream(
     return report
 
 
+# -- joining, when a writer opens -------------------------------------------------------------------------
+
 KEPT_US = 2_000_000
 """Time that a joined ledger is kept, microseconds, so that readers that have just opened it can finish."""
-
-
 _READ_WITHIN_S = 1.0
-
-
 _DELETED_AT_ONCE = 64
 
 

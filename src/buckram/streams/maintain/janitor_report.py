@@ -72,5 +72,5 @@ def note_problem(report: JanitorReport, what: str, error: Exception) -> None:
     if isinstance(error, BuckramError) and not isinstance(error, InvariantViolation):
         report.problems.append(f"{what}: {error}")
         return
-    _log.error("the janitor failed over %s by a mistake in this program", what, exc_info=error)
-    report.problems.append(f"{what}: the janitor failed over it; its log says more")
+    _log.error("the janitor failed on %s because of a bug", what, exc_info=error)
+    report.problems.append(f"{what}: the janitor failed on it; its log has the details")

@@ -91,7 +91,7 @@ async def check_stream(client: LedgerClient, streams: StreamStore, name: StreamN
             continue
         found.segments += 1
         if due is not None and row.base != due:
-            found.problems.append(f"segment {row.number} begins at offset {row.base}, {due} is due")
+            found.problems.append(f"segment {row.number} begins at offset {row.base}, offset {due} is expected")
         due = row.end
         try:
             if row.kind == HISTORY:
@@ -123,7 +123,7 @@ def _check_files(name: StreamName, row: Segment, files: SegmentFiles) -> tuple[i
             if not isinstance(batch, Batch):
                 continue
             if batch.first_offset != row.base + records:
-                why = f"begins at offset {batch.first_offset}, {row.base + records} is due"
+                why = f"begins at offset {batch.first_offset}, offset {row.base + records} is expected"
                 raise CorruptEntry(str(name), row.ledger, entry, why)
             records += len(batch)
     return records, whole(manifest.parts)

@@ -1,13 +1,11 @@
-"""Repairs segment lists after a restore: a stream that lists segments deleted since the backup begins after them.
+"""Repairs of segment lists: what a restore brought back is dropped, and ledgers of other software are adopted.
 
-Truncation, compaction and deletion delete ledgers; a list that a backup brings back names them again. Not here: which
-ledgers are deleted again (`metadata/maintain/reported_deletions.py`); a reader that meets such a segment
+Truncation, compaction and deletion delete ledgers; a list that a backup brings back names them again, so a stream that
+lists segments deleted since the backup begins after them. All releases mark a ledger with its owner when they create
+it. A ledger without that mark was made by other software and put into the segment list by hand, and servers leave it
+alone (`streams/shared/ownership.py`), until an administrator has it marked as the stream's own. Not here: which ledgers
+are deleted again (`metadata/maintain/reported_deletions.py`); a reader that meets such a segment
 (`streams/read/batch_source.py`).
-
-Adoption: an administrator marks ledgers in a stream's list that have no owner mark as the stream's own.
-
-All releases write that mark when they create a ledger. A ledger without it was made by other software and put into the
-segment list by hand, and servers leave it alone (`streams/shared/ownership.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +27,8 @@ from buckram.streams.shared.ledgers import SEGMENT
 from buckram.streams.shared.metadata import Change, StreamStore, retry_metadata
 from buckram.streams.shared.recovery import EMPTY
 from buckram.types import LedgerId, Offset
+
+# -- after a restore --------------------------------------------------------------------------------------
 
 
 class LackingRecords(NamedTuple):
@@ -92,6 +92,9 @@ async def _changed(streams: StreamStore, name: StreamName, head: Head, change: C
     except StreamError:
         return False
     return True
+
+
+# -- adoption ---------------------------------------------------------------------------------------------
 
 
 async def adopt_ledgers(client: LedgerClient, streams: StreamStore, name: StreamName) -> list[LedgerId]:

@@ -1,0 +1,1 @@
+"""The parts that reading, writing and maintaining streams share: metadata, ledgers, ownership, recovery, locations."""

@@ -115,7 +115,7 @@ def part_rows(part: Part, data: Buffer) -> pa.Table:
     if table.schema.names != HISTORY_SCHEMA.names:
         raise MalformedBatch(f"{part.file} is no part of history: its columns are {', '.join(table.schema.names)}")
     if table.num_rows != part.records:
-        raise MalformedBatch(f"{part.file} has {table.num_rows} records, {part} is due")
+        raise MalformedBatch(f"{part.file} has {table.num_rows} records, {part.records} are expected")
     return table
 
 
@@ -132,7 +132,7 @@ class LoadedPart:
         except (pa.ArrowException, KeyError, TypeError, ValueError, struct.error) as error:
             raise MalformedBatch(f"{part.file} is no part of history: {error!r}") from None
         if count != part.entries:
-            raise MalformedBatch(f"{part.file} has {count} entries and {table.num_rows} records, {part} is due")
+            raise MalformedBatch(f"{part.file} has {count} entries, {part.entries} are expected")
         self._raw = list(split_headers(told, count))
         self.headers: list[EntryHeader] = []
         self._rows: list[int] = []

@@ -199,7 +199,7 @@ class Bulk(NotCopied):
         step: StepId,
         acting_for: Purpose = Purpose.RECORDS,
     ) -> None:
-        """`acting_for`: the purpose of the stream, needed to write one that is not for records."""
+        """Begin a step. `acting_for`: purpose of the stream, needed to write one that is not for records."""
         version = step.version
         if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < 2**63:
             raise InvalidArgument(f"version {version!r} of transaction {step.application!r}: needs an int from 0 on")

@@ -1,9 +1,8 @@
-"""The lease of a stream: an ephemeral metadata key that keeps a second writer from opening the stream.
+"""The lease of a stream, which keeps a second writer from opening it, and the claim under which a writer changes it.
 
-It only saves writers from fencing each other by accident: what guarantees a single writer are the epoch in the head
-and the fence of the ledger. The key belongs to the writer's metadata session, and its value names the holder.
-
-Claim: a writer's right to change a stream, valid until a writer with a higher epoch claims it.
+The lease is an ephemeral metadata key. It only saves writers from fencing each other by accident: what guarantees a
+single writer are the epoch in the head, which the claim names, and the fence of the ledger. The key belongs to the
+writer's metadata session, and its value names the holder.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.types import CheckVersion, Create, Delete
 
+# -- the claim --------------------------------------------------------------------------------------------
+
 AppendClock = Callable[[], int]
 """Returns the wall time in microseconds UTC that records are stamped with (T1 in docs/reference/protocol.md)."""
 
@@ -59,19 +60,13 @@ class WriterClaim:
         return self.client.services.clocks.moment()
 
 
+# -- the lease --------------------------------------------------------------------------------------------
+
 _RETRY_S = 0.2
-
-
 _CLOSE_S = 5.0
-
-
 _LOOK_S = 1.0
-
-
 LeaseLost = Callable[[str], None]
 """Called once, on the event loop, when another writer holds the lease; the text says which one."""
-
-
 HandleGuard = Callable[[], None]
 """Raises HandleClosed or ForkedClient when the client may not be used any more."""
 

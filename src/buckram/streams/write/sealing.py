@@ -1,11 +1,8 @@
 """The end of a writer's own segment: close its ledger, then seal its row and list the next segment.
 
-Not here: when a segment ends (`write/roll.py`), what a broken one holds (`streams/write/sealing.py`), and sealing the
-segment of another writer (`shared/recovery.py`).
-
-Finding out which records a segment holds whose ledger broke, that is, whose writer failed for want of bookies.
-
-Not here: sending the other records again (`Appender.replace`), the new segment (`write/roll.py`).
+A segment whose ledger broke, because its writer failed for want of bookies, is closed by recovery, which finds out what
+records it holds. Not here: when a segment ends, and the new one (`write/roll.py`), sending the other records again
+(`Appender.replace`), sealing the segment of another writer (`shared/recovery.py`).
 """
 
 from __future__ import annotations
@@ -42,9 +39,11 @@ from buckram.types import LedgerId
 
 WITHIN_S = 60.0
 """Longest wait of a segment's end, once begun, for the metadata store or bookies before the writer fails, seconds."""
-
-
 _SWEPT_AT_ONCE = 64
+T = TypeVar("T")
+
+
+# -- a whole segment --------------------------------------------------------------------------------------
 
 
 async def finish(segment: SegmentWriter) -> Summary:
@@ -109,13 +108,10 @@ def as_writer_error(stream: str, error: BuckramError) -> BuckramError:
     return lost
 
 
-T = TypeVar("T")
-
+# -- a broken segment -------------------------------------------------------------------------------------
 
 TroubleReport = Callable[[str], None]
 """Called with the reason whenever an attempt fails and will be repeated."""
-
-
 _TRANSIENT = (MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed)
 
 

@@ -1,3 +1,4 @@
-"""The operations of administrators live here: the cluster, maintenance, namespaces, tokens and grants, browser
-sessions; not streams, objects or databases.
+"""Operations for administrators over HTTP: the cluster, maintenance, namespaces, tokens and grants, browser sessions.
+
+Not here: streams, objects and databases.
 """

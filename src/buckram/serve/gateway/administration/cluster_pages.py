@@ -1,6 +1,6 @@
-"""The cluster as a whole: status, bookies, gateways, replication, usage, the audit trail.
+"""Operations on the cluster as a whole: status, bookies, gateways, replication, usage, the audit trail, and a history.
 
-History: samples of the cluster in the last hour, for plots. Each gateway keeps its own, since its start.
+The history has samples of the last hour, for plots. Each gateway keeps its own, since its start.
 """
 
 from __future__ import annotations
@@ -37,74 +37,7 @@ from buckram.serve.json_views.status import healing_json, status_json, status_se
 from buckram.serve.json_views.usage import usage_rows
 from buckram.types import BookieId
 
-EVERY_S, KEPT = 10.0, 360
-
-
-_MOST_MARKS = 1000
-"""Marks of ledgers that are counted: more are as bad."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The cluster at one moment, by the newest figures of its bookies. `under_replicated` is at most 1,000."""
-
-    time_us: int
-    stored_bytes: int
-    in_bytes_per_s: float
-    out_bytes_per_s: float
-    under_replicated: int
-
-
-class History:
-    """The history of one gateway. `start` and `close`; while the metadata store is away no samples are taken."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._samples: deque[Sample] = deque(maxlen=KEPT)
-        self._scope = TaskScope("history")
-
-    def start(self) -> None:
-        """Sample from now on."""
-        self._scope.keep(self._keep, "keep")
-
-    async def close(self) -> None:
-        """Sample no more. Idempotent."""
-        await self._scope.close()
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """The samples, the oldest first."""
-        return [asdict(one) for one in self._samples]
-
-    async def take(self) -> None:
-        """Take a sample now. Raises MetadataUnavailable."""
-        store = self._client.services.store
-        tenants, tree = TenantStore(store), Underreplication(store.keys, store.root, "")
-        total = (await tenants.published()).total.values()
-        marks = 0
-        async for _ in tree.marked():
-            marks += 1
-            if marks == _MOST_MARKS:
-                break
-        self._samples.append(
-            Sample(
-                self._client.services.runtime.clock.wall_us(),
-                sum(one.stored_bytes for one in total),
-                sum(one.in_bytes_per_s for one in total),
-                sum(one.out_bytes_per_s for one in total),
-                marks,
-            )
-        )
-
-    async def _keep(self) -> None:
-        while True:
-            with suppress(BuckramError):
-                await self.take()
-            await asyncio.sleep(EVERY_S)
-
-
 BOOKIE = "/v2/bookies/{bookie}"
-
-
 _PROBLEM = schema.record(
     what=schema.TEXT,
     where=schema.TEXT,
@@ -113,16 +46,12 @@ _PROBLEM = schema.record(
     severity=schema.one_of(*Severity),
     runbook=schema.TEXT,
 )
-
-
 _SPACE = schema.record(
     id=schema.TEXT,
     state=schema.TEXT,
     free_bytes=schema.or_null(schema.WHOLE),
     total_bytes=schema.or_null(schema.WHOLE),
 )
-
-
 STATUS = schema.record(
     *("bookies", "free_bytes", "total_bytes", "under_replicated", "unavailable", "queue"),
     more=True,
@@ -135,8 +64,6 @@ STATUS = schema.record(
     unavailable=schema.COUNT,
     queue=schema.array(schema.ANY_OBJECT),
 )
-
-
 BOOKIE_ROW = schema.record(
     more=True,
     id=schema.TEXT,
@@ -145,8 +72,6 @@ BOOKIE_ROW = schema.record(
     state=schema.one_of("writable", "readonly", "down"),
     asked=schema.TEXT,
 )
-
-
 _HEALING = schema.record(
     more=True,
     enabled=schema.YES_OR_NO,
@@ -155,8 +80,6 @@ _HEALING = schema.record(
     workers=schema.array(schema.ANY_OBJECT),
     queue=schema.array(schema.ANY_OBJECT),
 )
-
-
 _SAMPLE = schema.record(
     time_us=schema.WHOLE,
     stored_bytes=schema.COUNT,
@@ -164,8 +87,6 @@ _SAMPLE = schema.record(
     out_bytes_per_s=schema.NUMBER,
     under_replicated=schema.COUNT,
 )
-
-
 _AUDIT = (
     Parameter("principal", "Only events of this principal, such as token:alice.", schema.TEXT, ""),
     Parameter("action", "Only this action.", schema.one_of(*ACTIONS), ""),
@@ -173,11 +94,9 @@ _AUDIT = (
     Parameter("what", "Only about something with this in its name.", schema.TEXT, ""),
     LIMIT,
 )
-
-
-_HOW_IT_IS = "How the cluster is: all of it for administrators; for others whether it is well, and what concerns them."
-
-
+_HOW_IT_IS = (
+    "Show the health of the cluster: everything for administrators, for others findings about what they may see."
+)
 _LOOKED_AT = 20_000
 """Number of the newest events that a query of the audit trail searches."""
 
@@ -208,15 +127,19 @@ class ClusterPages:
         audit = schema.record(events=schema.array(schema.ANY_OBJECT))
         return (
             Operation("showStatus", "GET", "/v2/status", _HOW_IT_IS, "login", self._status, STATUS),
-            Operation("showHistory", "GET", "/v2/history", "The last hour.", "operator", self._hour, hour),
+            Operation(
+                "showHistory", "GET", "/v2/history", "Show samples of the last hour.", "operator", self._hour, hour
+            ),
             Operation("listBookies", "GET", "/v2/bookies", "List all bookies.", "login", self._bookies, rows),
-            Operation("showBookie", "GET", BOOKIE, "What a bookie says of itself.", "operator", self._bookie, shown),
+            Operation(
+                "showBookie", "GET", BOOKIE, "Show what a bookie reports of itself.", "operator", self._bookie, shown
+            ),
             Operation("listGateways", "GET", "/v2/gateways", "List all gateways.", "login", self._gateways, peers),
             Operation(
                 "showReplication",
                 "GET",
                 "/v2/replication",
-                "Which ledgers lack copies, who copies them, why others wait.",
+                "Show which ledgers lack copies, who copies them, and why others wait.",
                 "operator",
                 self._replication,
                 _HEALING,
@@ -225,7 +148,7 @@ class ClusterPages:
                 "showUsage",
                 "GET",
                 "/v2/usage",
-                "What namespaces store, do and may do, as bookies published it last.",
+                "Show what namespaces store, do and may do, as bookies published it last.",
                 "login",
                 self._usage,
                 usage,
@@ -234,7 +157,7 @@ class ClusterPages:
                 "searchAudit",
                 "GET",
                 "/v2/audit",
-                "The newest events of the audit trail, the newest first.",
+                "List the newest events of the audit trail, the newest first.",
                 "administrator",
                 self._audit,
                 audit,
@@ -251,7 +174,7 @@ class ClusterPages:
                 "switchReplication",
                 "PUT",
                 "/v2/replication",
-                "Let copies be made, or begin none any more.",
+                "Let lost copies be made again, or begin no further ones.",
                 "administrator",
                 self._switch,
                 switched,
@@ -352,3 +275,68 @@ def bookie_of(ask: Ask) -> BookieId:
     if not valid_bookie_id(bookie):
         raise bad_request(f"bookie {bookie[:80]!r} is no bookie id: GET /v2/bookies lists them")
     return bookie
+
+
+# -- history ----------------------------------------------------------------------------------------------
+
+EVERY_S, KEPT = 10.0, 360
+_MOST_MARKS = 1000
+"""Marks of ledgers that are counted: more are as bad."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster at one moment, by the newest figures of its bookies. `under_replicated` is at most 1,000."""
+
+    time_us: int
+    stored_bytes: int
+    in_bytes_per_s: float
+    out_bytes_per_s: float
+    under_replicated: int
+
+
+class History:
+    """The history of one gateway. `start` and `close`; while the metadata store is away no samples are taken."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._samples: deque[Sample] = deque(maxlen=KEPT)
+        self._scope = TaskScope("history")
+
+    def start(self) -> None:
+        """Sample from now on."""
+        self._scope.keep(self._keep, "keep")
+
+    async def close(self) -> None:
+        """Sample no more. Idempotent."""
+        await self._scope.close()
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The samples, the oldest first."""
+        return [asdict(one) for one in self._samples]
+
+    async def take(self) -> None:
+        """Take a sample now. Raises MetadataUnavailable."""
+        store = self._client.services.store
+        tenants, tree = TenantStore(store), Underreplication(store.keys, store.root, "")
+        total = (await tenants.published()).total.values()
+        marks = 0
+        async for _ in tree.marked():
+            marks += 1
+            if marks == _MOST_MARKS:
+                break
+        self._samples.append(
+            Sample(
+                self._client.services.runtime.clock.wall_us(),
+                sum(one.stored_bytes for one in total),
+                sum(one.in_bytes_per_s for one in total),
+                sum(one.out_bytes_per_s for one in total),
+                marks,
+            )
+        )
+
+    async def _keep(self) -> None:
+        while True:
+            with suppress(BuckramError):
+                await self.take()
+            await asyncio.sleep(EVERY_S)

@@ -55,7 +55,7 @@ class MaintenancePages:
             _begun(
                 "rebalance",
                 "/v2/rebalance",
-                "Move closed ledgers until bookies hold about the same; `dry_run` only says what would be moved.",
+                "Move closed ledgers until bookies hold about the same; `dry_run` only reports what would be moved.",
                 self._rebalance,
                 _REBALANCE,
             ),

@@ -26,7 +26,9 @@ SHOWN = schema.record(
     policy=schema.ANY_OBJECT,
     quotas=schema.mapping(schema.COUNT),
 )
-_PARTLY = Parameter("partly", "Also those of which one may use some streams or objects.", schema.YES_OR_NO, False)
+_PARTLY = Parameter(
+    "partly", "List namespaces, too, of which one may use only some streams or objects.", schema.YES_OR_NO, False
+)
 _MADE = schema.record("policy", "quotas", namespace=schema.TEXT, policy=schema.SETTINGS, quotas=_LIMITS)
 _SET = schema.record("policy", "quotas", policy=schema.SETTINGS, quotas=_LIMITS)
 
@@ -64,7 +66,15 @@ class NamespacePages:
                 201,
                 body=_MADE,
             ),
-            Operation("showNamespace", "GET", NAMESPACE, "Policy and quotas.", "read", self._show, SHOWN),
+            Operation(
+                "showNamespace",
+                "GET",
+                NAMESPACE,
+                "Show the policy and the quotas of a namespace.",
+                "read",
+                self._show,
+                SHOWN,
+            ),
             Operation(
                 "setNamespace",
                 "PATCH",

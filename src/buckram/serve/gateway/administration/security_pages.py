@@ -50,13 +50,15 @@ class SecurityPages:
             Operation("listTokens", "GET", TOKENS, "List the tokens that were made.", who, self._tokens, tokens),
             Operation("createToken", "POST", TOKENS, "Make a token.", who, self._create, made, 201, body=asked),
             Operation("revokeToken", "DELETE", TOKENS + "/{token}", "Revoke a token.", who, self._revoke, revoked),
-            Operation("listGrants", "GET", GRANTS, "List who may do what.", who, self._grants, grants),
-            Operation("addGrant", "POST", GRANTS, "Let a principal do more.", who, self._grant, grants, body=_GRANT),
+            Operation("listGrants", "GET", GRANTS, "List grants and denials.", who, self._grants, grants),
+            Operation(
+                "addGrant", "POST", GRANTS, "Grant permissions to a principal.", who, self._grant, grants, body=_GRANT
+            ),
             Operation(
                 "removeGrant",
                 "POST",
                 GRANTS + "/remove",
-                "Take permissions back.",
+                "Revoke permissions of a principal.",
                 who,
                 self._take,
                 grants,
@@ -76,7 +78,7 @@ class SecurityPages:
                 "removeDenial",
                 "POST",
                 DENIALS + "/remove",
-                "Take a denial back.",
+                "Remove a denial.",
                 who,
                 self._undeny,
                 grants,

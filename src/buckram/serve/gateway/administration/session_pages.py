@@ -34,8 +34,16 @@ class SessionPages:
     def operations(self) -> Sequence[Operation]:
         health = schema.record(status=schema.one_of("ok"))
         return (
-            Operation("health", "GET", "/health", "Whether the gateway serves.", "nothing", self._health, health),
-            Operation("showSession", "GET", SESSION, "Who one is, and what one may.", "login", self._show, SHOWN),
+            Operation("health", "GET", "/health", "Report that the gateway serves.", "nothing", self._health, health),
+            Operation(
+                "showSession",
+                "GET",
+                SESSION,
+                "Show the principal of the request, and what it may do.",
+                "login",
+                self._show,
+                SHOWN,
+            ),
             Operation(
                 "logIn",
                 "POST",

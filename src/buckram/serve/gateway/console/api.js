@@ -25,7 +25,7 @@ export async function ask(method, path, { body, headers, raw = false, signal } =
     answer = await fetch(path, { method, body, headers: sent, credentials: "same-origin", signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, "GATEWAY_AWAY", "The gateway does not answer. What is shown is what was known before.");
+    throw new Problem(0, "GATEWAY_AWAY", "The gateway does not answer. The page shows what was known before.");
   }
   if (!answer.ok) {
     const said = await answer.json().catch(() => ({}));

@@ -103,7 +103,7 @@ function show() {
 
 async function logIn() {
   const given = await token();
-  if (!given) return banner("Log in to see the cluster: load the page again.");
+  if (!given) return banner("Log in to see the cluster: reload the page.");
   try {
     Object.assign(session, await ask("POST", "/v2/session", { body: { token: given.token } }));
     banner("");

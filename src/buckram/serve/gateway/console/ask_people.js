@@ -29,5 +29,5 @@ export function confirmed(title, consequence, { action, loss = false, fields = [
 }
 
 export const token = () => confirmed("Log in",
-  "Give a token of this cluster (buckram token create). It is kept in no page: the browser gets a session of 12 hours.",
+  "Give a token of this cluster (buckram token create). No page keeps it: the browser gets a session of 12 hours.",
   { action: "Log in", fields: [["token", "Token", { type: "password", required: true }]] });

@@ -13,9 +13,9 @@ export function audit(main, rest, { every, banner }) {
   const look = async () => {
     const query = new URLSearchParams([...new FormData(form)].filter(([, text]) => text));
     const found = await get(`/v2/audit?limit=200&${query}`);
-    place.replaceChildren(card("", table("The newest first, at most 200", [
-      ["When", (row) => time(row.time_us)], ["Who", (row) => shown(row.principal)], ["Did", (row) => shown(row.action)],
-      ["To", (row) => shown(row.what)], ["Result", (row) => h("span", { class: row.result === "done" ? "" : "bad" }, row.result)], ["More", (row) => shown(row.detail)],
+    place.replaceChildren(card("", table("Events, the newest first, at most 200", [
+      ["When", (row) => time(row.time_us)], ["Who", (row) => shown(row.principal)], ["Action", (row) => shown(row.action)],
+      ["Object", (row) => shown(row.what)], ["Result", (row) => h("span", { class: row.result === "done" ? "" : "bad" }, row.result)], ["Detail", (row) => shown(row.detail)],
     ], found.events)));
   };
   main.replaceChildren(h("h1", {}, "Audit trail"), form, place);

@@ -17,12 +17,12 @@ function all(main, { every }) {
     const space = [
       ["Used", (row) => used(spaces[row.id])],
       ["Free", (row) => bytes(spaces[row.id]?.free_bytes), true],
-      ["Of", (row) => bytes(spaces[row.id]?.total_bytes), true],
+      ["Total", (row) => bytes(spaces[row.id]?.total_bytes), true],
     ];
-    main.replaceChildren(h("h1", {}, "Bookies"), card("", table("All that the cluster knows", [
+    main.replaceChildren(h("h1", {}, "Bookies"), card("", table("All bookies that the cluster knows", [
       ["Bookie", (row) => named(row.id)],
       ["State", (row) => h("span", { class: row.state === "down" ? "bad" : row.state === "readonly" ? "warn" : "good" }, row.state)],
-      ["Asked", (row) => row.asked],
+      ["Requested", (row) => row.asked],
       ["Address", (row) => (row.host ? `${row.host}:${row.port}` : "")],
       ...(operator() ? space : []),
     ], rows.bookies)));
@@ -41,28 +41,28 @@ function one(main, id, { every, act }) {
     const found = await get(path);
     const words = ["state", "asked", "host", "port", "version", "connections", "open_files", "collections"];
     const readonly = found.asked !== "readonly";
-    const changed = readonly ? "It takes no new entries until that is taken back; it serves reads." : "It takes new entries again.";
+    const changed = readonly ? "It takes no new entries until it is made writable again; it serves reads." : "It takes new entries again.";
     main.replaceChildren(h("h1", {}, `Bookie ${id}`),
       session.administrator && session.changes ? h("div", { class: "row" },
-        h("button", { onclick: () => act(`${readonly ? "Make" : "Let"} ${id} ${readonly ? "read-only" : "be written"}?`, changed,
-          { action: readonly ? "Make read-only" : "Let it be written" },
+        h("button", { onclick: () => act(`Make ${id} ${readonly ? "read-only" : "writable"}?`, changed,
+          { action: readonly ? "Make read-only" : "Make writable" },
           () => ask("PUT", `${path}/readonly`, { body: { readonly } })) }, readonly ? "Make read-only" : "Make writable"),
         found.may_be_decommissioned
           ? h("button", { class: "loss", onclick: () => act(`Decommission ${id}?`,
-            "Everything that it held is copied to others, and then the cluster forgets it. It cannot come back with its data.",
+            "Everything that it held is copied to other bookies, and then it is removed. It cannot come back with its data.",
             { action: "Decommission", loss: true }, () => ask("POST", `${path}/decommission`).then(() => { location.hash = "#/jobs"; })) }, "Decommission")
           : found.state === "down" ? h("span", { class: "soft" }, found.why_kept)
           : h("button", { onclick: () => act(`Drain ${id}?`,
-            "It is read-only from now on, and everything that it holds is copied to others while it serves reads.",
+            "It becomes read-only, and everything that it holds is copied to other bookies while it serves reads.",
             { action: "Drain" }, () => ask("POST", `${path}/drain`).then(() => { location.hash = "#/jobs"; })) }, "Drain")) : null,
-      card("What it says of itself", table("", [["", ([name]) => name.replaceAll("_", " ")], ["", ([, value]) => String(value)]],
+      card("Report of the bookie", table("", [["", ([name]) => name.replaceAll("_", " ")], ["", ([, value]) => String(value)]],
         words.filter((name) => found[name] !== null && found[name] !== "").map((name) => [name, found[name]]))),
       card("Space", table("", [["", ([name]) => name], ["", ([, value]) => value, true]], [
         ["free", bytes(found.free_bytes)], ["total", bytes(found.total_bytes)],
         ["reclaimed by collections", bytes(found.bytes_reclaimed)], ["could be reclaimed", bytes(found.bytes_reclaimable)]])),
-      card("Memory", table("", [["Of", ([name]) => name], ["Bytes", ([, use]) => bytes(use.bytes), true], ["At most", ([, use]) => bytes(use.limit_bytes), true]],
+      card("Memory", table("", [["Use", ([name]) => name], ["Bytes", ([, use]) => bytes(use.bytes), true], ["Limit", ([, use]) => bytes(use.limit_bytes), true]],
         Object.entries(found.memory))),
-      card("Trouble", table("", [["What", (row) => row.what], ["Why", (row) => row.why], ["Do", (row) => row.do]], found.troubles)),
-      card("Kept although nobody needs it", table("", [["Why", (row) => row.why ?? row.reason ?? ""], ["Bytes", (row) => number(row.bytes), true]], found.kept)));
+      card("Problems", table("", [["What", (row) => row.what], ["Why", (row) => row.why], ["Do", (row) => row.do]], found.troubles)),
+      card("Unneeded data that is kept", table("", [["Why", (row) => row.why ?? row.reason ?? ""], ["Bytes", (row) => number(row.bytes), true]], found.kept)));
   });
 }

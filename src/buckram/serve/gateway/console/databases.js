@@ -18,9 +18,9 @@ function all(main, namespace, { every }) {
     main.replaceChildren(h("h1", {}, "Databases"),
       h("div", { class: "row" }, h("label", {}, "Namespace", h("select", { onchange: (event) => { location.hash = `#/databases/${encodeURIComponent(event.target.value)}`; } },
         spaces.map((name) => h("option", { value: name, selected: name === chosen }, name))))),
-      card("", table(`In ${chosen}`, [
+      card("", table(`Databases of ${chosen}`, [
         ["Database", (row) => h("a", { href: link(row.database) }, row.database.split("/")[1])],
-        ["Leader", (row) => row.leader ?? h("span", { class: "warn" }, "nobody leads")],
+        ["Leader", (row) => row.leader ?? h("span", { class: "warn" }, "no leader")],
         ["Offset", (row) => number(row.offset), true], ["Since", (row) => time(row.created)],
       ], found.databases)));
   });
@@ -31,8 +31,8 @@ function one(main, namespace, database, { every }) {
   return every(5000, async () => {
     const found = await get(path);
     main.replaceChildren(h("h1", {}, `Database ${found.database}`),
-      card("", h("p", {}, found.leader ? `${found.leader} leads` : "Nobody leads"), h("p", {}, `Its log is at offset ${number(found.offset)}.`)),
-      card("Followers", table("Those that show themselves", [
+      card("", h("p", {}, found.leader ? `${found.leader} leads` : "The database has no leader"), h("p", {}, `Its log is at offset ${number(found.offset)}.`)),
+      card("Followers", table("Followers that report their position", [
         ["Process", (row) => row.id], ["Offset", (row) => number(row.offset), true],
         ["Behind", (row) => number(Math.max(0, found.offset - row.offset)), true]], found.followers)),
       card("Snapshots", table(`States from offset ${number(found.earliest)} on can be forked`, [

@@ -63,7 +63,7 @@ export function plot(title, points, unit) {
   const first = points.length ? points[0][0] : 0, span = Math.max(1, (points.at(-1)?.[0] ?? 1) - first);
   const path = points.map(([at, value]) => `${(at - first) / span * width},${height - value / most * (height - 20)}`).join(" ");
   const newest = points.at(-1)?.[1];
-  const words = newest === undefined ? "Nothing is known yet" : `Now ${unit(newest)}, at most ${unit(most)}`;
+  const words = newest === undefined ? "No samples yet" : `Now ${unit(newest)}, at most ${unit(most)}`;
   return h("figure", { class: "card" }, h("h2", {}, title),
     svg("svg", { class: "plot", viewBox: `0 0 ${width} ${height + 4}`, role: "img", "aria-label": `${title}: ${words}` },
       svg("line", { class: "grid", x1: 0, x2: width, y1: height, y2: height }),

@@ -17,18 +17,18 @@ function all(main, { every }) {
     main.replaceChildren(h("h1", {}, "Ledgers"),
       h("form", { onsubmit: (event) => { event.preventDefault(); location.hash = `#/ledgers/${new FormData(event.target).get("id")}`; } },
         h("label", {}, "Ledger", h("input", { name: "id", inputMode: "numeric", pattern: "[0-9]+", required: true })), h("button", {}, "Show")),
-      card("", table("By their ids", [
+      card("", table("Ledgers by id", [
         ["Ledger", (row) => h("a", { href: `#/ledgers/${row.ledger}` }, row.ledger)],
         ["State", (row) => row.state],
         ["Last entry", (row) => number(row.last_entry), true],
         ["Bytes", (row) => bytes(row.length), true],
         ["Quorum", (row) => (row.ensemble_size ? `${row.ensemble_size}/${row.write_quorum}/${row.ack_quorum}` : "")],
         ["Fragments", (row) => row.fragments?.length, true],
-        ["Of", (row) => row.custom_metadata?.["buckram.stream"] ?? row.custom_metadata?.["buckram.namespace"] ?? ""],
+        ["Owner", (row) => row.custom_metadata?.["buckram.stream"] ?? row.custom_metadata?.["buckram.namespace"] ?? ""],
         ["Away", (row) => h("span", { class: "bad" }, (row.away ?? []).join(", "))],
       ], found.ledgers)),
       h("div", { class: "row" },
-        h("button", { disabled: !before.length, onclick: () => go(before.pop()) }, "Before"),
+        h("button", { disabled: !before.length, onclick: () => go(before.pop()) }, "Previous"),
         h("button", { disabled: found.next === null, onclick: () => { before.push(after); go(found.next); } }, "Next")));
   };
   return every(0, show);
@@ -49,7 +49,7 @@ function one(main, id, { every, act }) {
       card("", h("p", {}, `${found.state}, ensemble ${found.ensemble_size}/${found.write_quorum}/${found.ack_quorum}, digest ${found.digest ?? "unknown"}`),
         found.last_entry === null ? null : h("p", {}, `${number(found.last_entry + 1)} entries, ${bytes(found.length)}`),
         stream ? h("p", {}, "It belongs to stream ", h("a", { href: `#/streams/${stream.split("/").map(encodeURIComponent).join("/")}` }, stream), ".") : null),
-      card("Who holds what", picture(found)),
+      card("Bookies by fragment", picture(found)),
       card("Fragments", table("The bookies of each range of entries", [
         ["From entry", (row) => number(row.first_entry), true],
         ["Bookies", (row) => row.ensemble.map((one, n) => [n ? ", " : "", named(one)])],

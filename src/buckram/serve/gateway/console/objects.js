@@ -23,13 +23,13 @@ export function objects(main, [namespace, ...path], { every, act }) {
       h("form", { onsubmit: (event) => { event.preventDefault(); before.length = 0; prefix = new FormData(event.target).get("prefix"); go(""); } },
         h("label", {}, "Namespace", h("select", { onchange: (event) => { location.hash = link(event.target.value); } },
           spaces.map((name) => h("option", { value: name, selected: name === chosen }, name)))),
-        h("label", {}, "Names that begin with", h("input", { name: "prefix", value: prefix })), h("button", {}, "Look"),
+        h("label", {}, "Names that begin with", h("input", { name: "prefix", value: prefix })), h("button", {}, "Show"),
         session.changes ? h("button", { type: "button", class: "main", onclick: () => upload(act, chosen, directory) }, "Upload") : null),
       card("", crumbs(chosen, directory),
-        table(prefix ? `Names that begin with ${prefix}` : `What is in ${chosen}/${directory}`, columns(chosen, prefix, act),
+        table(prefix ? `Names that begin with ${prefix}` : `Contents of ${chosen}/${directory}`, columns(chosen, prefix, act),
           [...found.directories.map((name) => ({ directory: name })), ...found.objects])),
       h("div", { class: "row" },
-        h("button", { disabled: !before.length, onclick: () => go(before.pop()) }, "Before"),
+        h("button", { disabled: !before.length, onclick: () => go(before.pop()) }, "Previous"),
         h("button", { disabled: found.next === null, onclick: () => { before.push(after); go(found.next); } }, "Next")));
   };
   return every(0, show);
@@ -62,7 +62,7 @@ const tag = (row) => ({ "If-Match": `"${row.version}"` });
 function actions(namespace, name, row, act) {
   return h("div", { class: "row tight" },
     h("button", { "aria-label": `Rename ${name}`, onclick: () => act(`Rename ${namespace}/${name}?`,
-      "Whoever asks for the old name finds nothing there. No byte is copied.",
+      "Nothing is found under the old name any more. No byte is copied.",
       { action: "Rename", fields: [["name", "New name", { value: name, required: true }]] },
       (given) => ask("POST", url("namespaces", namespace, "rename-object"), { body: { source: name, name: given.name, if_absent: true } })) }, "Rename"),
     h("button", { class: "loss", "aria-label": `Delete ${name}`, onclick: () => act(`Delete ${namespace}/${name}?`,
@@ -71,11 +71,11 @@ function actions(namespace, name, row, act) {
 }
 
 function upload(act, namespace, directory) {
-  act(`Put a file into ${namespace}/${directory}?`, "It appears when all of it is stored. An object of this name stays as it is, unless you replace it.",
+  act(`Put a file into ${namespace}/${directory}?`, "The object appears when all of it is stored. An existing object of this name stays, unless you replace it.",
     { action: "Upload", fields: [
       ["file", "File", { type: "file", required: true }],
-      ["name", "Name, or nothing for that of the file", {}],
-      ["replace", "Replace what is there", { type: "checkbox" }]] },
+      ["name", "Name (default: that of the file)", {}],
+      ["replace", "Replace an existing object", { type: "checkbox" }]] },
     ({ file, name, replace }) => {
       const full = [...parts(directory), ...parts(name || file.name)].join("/");
       return ask("PUT", place(namespace, full), { body: file, headers: replace ? {} : { "If-None-Match": "*" } });

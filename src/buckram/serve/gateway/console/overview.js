@@ -7,12 +7,12 @@ import { bytes, card, h, number, plot, table } from "./dom.js";
 const SHOWN = { error: "bad", warning: "warn", info: "soft" };
 
 function told(status) {
-  if (!status.problems.length) return "All is well";
+  if (!status.problems.length) return "Healthy";
   const counts = Object.keys(SHOWN)
     .map((severity) => [severity, status.problems.filter((one) => one.severity === severity).length])
     .filter(([, count]) => count)
     .map(([severity, count]) => `${number(count)} ${severity}${count === 1 || severity === "info" ? "" : "s"}`);
-  return `${status.healthy ? "Well, with " : ""}${counts.join(", ")}`;
+  return `${status.healthy ? "Healthy, with " : ""}${counts.join(", ")}`;
 }
 
 // What only those see who see the whole cluster.
@@ -20,16 +20,16 @@ function ofTheCluster(status) {
   const serving = status.bookies.filter((one) => one.state === "writable" || one.state === "readonly");
   return [
     card("Bookies",
-      h("p", { class: "big" }, `${serving.length} of ${status.bookies.length} serve`),
+      h("p", { class: "big" }, `${serving.length} of ${status.bookies.length} bookies serve`),
       h("p", { class: "soft" }, `${bytes(status.free_bytes)} of ${bytes(status.total_bytes)} free`)),
     card("Repair",
-      h("p", { class: "big" }, status.bytes_per_s ? `${bytes(status.bytes_per_s)}/s` : "Nothing is copied"),
-      h("p", { class: "soft" }, status.auditor ? `Auditor: ${status.auditor}` : "Nobody looks for lost copies.")),
+      h("p", { class: "big" }, status.bytes_per_s ? `${bytes(status.bytes_per_s)}/s` : "No copies in progress"),
+      h("p", { class: "soft" }, status.auditor ? `Auditor: ${status.auditor}` : "No auditor looks for lost copies.")),
   ];
 }
 
 function copies(status) {
-  if (!operator()) return "Of what you may see, and of the cluster as a whole.";
+  if (!operator()) return "This covers what you may see, and the cluster as a whole.";
   return status.under_replicated ? `${number(status.under_replicated)} ledgers lack copies` : "No ledger is marked as lacking copies.";
 }
 
@@ -55,10 +55,10 @@ export function overview(main, rest, { every }) {
         ...(operator() ? ofTheCluster(status) : []),
         card("Gateways", h("p", { class: "big" }, number(gateways.gateways.length)),
           gateways.gateways.slice(0, 5).map((one) => h("div", { class: "soft" }, one.url)))),
-      card("Problems", table("What is wrong, and what to do", [
+      card("Problems", table("Findings, and what to do", [
         ["What", (row) => h("span", { class: SHOWN[row.severity] ?? "" }, row.what)], ["Severity", (row) => row.severity],
         ["Where", (row) => row.where], ["Why", (row) => row.why], ["Do", (row) => row.do], ["Runbook", (row) => row.runbook],
-      ], status.problems, "There are none.")),
+      ], status.problems, "There are no problems.")),
       history ? plots(history) : "");
   });
 }

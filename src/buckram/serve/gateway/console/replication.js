@@ -9,18 +9,18 @@ export function replication(main, rest, { every, act }) {
     const wanted = !found.enabled;
     main.replaceChildren(h("h1", {}, "Replication"),
       session.administrator && session.changes ? h("div", { class: "row" }, h("button", { onclick: () => act(
-        wanted ? "Let copies be made?" : "Begin no copies any more?",
-        wanted ? "Auditors and workers of the whole cluster go on." : "What is being copied is completed; after that lost copies are not made again.",
+        wanted ? "Enable copying?" : "Disable copying?",
+        wanted ? "Auditors and workers of the whole cluster go on." : "Copies in progress are completed; after that lost copies are not made again.",
         { action: wanted ? "Enable" : "Disable", loss: !wanted }, () => ask("PUT", "/v2/replication", { body: { enabled: wanted } })) },
       wanted ? "Enable" : "Disable")) : null,
-      card("", h("p", { class: found.enabled ? "" : "bad" }, found.enabled ? "Copies that are lost are made again." : "It is disabled: no copies are made."),
+      card("", h("p", { class: found.enabled ? "" : "bad" }, found.enabled ? "Lost copies are made again." : "Autorecovery is disabled: lost copies are not made again."),
         h("p", {}, found.auditor ? `The auditor is ${found.auditor}.` : "There is no auditor: buckram autorecovery run starts one."),
-        h("p", {}, `A lost bookie is waited for ${seconds(found.delay_s)}.`),
-        found.brake ? h("p", { class: "bad" }, `Nothing is copied: ${found.brake.why}`) : null),
+        h("p", {}, `Ledgers of a lost bookie are copied after ${seconds(found.delay_s)}.`),
+        found.brake ? h("p", { class: "bad" }, `Copying is stopped: ${found.brake.why}`) : null),
       card("Replicators", table("", [["Name", (row) => row.worker], ["Rate", (row) => `${bytes(row.bytes_per_s)}/s`, true]], found.workers)),
-      card("Ledgers that lack copies", table(`${number(found.queue.length)} of them, at most 500 shown`, [
+      card("Ledgers that lack copies", table(`${number(found.queue.length)} ledgers, at most 500 shown`, [
         ["Ledger", (row) => h("a", { href: `#/ledgers/${row.ledger}` }, row.ledger)], ["State", (row) => row.state],
-        ["For", (row) => seconds(row.age_s), true], ["Ready in", (row) => seconds(row.eta_s), true], ["Why", (row) => row.why],
-      ], found.queue.slice(0, 500), "Every ledger has all its copies, as far as it is known.")));
+        ["Since", (row) => seconds(row.age_s), true], ["Ready in", (row) => seconds(row.eta_s), true], ["Why", (row) => row.why],
+      ], found.queue.slice(0, 500), "Every ledger has all its copies, as far as is known.")));
   });
 }

@@ -25,11 +25,11 @@ function all(main, namespace, { every, act }) {
       h("form", { onsubmit: (event) => { event.preventDefault(); before.length = 0; prefix = new FormData(event.target).get("prefix"); go(""); } },
         h("label", {}, "Namespace", h("select", { onchange: (event) => { location.hash = link(event.target.value); } },
           spaces.map((name) => h("option", { value: name, selected: name === chosen }, name)))),
-        h("label", {}, "Names that begin with", h("input", { name: "prefix", value: prefix })), h("button", {}, "Look"),
+        h("label", {}, "Names that begin with", h("input", { name: "prefix", value: prefix })), h("button", {}, "Show"),
         session.changes ? h("button", { type: "button", class: "main", onclick: () => act(`Create a stream in ${chosen}?`,
-          "It is empty, and has the settings of its namespace.", { action: "Create", fields: [["stream", "Name", { required: true }]] },
+          "The stream is empty, and has the settings of its namespace.", { action: "Create", fields: [["stream", "Name", { required: true }]] },
           (given) => ask("POST", url("namespaces", chosen, "streams"), { body: { stream: given.stream } })) }, "Create") : null),
-      card("", table(`In ${chosen}, by their names`, [
+      card("", table(`Streams of ${chosen}, by name`, [
         ["Stream", (row) => h("a", { href: link(chosen, row.stream.split("/")[1]) }, row.stream.split("/")[1])],
         ["Purpose", (row) => row.purpose],
         ["Records", (row) => number(row.records), true],
@@ -39,7 +39,7 @@ function all(main, namespace, { every, act }) {
         ["Writer", (row) => (row.ended ? "ended" : row.writer ? `${row.writer.name}${row.writer.gone ? " (gone)" : ""}` : "")],
       ], found.streams)),
       h("div", { class: "row" },
-        h("button", { disabled: !before.length, onclick: () => go(before.pop()) }, "Before"),
+        h("button", { disabled: !before.length, onclick: () => go(before.pop()) }, "Previous"),
         h("button", { disabled: found.next === null, onclick: () => { before.push(after); go(found.next); } }, "Next")));
   };
   return every(0, show);
@@ -56,12 +56,12 @@ function one(main, namespace, stream, { every, act }) {
         card("Records", h("p", { class: "big" }, number(found.records)), h("p", { class: "soft" }, `offsets ${number(found.earliest)} to ${number(found.end)}`)),
         card("Purpose", h("p", { class: "big" }, found.purpose)),
         card("Writer", h("p", { class: "big" }, found.ended ? "The stream has ended" : found.writer ? found.writer.name : "None"),
-          found.writer?.gone ? h("p", { class: "warn" }, "It is gone; the next writer seals what it left.") : null),
+          found.writer?.gone ? h("p", { class: "warn" }, "The writer is gone; the next one seals its segment.") : null),
         card("Retention in effect", retention(found.policy))),
       card("Cursors", table("Durable positions of readers", [
         ["Cursor", (row) => row.cursor], ["Offset", (row) => number(row.offset), true],
         ["Behind", (row) => number(row.lag), true], ["Moved", (row) => time(row.changed_us)]], found.cursors)),
-      card("Segments", table("The oldest first, at most 100", [
+      card("Segments", table("Segments, the oldest first, at most 100", [
         ["Number", (row) => row.number, true], ["Ledger", (row) => h("a", { href: `#/ledgers/${row.ledger}` }, row.ledger), true],
         ["From offset", (row) => number(row.first_offset), true], ["State", (row) => row.state], ["Since", (row) => time(row.created_us)]], rows.segments)));
   });
@@ -72,7 +72,7 @@ function retention(policy) {
   const words = [];
   if (policy.retention_s !== null) words.push(`for ${seconds(policy.retention_s)}`);
   if (policy.retention_bytes !== null) words.push(`the newest ${bytes(policy.retention_bytes)}`);
-  if (policy.retention_cursors) words.push("what some cursor has not passed");
+  if (policy.retention_cursors) words.push("what a cursor has not passed");
   return h("p", {}, words.length ? `Kept: ${words.join(", ")}.` : "Everything is kept.");
 }
 
@@ -84,7 +84,7 @@ function actions(path, namespace, stream, found, act) {
   };
   return h("div", { class: "row" },
     h("button", { ...may("write", found.ended ? "The stream has ended." : ""), onclick: () => act(`Append to ${name}?`, "One record is added at the end of the stream.",
-      { action: "Append", fields: [["key", "Key, or nothing", {}], ["value", "Value", {}]] },
+      { action: "Append", fields: [["key", "Key (optional)", {}], ["value", "Value", {}]] },
       (given) => ask("POST", `${path}/records${given.key ? `?key=${encodeURIComponent(given.key)}` : ""}`,
         { body: new Blob([given.value], { type: "application/octet-stream" }) })) }, "Append"),
     h("button", { ...may("truncate"), onclick: () => act(`Truncate ${name}?`, "Records below the offset cannot be read any more, and their space is freed.",
@@ -172,7 +172,7 @@ function follow(path) {
     source.addEventListener("end", () => { line("The stream has ended."); stop(); });
     source.addEventListener("error", (event) => {
       if (event.data) line(h("span", { class: "bad" }, JSON.parse(event.data).message));
-      else line(h("span", { class: "soft" }, "The connection broke; it is made again."));
+      else line(h("span", { class: "soft" }, "The connection was lost; reconnecting."));
     });
   };
   return { element: card("Follow", h("div", { class: "row" }, button), list), stop };

@@ -1,3 +1,4 @@
-"""The operations on objects over HTTP live here: get, put, list, uploads in parts, removal of many; files for Hadoop
-are in serve/webhdfs.
+"""Operations on objects over HTTP: get, put, list, uploads in parts, removal of many.
+
+Not here: files for Hadoop (`serve/webhdfs/`).
 """

@@ -1,12 +1,8 @@
-"""Shared parts of the operations on objects: paths and schemas, open objects, streamed bodies, refusals.
+"""Shared parts of the operations on objects: open namespaces, paths and schemas, streamed bodies, refusals.
 
-Not here: the operations (`object_pages.py`, `upload_pages.py`, `removal_pages.py`), headers (`object_headers.py`).
-
-OpenObjects: the objects of namespaces that a gateway has open. A namespace opens at its first use, closes when
-idle.
-
-A read leaves a namespace without objects as it is: only the first put makes its index. Not here: the objects
-(`state/objects/objects.py`).
+A gateway opens the objects of a namespace at their first use and closes them when idle. A read leaves a namespace
+without objects as it is: only the first put makes its index. Not here: the operations (`object_pages.py`,
+`upload_pages.py`, `removal_pages.py`), headers (`object_headers.py`), the objects (`state/objects/objects.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +27,8 @@ from buckram.serve.http.problems import HttpProblem
 from buckram.serve.http.streamed_answers import while_allowed
 from buckram.state.objects.objects import Objects
 from buckram.state.objects.refusals import absent
+
+# -- open namespaces --------------------------------------------------------------------------------------
 
 
 class OpenObjects:
@@ -82,15 +80,11 @@ class OpenObjects:
 T = TypeVar("T")
 
 
+# -- paths and schemas ------------------------------------------------------------------------------------
+
 OBJECTS = "/v2/namespaces/{namespace}/objects"
-
-
 OBJECT = OBJECTS + "/{object}"
-
-
 BYTES = "application/octet-stream"
-
-
 ROW = schema.record(
     object=schema.TEXT,
     bytes=schema.COUNT,
@@ -101,17 +95,9 @@ ROW = schema.record(
     metadata=schema.TEXTS,
 )
 """Schema of an object in answers."""
-
-
 _YEAR_S = 366 * 86_400
-
-
 _SECONDS = {**schema.WHOLE, "minimum": 1, "maximum": 100 * _YEAR_S}
-
-
-EXPIRES = Parameter("expires_s", "The object goes by itself after so many seconds.", _SECONDS)
-
-
+EXPIRES = Parameter("expires_s", "Delete the object after so many seconds.", _SECONDS)
 PUT_HEADERS = {
     "If-Match": "The ETag that the object has to have; 412 otherwise.",
     "If-None-Match": "`*`: no object of this name may be there; 412 otherwise.",
@@ -119,6 +105,8 @@ PUT_HEADERS = {
 }
 """Headers that apply when an object is put, with their descriptions."""
 
+
+# -- calls ------------------------------------------------------------------------------------------------
 
 Put = Callable[[Objects, AsyncIterator[bytes]], Awaitable[T]]
 """Puts the bytes of a body somewhere."""
@@ -194,7 +182,7 @@ class ObjectCalls:
             504,
             "OUTCOME_UNKNOWN",
             f"{what}: nothing was acknowledged within {self._limits.append_wait_s:g} s, and the change may still be "
-            "made; look before it is sent again, or send it with a condition",
+            "made; check before you send it again, or send it with a condition",
             headers={"Retry-After": "1"},
         )
 
@@ -216,7 +204,7 @@ def require_all(ask: Ask, permission: str, name: str, *, making: bool = False) -
     ask.require(permission, full, making=making)
     ask.require(permission, f"{full}/", of=full, making=making)
     if not any(names.has_all(f"{name}/") for names in ask.allowed.objects(namespace, permission)):
-        why = f"{ask.principal} has no permission `{permission}` on all that is in {full}/ (`buckram acl list` tells)"
+        why = f"{ask.principal} has no permission `{permission}` on all that is in {full}/ (see `buckram acl list`)"
         raise HttpProblem(403, "FORBIDDEN", why, value=f"{full}/")
 
 
@@ -242,6 +230,6 @@ def refused(
         403,
         "FORBIDDEN",
         f"{ask.principal} has no permission `delete` on {full}, which is there already, and putting it would replace "
-        "it (`buckram acl grant` gives it): choose another name",
+        "it (`buckram acl grant` grants it): choose another name",
         value=full,
     )

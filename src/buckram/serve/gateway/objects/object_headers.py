@@ -57,7 +57,7 @@ def check_unchanged(headers: Mapping[str, str], info: ObjectInfo) -> bool:
         raise HttpProblem(
             412,
             "OBJECT_CHANGED",
-            f"object {info.name} has version {info.version}, and If-Match says {match[:60]}: look at it again",
+            f"object {info.name} has version {info.version}, and If-Match says {match[:60]}: read it again",
         )
     none = headers.get("if-none-match")
     return none is not None and bool({"*", tag, f"W/{tag}"} & set(_tags(none)))

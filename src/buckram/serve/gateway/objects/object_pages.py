@@ -98,29 +98,29 @@ class ObjectPages:
                 "headObject",
                 "HEAD",
                 OBJECT,
-                f"Size, ETag, Buckram-Digest, {METADATA} of an object, as headers.",
+                f"Get size, ETag, Buckram-Digest and {METADATA} of an object, as headers.",
                 "read",
                 self._head,
                 {},
                 headers=_READ_CONDITIONS,
-                others={304: "The client has it."},
+                others={304: "The client has this version."},
             ),
             Operation(
                 "getObject",
                 "GET",
                 OBJECT,
-                "The bytes of an object, or a range of them.",
+                "Get the bytes of an object, or a range of them.",
                 "read",
                 self._get,
                 {},
                 headers={"Range": "Bytes from and to, as in bytes=0-99.", "If-Range": "An ETag.", **_READ_CONDITIONS},
                 gives={BYTES: "the bytes"},
-                others={206: "The range.", 304: "The client has it."},
+                others={206: "The range.", 304: "The client has this version."},
             ),
         )
 
     def _changing(self) -> Sequence[Operation]:
-        recursive = Parameter("recursive", "Also a directory with all that is in it.", schema.YES_OR_NO, False)
+        recursive = Parameter("recursive", "Delete a directory, too, with everything in it.", schema.YES_OR_NO, False)
         gone = schema.record(object=schema.TEXT, deleted=schema.YES_OR_NO)
         return (
             Operation(
@@ -133,7 +133,7 @@ class ObjectPages:
                 ROW,
                 201,
                 parameters=(EXPIRES,),
-                takes={BYTES: "the bytes; any other media type does as well"},
+                takes={BYTES: "the bytes; any other media type is accepted, too"},
                 headers=PUT_HEADERS,
                 streamed=True,
                 makes=True,

@@ -63,7 +63,7 @@ class RemovalPages:
                 403,
                 "FORBIDDEN",
                 f"{ask.principal} has no permission `delete` on all names that begin with "
-                f"{object_name(namespace, prefix)} (`buckram acl grant` gives it)",
+                f"{object_name(namespace, prefix)} (`buckram acl grant` grants it)",
                 value=object_name(namespace, prefix),
             )
         why_token_over = ask.watched()

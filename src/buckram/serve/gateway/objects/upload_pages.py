@@ -99,7 +99,7 @@ class UploadPages:
                 _PART,
                 201,
                 parameters=(_UPLOAD, number),
-                takes={BYTES: "the bytes; any other media type does as well"},
+                takes={BYTES: "the bytes; any other media type is accepted, too"},
                 streamed=True,
             ),
         )
@@ -124,7 +124,7 @@ class UploadPages:
                 "abortUpload",
                 "DELETE",
                 UPLOAD,
-                "Give an upload up, and its space back; one that is over already is left as it is.",
+                "Abort an upload and free its space; one that has ended is left as it is.",
                 "append",
                 self._abort,
                 schema.record(upload=schema.COUNT, object=schema.TEXT, aborted=schema.YES_OR_NO),
@@ -221,7 +221,7 @@ class UploadPages:
             full = f"{ask.path['namespace']}/{ask.object}"
             raise NoSuchObject(
                 full,
-                f"has no upload {upload}: it was completed, given up, left for a week, or is one of another object; "
+                f"has no upload {upload}: it was completed, aborted, expired after a week, or is of another object; "
                 f"GET {UPLOADS.format(namespace=ask.path['namespace'])} lists those that are there",
             )
 

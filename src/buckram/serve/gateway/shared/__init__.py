@@ -1,3 +1,5 @@
-"""What all groups of a gateway's operations use lives here: the table of operations, JSON Schema, authentication,
-errors as answers, idempotency, memory budget, jobs, limits; no data of streams or objects.
+"""The parts that all groups of a gateway's operations share, without data of streams or objects.
+
+They are the table of operations, JSON Schema, authentication, errors as answers, idempotency, the memory budget, jobs
+and limits.
 """

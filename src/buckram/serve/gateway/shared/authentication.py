@@ -1,14 +1,10 @@
 """Authentication and authorization of a gateway: tokens, sessions of browsers, and the grants of the cluster.
 
-A gateway without tokens lets whoever is on its own machine do everything, and others read (`open_to_all`: do
-everything, too). Not here: the tokens themselves (`serve/http/tokens.py`), pages of other sites
-(`serve/http/origins.py`).
-
-Sessions of browsers: a login with a token gives the browser a cookie, which scripts cannot read.
-
-Every change that comes with the cookie needs the CSRF token of the session as well, which only a page of the gateway
-itself gets. The token behind a session is checked again with each request: when it is revoked or expires, the session
-is over. Not here: what a session may do (`access.py`).
+A gateway without tokens lets clients on its own machine do everything, and others read (`open_to_all`: do everything,
+too). A browser that logs in with a token gets a cookie, which scripts cannot read; a change that comes with the cookie
+needs the CSRF token of the session as well, which only a page of the gateway gets. The token behind a session is
+checked again with each request: when it is revoked or expires, the session is over. Not here: the tokens themselves
+(`serve/http/tokens.py`), pages of other sites (`serve/http/origins.py`).
 """
 
 from __future__ import annotations
@@ -36,93 +32,6 @@ from buckram.serve.http.origins import Origins
 from buckram.serve.http.problems import HttpProblem
 from buckram.serve.http.refusal_audit import known_as
 from buckram.serve.http.tokens import ClusterTokens, Vouch, bearer_of, check_no_token
-
-COOKIE = "buckram_session"
-
-
-CSRF_HEADER = "buckram-csrf"
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """`expires_us`: when it is over, in microseconds UTC, for people. `ends_at`: the same as the loop's time, which
-    decides."""
-
-    token: Token
-    csrf: str
-    expires_us: int
-    ends_at: float
-
-
-class Sessions:
-    """The sessions of one gateway; a browser logs in again at another one, or after a restart."""
-
-    def __init__(self, limits: GatewayLimits, clock: Clock) -> None:
-        self._limits, self._clock = limits, clock
-        self._sessions: dict[str, Session] = {}
-        """By the secret in the cookie, the oldest first."""
-        self._owned: Owned[str] = Owned()
-        """Their secrets by principal."""
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def begin(self, token: Token) -> tuple[str, Session]:
-        """Begin a session; return it and the secret for its cookie.
-
-        If its principal has too many, his oldest one ends; if there are too many in all, the oldest of the principal
-        with most.
-        """
-        now, loop_s = self._clock.wall_us(), asyncio.get_running_loop().time()
-        while self._sessions and self._sessions[first := next(iter(self._sessions))].ends_at <= loop_s:
-            self._forget(first)
-        who = token.principal.name
-        while self._owned.count(who) >= self._limits.sessions_of_principal:
-            self._forget(self._owned.oldest(who))
-        while len(self._sessions) >= self._limits.sessions:
-            self._forget(self._owned.oldest_of_most())
-        expires = min(now + round(self._limits.session_s * 1e6), round(token.expires_s * 1e6))
-        ends_at = loop_s + max(expires - now, 0) / 1e6
-        secret, session = secrets.token_urlsafe(32), Session(token, secrets.token_urlsafe(32), expires, ends_at)
-        self._sessions[secret] = session
-        self._owned.add(who, secret)
-        return secret, session
-
-    def _forget(self, secret: str) -> None:
-        session = self._sessions.pop(secret, None)
-        if session is not None:
-            self._owned.remove(session.token.principal.name, secret)
-
-    def find(self, request: Request) -> Session | None:
-        """The session of a request's cookie; None without one, or when it is over."""
-        secret = request.cookies.get(COOKIE, "")
-        session = self._sessions.get(secret)
-        if session is not None and session.ends_at <= asyncio.get_running_loop().time():
-            self._forget(secret)
-            return None
-        return session
-
-    def end(self, request: Request) -> None:
-        """Forget the session of a request, if it has one."""
-        self._forget(request.cookies.get(COOKIE, ""))
-
-    def cookie(self, secret: str, session: Session, *, secure: bool) -> str:
-        """The Set-Cookie header that begins a session; an empty `secret` ends it in the browser."""
-        seconds = max(0, int(session.ends_at - asyncio.get_running_loop().time())) if secret else 0
-        words = [f"{COOKIE}={secret}", "Path=/", "HttpOnly", "SameSite=Strict", f"Max-Age={seconds}"]
-        return "; ".join([*words, "Secure"] if secure else words)
-
-
-def check_csrf(request: Request, session: Session) -> None:
-    """Raises HttpProblem 403 unless the request has the CSRF token of its session."""
-    given = request.headers.get(CSRF_HEADER, "")
-    if not hmac.compare_digest(given.encode(), session.csrf.encode()):
-        raise HttpProblem(
-            403,
-            "CSRF_TOKEN_WRONG",
-            "a change with a browser's session needs its CSRF token in the header Buckram-CSRF: ask GET /v2/session",
-        )
-
 
 ONLOOKER = Principal("onlooker")
 """Principal of a client on another machine, at a gateway without tokens."""
@@ -248,7 +157,7 @@ class Access:
                 403,
                 "READ_ONLY",
                 "this gateway has no tokens, so other machines may only read: start it with --tokens, or with --open "
-                "where everybody who can connect may change everything",
+                "where every client that can connect may change everything",
             )
         return ONLOOKER
 
@@ -266,3 +175,90 @@ def _is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
+
+
+# -- sessions of browsers ---------------------------------------------------------------------------------
+
+COOKIE = "buckram_session"
+CSRF_HEADER = "buckram-csrf"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`expires_us`: when it is over, in microseconds UTC, for people. `ends_at`: the same as the loop's time, which
+    decides."""
+
+    token: Token
+    csrf: str
+    expires_us: int
+    ends_at: float
+
+
+class Sessions:
+    """The sessions of one gateway; a browser logs in again at another one, or after a restart."""
+
+    def __init__(self, limits: GatewayLimits, clock: Clock) -> None:
+        self._limits, self._clock = limits, clock
+        self._sessions: dict[str, Session] = {}
+        """By the secret in the cookie, the oldest first."""
+        self._owned: Owned[str] = Owned()
+        """Their secrets by principal."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, token: Token) -> tuple[str, Session]:
+        """Begin a session; return it and the secret for its cookie.
+
+        If its principal has too many, his oldest one ends; if there are too many in all, the oldest of the principal
+        with most.
+        """
+        now, loop_s = self._clock.wall_us(), asyncio.get_running_loop().time()
+        while self._sessions and self._sessions[first := next(iter(self._sessions))].ends_at <= loop_s:
+            self._forget(first)
+        who = token.principal.name
+        while self._owned.count(who) >= self._limits.sessions_of_principal:
+            self._forget(self._owned.oldest(who))
+        while len(self._sessions) >= self._limits.sessions:
+            self._forget(self._owned.oldest_of_most())
+        expires = min(now + round(self._limits.session_s * 1e6), round(token.expires_s * 1e6))
+        ends_at = loop_s + max(expires - now, 0) / 1e6
+        secret, session = secrets.token_urlsafe(32), Session(token, secrets.token_urlsafe(32), expires, ends_at)
+        self._sessions[secret] = session
+        self._owned.add(who, secret)
+        return secret, session
+
+    def _forget(self, secret: str) -> None:
+        session = self._sessions.pop(secret, None)
+        if session is not None:
+            self._owned.remove(session.token.principal.name, secret)
+
+    def find(self, request: Request) -> Session | None:
+        """The session of a request's cookie; None without one, or when it is over."""
+        secret = request.cookies.get(COOKIE, "")
+        session = self._sessions.get(secret)
+        if session is not None and session.ends_at <= asyncio.get_running_loop().time():
+            self._forget(secret)
+            return None
+        return session
+
+    def end(self, request: Request) -> None:
+        """Forget the session of a request, if it has one."""
+        self._forget(request.cookies.get(COOKIE, ""))
+
+    def cookie(self, secret: str, session: Session, *, secure: bool) -> str:
+        """The Set-Cookie header that begins a session; an empty `secret` ends it in the browser."""
+        seconds = max(0, int(session.ends_at - asyncio.get_running_loop().time())) if secret else 0
+        words = [f"{COOKIE}={secret}", "Path=/", "HttpOnly", "SameSite=Strict", f"Max-Age={seconds}"]
+        return "; ".join([*words, "Secure"] if secure else words)
+
+
+def check_csrf(request: Request, session: Session) -> None:
+    """Raises HttpProblem 403 unless the request has the CSRF token of its session."""
+    given = request.headers.get(CSRF_HEADER, "")
+    if not hmac.compare_digest(given.encode(), session.csrf.encode()):
+        raise HttpProblem(
+            403,
+            "CSRF_TOKEN_WRONG",
+            "a change with a browser's session needs its CSRF token in the header Buckram-CSRF: ask GET /v2/session",
+        )

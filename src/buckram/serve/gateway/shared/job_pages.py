@@ -37,8 +37,24 @@ class JobPages:
         one, many = JOBS + "/{job}", schema.record(jobs=schema.array(JOB))
         return (
             Operation("listJobs", "GET", JOBS, "List the jobs since the start.", "administrator", self._list, many),
-            Operation("showJob", "GET", one, "How far a job is: any one, or one's own.", "login", self._show, JOB),
-            Operation("cancelJob", "DELETE", one, "Stop a job: any one, or one's own.", "login", self._cancel, JOB),
+            Operation(
+                "showJob",
+                "GET",
+                one,
+                "Show the progress of a job; without administration only of one's own.",
+                "login",
+                self._show,
+                JOB,
+            ),
+            Operation(
+                "cancelJob",
+                "DELETE",
+                one,
+                "Stop a job; without administration only one's own.",
+                "login",
+                self._cancel,
+                JOB,
+            ),
         )
 
     def start(self, what: str, work: Work, owner: str = "") -> dict[str, Any]:

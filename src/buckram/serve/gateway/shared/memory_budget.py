@@ -1,6 +1,6 @@
-"""Room: limit of the bytes of bodies and answers in memory at once, of all clients of a gateway.
+"""Limit of the bytes of bodies and answers that a gateway has in memory at once, for all of its clients.
 
-An answer with a page of records, entries or rows: its memory is counted until it is sent, at the client's pace.
+The memory of an answer with a page of records, entries or rows is counted until it is sent, at the client's pace.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 from buckram.core.tenants.fair_share import FairShare
 from buckram.serve.http.connection import ABORT
 from buckram.serve.http.problems import full
+
+# -- the budget -------------------------------------------------------------------------------------------
 
 
 class MemoryReservation:
@@ -75,6 +77,8 @@ class MemoryBudget:
             do = "send the request again later, or to another gateway"
             raise full("GATEWAY_FULL", what, self.used, share.limit, option="buffered_bytes", do=do, retry_after_s=1)
 
+
+# -- answers that count -----------------------------------------------------------------------------------
 
 _PIECE = 256 * 1024
 

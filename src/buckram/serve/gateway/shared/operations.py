@@ -111,7 +111,7 @@ class Ask:
         raise HttpProblem(
             403,
             "FORBIDDEN",
-            f"{self.principal} has no permission `{permission}` on {name} (`buckram acl grant` gives it)",
+            f"{self.principal} has no permission `{permission}` on {name} (`buckram acl grant` grants it)",
             value=name,
         )
 
@@ -130,7 +130,7 @@ class Ask:
         return while_granted(self.principal, self.allowed, permission, name, self.watched())
 
     def number(self, name: str) -> int:
-        """A whole number that is part of the path. Raises HttpProblem 400."""
+        """Return a whole number that is part of the path. Raises HttpProblem 400."""
         text = self.path[name]
         if not (text.isascii() and text.isdigit() and len(text) <= 19):
             raise bad_request(f"{name} {text[:60]!r}: needs a whole number from 0 on, such as 7")
@@ -169,10 +169,12 @@ class Parameter:
         return found
 
 
-LIMIT = Parameter("limit", "At most so many.", {**WHOLE, "minimum": 1, "maximum": 1000}, 100)
+LIMIT = Parameter("limit", "Maximum number.", {**WHOLE, "minimum": 1, "maximum": 1000}, 100)
 AFTER = Parameter("after", "Only what comes after this one: `next` of the page before.")
 PREFIX = Parameter("prefix", "Only names that begin so.", TEXT, "")
-FORCE = Parameter("force", "Also when a live writer cannot be fenced, as its bookies are gone.", YES_OR_NO, False)
+FORCE = Parameter(
+    "force", "Delete it even if a live writer cannot be fenced, because its bookies are gone.", YES_OR_NO, False
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,8 @@ _GIVEN = {
 }
 _READ = (
     Parameter("first", "The first entry.", _ID, 0),
-    Parameter("last", "The last entry, itself included; default the last one that can be read.", _ID),
-    Parameter("limit", "At most so many.", {**schema.WHOLE, "minimum": 1, "maximum": 10_000}, 1000),
+    Parameter("last", "The last entry, inclusive; default the last readable one.", _ID),
+    Parameter("limit", "Maximum number.", {**schema.WHOLE, "minimum": 1, "maximum": 10_000}, 1000),
 )
 
 
@@ -122,7 +122,15 @@ class LedgerPages:
                 201,
                 body=_MADE,
             ),
-            Operation("showLedger", "GET", LEDGER, "State, quorums, fragments.", "login", self._show, SHOWN),
+            Operation(
+                "showLedger",
+                "GET",
+                LEDGER,
+                "Show state, quorums and fragments of a ledger.",
+                "login",
+                self._show,
+                SHOWN,
+            ),
         )
 
     def _of_entries(self) -> Sequence[Operation]:

@@ -49,7 +49,7 @@ _READ = (
     Parameter("until", "Records appended before, in microseconds since 1970 (UTC).", _MOMENT),
     Parameter(
         "limit",
-        "At most so many records; the answer ends earlier where it has many bytes.",
+        "Maximum number of records; the answer ends earlier if it has many bytes.",
         {**schema.WHOLE, "minimum": 1, "maximum": 10_000},
         1000,
     ),

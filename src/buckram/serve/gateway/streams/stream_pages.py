@@ -19,7 +19,7 @@ STREAM = STREAMS + "/{stream}"
 CURSOR = STREAM + "/cursors/{cursor}"
 _LONG = Parameter("long", "Whole descriptions instead of names.", schema.YES_OR_NO, False)
 _PURPOSE = Parameter(
-    "purpose", "That of a stream which is not for records: machine, database, objects or audit.", schema.TEXT
+    "purpose", "Purpose of a stream that is not for records: machine, database, objects or audit.", schema.TEXT
 )
 INFO = schema.record(
     "cursors",
@@ -103,7 +103,15 @@ class StreamPages:
         earliest = schema.record(stream=schema.TEXT, earliest=schema.COUNT)
         number = Parameter("after", "Only segments with higher numbers.", schema.WHOLE)
         return (
-            Operation("showStream", "GET", STREAM, "Offsets, writer, policy and cursors.", "read", self._show, INFO),
+            Operation(
+                "showStream",
+                "GET",
+                STREAM,
+                "Show offsets, writer, policy and cursors of a stream.",
+                "read",
+                self._show,
+                INFO,
+            ),
             Operation(
                 "listSegments",
                 "GET",
@@ -162,7 +170,7 @@ class StreamPages:
                 "deleteStream",
                 "DELETE",
                 STREAM,
-                "Delete a stream with its records and cursors; of another purpose than records only if that is said.",
+                "Delete a stream with its records and cursors; of another purpose than records only with `purpose`.",
                 "delete",
                 self._delete,
                 deleted,

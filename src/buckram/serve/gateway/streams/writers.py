@@ -143,7 +143,7 @@ class Writers:
                 504,
                 "OUTCOME_UNKNOWN",
                 f"{what} acknowledged nothing within {self._limits.append_wait_s:g} s: what was sent may still become "
-                "part of it; look before it is sent again, or send producer and sequence",
+                "part of it; check before you send it again, or send producer and sequence",
                 headers={"Retry-After": "1"},
             )
             raise with_unknown_outcome(problem) from None

@@ -1,10 +1,9 @@
 """Requests of the Hrana protocol, parsed from JSON. Raises Malformed for what violates the specification.
 
-A batch that is one transaction, as clients of libSQL write it, recognised so that it can be executed as one group.
-
-`client.batch([...])` becomes BEGIN, the statements, each on condition that the one before succeeded, COMMIT on the same
-condition, and ROLLBACK if COMMIT did not succeed. Executed step by step this would be an interactive transaction, which
-has the database for itself; as a group it shares its append with those of other clients.
+A batch that is one transaction, as clients of libSQL write it, is recognised (`fusible`), so that it can be executed as
+one group: `client.batch([...])` becomes BEGIN, the statements, each on condition that the one before succeeded, COMMIT
+on the same condition, and ROLLBACK if COMMIT did not succeed. Executed step by step this would be an interactive
+transaction, which has the database for itself; as a group it shares its append with those of other clients.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 from buckram.core.db.sql_text import ClassifiedStatement, Kind
 from buckram.serve.hrana.protocol.values import Malformed, SqlValue, decode_value
 
+# -- requests ---------------------------------------------------------------------------------------------
+
 MAX_REQUESTS, MAX_STEPS, MAX_DEPTH = 1024, 65_536, 64
 """Requests of one pipeline; steps of one batch; conditions within conditions."""
-
-
 _INT32 = 1 << 31
 
 
@@ -148,6 +147,9 @@ class PipelineRequest:
 class CursorRequest:
     baton: str | None
     batch: Batch
+
+
+# -- parsing ----------------------------------------------------------------------------------------------
 
 
 def parse_pipeline(raw: Any, sizes: Sizes = SIZES) -> PipelineRequest:
@@ -292,6 +294,9 @@ def _list(raw: Any, where: str, limit: int, name: str) -> list[Any]:
         option = f" (limit: `--limit {name}=` of the server)" if name else ""
         raise Malformed(f"{where}: has {len(raw)} elements, the limit is {limit}; send several{option}")
     return raw
+
+
+# -- batches that are one transaction ---------------------------------------------------------------------
 
 
 def fusible(steps: Sequence[Step], statements: Sequence[ClassifiedStatement]) -> bool:

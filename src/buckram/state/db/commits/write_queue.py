@@ -1,11 +1,8 @@
-"""Writer: the queue of calls that write. Waiting autocommit statements share a transaction; others run one by one.
+"""The queue of calls that write to a database. Waiting autocommit statements share a transaction.
 
-Not here: executing (`state/db/table_engine/engine.py`), the log (`state/db/commits/committing.py`), how many may wait
-(`state/db/table_engine/call_limits.py`).
-
-Turns: a queue that serves callers in turn (round-robin), however many items each of them has.
-
-Items of one caller keep their order. Not here: the work of a turn (`state/db/commits/write_queue.py`).
+Other calls run one by one. Callers are served in turn (round-robin), however many calls each of them has; the calls of
+one caller keep their order. Not here: executing (`state/db/table_engine/engine.py`), the log
+(`state/db/commits/committing.py`), how many may wait (`state/db/table_engine/call_limits.py`).
 """
 
 from __future__ import annotations
@@ -29,64 +26,7 @@ from buckram.state.db.table_engine.execution import Unit
 from buckram.state.machine.leader import Leader
 
 T = TypeVar("T")
-
-
-class RoundRobin(Generic[T]):
-    """Queue with a round-robin among callers: after a turn a caller comes after all others that wait."""
-
-    def __init__(self) -> None:
-        self.queues: OrderedDict[str, deque[T]] = OrderedDict()
-        """What waits, by caller; no caller without items is here."""
-
-    def add(self, caller: str, item: T) -> None:
-        """Append an item behind this caller's earlier ones."""
-        queue = self.queues.get(caller)
-        if queue is None:
-            queue = self.queues[caller] = deque()
-        queue.append(item)
-
-    @property
-    def first(self) -> T:
-        """Return the item whose turn it is. Raises StopIteration if none waits."""
-        return next(iter(self.queues.values()))[0]
-
-    def take(self) -> T:
-        """Remove and return the item whose turn it is; its caller comes after the others."""
-        caller, queue = next(iter(self.queues.items()))
-        item = queue.popleft()
-        if queue:
-            self.queues.move_to_end(caller)
-        else:
-            del self.queues[caller]
-        return item
-
-    def give_back(self, caller: str, item: T) -> None:
-        """Put back an item that could not be done in its turn; it has the next one."""
-        self.queues.setdefault(caller, deque()).appendleft(item)
-        self.queues.move_to_end(caller, last=False)
-
-    def oldest(self) -> Iterator[tuple[str, T]]:
-        """Return the oldest item of each caller."""
-        return ((caller, queue[0]) for caller, queue in self.queues.items())
-
-    def drop_first(self, caller: str) -> T:
-        """Remove and return the oldest item of this caller."""
-        queue = self.queues[caller]
-        item = queue.popleft()
-        if not queue:
-            del self.queues[caller]
-        return item
-
-    def drain(self) -> list[T]:
-        """Remove and return all items."""
-        items = [item for queue in self.queues.values() for item in queue]
-        self.queues.clear()
-        return items
-
-
 _MOST_UNITS = 256
-
-
 CALLER: ContextVar[str] = ContextVar("buckram_caller", default="")
 """Name of the client for which a server writes. Callers take turns; everything without a name is one caller."""
 
@@ -333,3 +273,59 @@ class WriteQueue:
         for waiting in self._queue.drain():
             self._left(waiting)
             fail_future(waiting.future, self._gone())
+
+
+# -- turns ------------------------------------------------------------------------------------------------
+
+
+class RoundRobin(Generic[T]):
+    """Queue with a round-robin among callers: after a turn a caller comes after all others that wait."""
+
+    def __init__(self) -> None:
+        self.queues: OrderedDict[str, deque[T]] = OrderedDict()
+        """What waits, by caller; no caller without items is here."""
+
+    def add(self, caller: str, item: T) -> None:
+        """Append an item behind this caller's earlier ones."""
+        queue = self.queues.get(caller)
+        if queue is None:
+            queue = self.queues[caller] = deque()
+        queue.append(item)
+
+    @property
+    def first(self) -> T:
+        """Return the item whose turn it is. Raises StopIteration if none waits."""
+        return next(iter(self.queues.values()))[0]
+
+    def take(self) -> T:
+        """Remove and return the item whose turn it is; its caller comes after the others."""
+        caller, queue = next(iter(self.queues.items()))
+        item = queue.popleft()
+        if queue:
+            self.queues.move_to_end(caller)
+        else:
+            del self.queues[caller]
+        return item
+
+    def give_back(self, caller: str, item: T) -> None:
+        """Put back an item that could not be done in its turn; it has the next one."""
+        self.queues.setdefault(caller, deque()).appendleft(item)
+        self.queues.move_to_end(caller, last=False)
+
+    def oldest(self) -> Iterator[tuple[str, T]]:
+        """Return the oldest item of each caller."""
+        return ((caller, queue[0]) for caller, queue in self.queues.items())
+
+    def drop_first(self, caller: str) -> T:
+        """Remove and return the oldest item of this caller."""
+        queue = self.queues[caller]
+        item = queue.popleft()
+        if not queue:
+            del self.queues[caller]
+        return item
+
+    def drain(self) -> list[T]:
+        """Remove and return all items."""
+        items = [item for queue in self.queues.values() for item in queue]
+        self.queues.clear()
+        return items

@@ -265,7 +265,7 @@ class Engine:
         before.close()
         directory.close()
         _log.warning(
-            "database %s: its files in %s were deleted, and are made anew in %s; choose a place that nobody empties",
+            "database %s: its files in %s were deleted, and are made anew in %s; choose a place that is not cleaned up",
             self.database,
             directory.path,
             self._directory.path,

@@ -143,7 +143,7 @@ class Guard:
                 refusal = (
                     "temporary tables, views, triggers and indexes, and whatever else would be in the schema temp: "
                 )
-                refusal += "the connection that writes is everybody's, and temp is in no log; use WITH, or a table"
+                refusal += "all clients share the connection that writes, and temp is in no log; use WITH, or a table"
         elif action == apsw.SQLITE_TRANSACTION:
             refusal = f"{one}: transactions are begun and ended by begin(), commit() and rollback()"
         elif action == apsw.SQLITE_SAVEPOINT and (two or "").lower().startswith(OWN_NAMES):

@@ -2,10 +2,8 @@
 
 A follower writes the frames of a transaction and their index itself, under SQLite's write lock, so that readers with
 SQLite keep their snapshots and go on. The files are a cache of the replicated log: they are never recovered, and go
-when the replica is closed. Not here: the formats (`core/db/wal_format.py`), what SQLite writes
-(`state/db/table_engine/capture_vfs.py`).
-
-Writing images (the pages of one state) as SQLite database files.
+when the replica is closed. An image, which is the pages of one state, can be written as a database file of SQLite's.
+Not here: the formats (`core/db/wal_format.py`), what SQLite writes (`state/db/table_engine/capture_vfs.py`).
 """
 
 from __future__ import annotations
@@ -42,13 +40,8 @@ from buckram.runtime.disk.syncing import sync_file
 
 __all__ = ["BadIndex", "FilesGone", "Image", "WalFiles", "write_image", "write_in_thread"]
 
-
 _CHECKPOINT_FRAMES = 4000
-
-
 _CACHED_PAGES = 2048
-
-
 _GATHERED = 512
 
 

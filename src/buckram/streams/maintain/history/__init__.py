@@ -1,4 +1,5 @@
-"""History writes sealed segments to files outside the cluster, lists them in an Iceberg table and compares them with
-their stream; what reads such files is in streams/read and streams/shared, and who asks for an offload is
-streams/maintain/offload.py.
+"""Files of sealed segments outside the cluster: they are written, listed in an Iceberg table, compared with streams.
+
+Not here: reading such files (`streams/read/history_reader.py`, `streams/shared/history_parts.py`), and when a stream is
+offloaded (`streams/maintain/offload.py`).
 """

@@ -1,15 +1,10 @@
-"""Copying one sealed segment to files outside the cluster: each part is written, read back and compared, then the
-manifest likewise.
+"""Copies of sealed segments as files outside the cluster: parts are written, read back and compared.
 
-Offload and export share it, so their files are the same. Not here: the format of the files
-(`core/streams/external/history.py`, `streams/shared/history_parts.py`), the use of a copy
+The manifest follows likewise. Offload and export share them, so their files are the same. Copies are made one after
+another, but each is begun once the segment before it has been read: so the machine does not rest while the last files
+of a segment are made, checked and listed, and memory holds the end of one segment and the beginning of the next. Not
+here: the format of the files (`core/streams/external/history.py`, `streams/shared/history_parts.py`), the use of a copy
 (`streams/maintain/offload.py`, `streams/maintain/history/export.py`).
-
-Copies of segments, one after another; each is begun once the segment before it has been read.
-
-So the machine does not rest while the last files of a segment are made, checked and listed, and memory holds the end of
-one segment and the beginning of the next. Not here: one copy (`streams/maintain/history/segment_copy.py`), the use of
-it (`streams/maintain/offload.py`, `streams/maintain/history/export.py`).
 """
 
 from __future__ import annotations
@@ -61,10 +56,11 @@ from buckram.streams.shared.metadata import StreamStore
 from buckram.types import EntryId, LedgerId, Offset
 
 T = TypeVar("T")
-
-
 PARTS_AT_ONCE = 3
 """The number of parts that threads make, write and check at the same time; each is in memory, and so is its file."""
+
+
+# -- one copy ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +286,9 @@ def _last_of(row: Segment) -> EntryId:
     summary: Summary | None = row.summary
     assert summary is not None, "only sealed segments are copied"
     return summary.last_entry
+
+
+# -- copies one after another -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def _load(directory: str) -> HistoryTable:
 
 
 def _commit(directory: str, table: HistoryTable, wanted: dict[LedgerId, str]) -> bool:
-    """Commit what is missing or too much. False if another process committed first."""
+    """Commit added and removed files of the table. False if another process committed first."""
     from buckram.streams.maintain.history.iceberg import TableMoved
 
     place = FileLocation(directory)
