@@ -29,7 +29,7 @@ _NO: Any = None
 
 def parts() -> Sequence[OperationGroup]:
     """Return every group of operations, in the order of the page."""
-    limits, jobs = GatewayLimits(), JobPages()
+    limits = GatewayLimits()
     return (
         RecordPages(_NO, _NO, _NO, _NO, limits),
         StreamPages(_NO, _NO),
@@ -41,8 +41,8 @@ def parts() -> Sequence[OperationGroup]:
         LedgerPages(_NO, _NO, _NO, limits),
         NamespacePages(_NO),
         ClusterPages(_NO, _NO, _NO),
-        MaintenancePages(_NO, jobs),
-        jobs,
+        MaintenancePages(_NO, _NO),
+        JobPages(_NO),
         SecurityPages(_NO, enabled=True),
         SessionPages(_NO, _NO, secure=True),
     )

@@ -1,7 +1,8 @@
 """Writes the generated pages of docs/ from the code.
 
-They are configuration.md, commands.md, api.md, gateway.md and metrics.md in docs/reference, the table of options in
-docs/tutorial/spark.md, the entries of the table of health in docs/howto/runbooks/states.md, and its alert rules.
+They are configuration.md, commands.md, api.md, gateway.md and metrics.md in docs/reference, the table of paths in
+docs/reference/http.md, the table of options in docs/tutorial/spark.md, the entries of the table of health in
+docs/howto/runbooks/states.md, and its alert rules.
 `--check` only compares. These pages are generated so that they cannot differ from what the code says. Everything else
 under docs/ is written by hand.
 """
@@ -27,7 +28,7 @@ from buckram.client.shared.handles import NotAsync, NotBlocking, NotCopied
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from buckram.streams.namespace import StreamNamespace
-from scripts import gateway_page, metrics_page, states_page
+from scripts import bookie_page, gateway_page, metrics_page, states_page
 from scripts.public_api import NAMES
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -46,6 +47,7 @@ def main() -> int:
         "reference/commands.md": commands(),
         "reference/api.md": api(),
         "reference/gateway.md": gateway_page.page(NOTE),
+        bookie_page.PAGE: bookie_page.page(_read(DOCS / bookie_page.PAGE)),
         "reference/metrics.md": metrics_page.page(NOTE),
         SPARK: spark(),
         STATES: states_page.page(_read(DOCS / STATES)),

@@ -125,7 +125,7 @@ MUTANTS = (
     TestMutant(
         "gateway-job-of-anybody",
         "whoever knows the id of a job may cancel it",
-        edited(("buckram.serve.admin.jobs:Jobs.one", "or owner not in (None, job.owner)", "")),
+        edited(("buckram.serve.operations.jobs:Jobs.one", "or owner not in (None, job.owner)", "")),
         (_REMOVALS + "test_it_takes_delete_on_all_such_names_and_shows_its_owner_how_far_it_is",),
     ),
     TestMutant(

@@ -11,12 +11,11 @@ from tests.serve.http.kit import Raw
 from tests.support.polling import until
 
 from buckram.cluster import Client
-from buckram.serve.admin import jobs
-from buckram.serve.admin.jobs import Job, Jobs
-from buckram.serve.admin.routing import RequestError
 from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.serve.http.limits import LOGIN_BYTES
 from buckram.serve.http.spooled_files import Transfers
+from buckram.serve.operations import jobs
+from buckram.serve.operations.jobs import Job, Jobs, TooManyJobs
 from buckram.serve.webhdfs.problems import RemoteProblem
 from buckram.serve.webhdfs.transfer_limit import TransferLimit as Files
 
@@ -156,7 +155,7 @@ async def test_a_gateway_without_tokens_has_no_shares(client: Client) -> None:
 
 async def test_one_owner_leaves_a_job_to_others_and_forgets_his_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MOST_KEPT", 20)
-    made, end = Jobs(), asyncio.Event()
+    made, end = Jobs("/v2/jobs"), asyncio.Event()
 
     async def work(job: Job) -> dict[str, str]:
         await end.wait()
@@ -169,14 +168,14 @@ async def test_one_owner_leaves_a_job_to_others_and_forgets_his_own(monkeypatch:
         done = made.start("short", work, MALLORY)
         await until(lambda: done.state == "done")  # noqa: B023
     assert made.one(kept.id) is kept
-    assert len(made.all()) == 20
+    assert len(made.as_json()["jobs"]) == 20
     end.clear()
     for _ in range(7):
         made.start("long", work, MALLORY)
-    with pytest.raises(RequestError, match="7 of them of token:mallory"):
+    with pytest.raises(TooManyJobs, match="7 of them of token:mallory"):
         made.start("long", work, MALLORY)
     made.start("alice's", work, ALICE)
-    with pytest.raises(RequestError, match="8 jobs run already"):
+    with pytest.raises(TooManyJobs, match="8 jobs run already"):
         made.start("an administrator's", work)
     await made.close()
 

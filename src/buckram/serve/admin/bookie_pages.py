@@ -10,11 +10,12 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from buckram.addresses import read_address
 from buckram.bookie.garbage.collector import Collector
+from buckram.bookie.pages.http_thread import OtherLoop
 from buckram.bookie.process import Bookie
 from buckram.bookie.run import Site
 from buckram.client.ledger_client import LedgerClient
@@ -26,11 +27,12 @@ from buckram.errors import BuckramError, ConfigError, ReadFailed, WriteFailed
 from buckram.healing.operations.dependency_check import OperationRefused
 from buckram.healing.operations.operator_calls import ask_readonly
 from buckram.runtime.logs.process_log import levels, set_levels
-from buckram.runtime.net.http_server import Answer, Handler, Request, json_answer, text_answer
+from buckram.runtime.net.http_server import Answer, Request, json_answer, text_answer
 from buckram.seams import Space
 from buckram.serve.admin.cluster_link import ClusterLink
-from buckram.serve.admin.jobs import Job, Jobs, started
-from buckram.serve.admin.routing import RequestError, body_object, flag
+from buckram.serve.admin.job_pages import started
+from buckram.serve.admin.routing import BookieOperation, RequestError, body_object, flag
+from buckram.serve.operations.jobs import Job, Jobs, TooManyJobs
 from buckram.types import BIRTH_SIZE, BookieId, DigestType
 
 PATH, CONFIG = "/api/v1/bookie", "/api/v1/config/server_config"
@@ -43,31 +45,70 @@ class BookiePages:
     """Pages about this bookie; each question runs on the bookie's own event loop."""
 
     def __init__(self, site: Site, link: ClusterLink, jobs: Jobs) -> None:
-        self._site, self._bookie, self._link, self._jobs = site, site.bookie, link, jobs
+        self._site, self._link, self._jobs = site, link, jobs
         self._forced = 0
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        return {
-            ("GET", CONFIG): self._config,
-            ("PUT", CONFIG): self._set_config,
-            ("GET", f"{PATH}/info"): self._info,
-            ("GET", f"{PATH}/is_ready"): self._is_ready,
-            ("GET", f"{PATH}/state"): self._state,
-            ("GET", f"{PATH}/state/readonly"): self._readonly,
-            ("PUT", f"{PATH}/state/readonly"): self._set_readonly,
-            ("GET", f"{PATH}/sanity"): self._sanity,
-            ("GET", f"{PATH}/last_log_mark"): self._last_log_mark,
-            ("GET", f"{PATH}/list_disk_file"): self._files,
-            ("PUT", f"{PATH}/expand_storage"): self._expand,
-            ("GET", f"{PATH}/gc"): self._collecting,
-            ("PUT", f"{PATH}/gc"): self._collect,
-            ("GET", f"{PATH}/gc_details"): self._gc_details,
-            ("GET", f"{PATH}/gc/suspend_compaction"): self._suspended,
-            ("PUT", f"{PATH}/gc/suspend_compaction"): self._suspend,
-            ("PUT", f"{PATH}/gc/resume_compaction"): self._resume,
-            ("GET", f"{PATH}/entry_location_compact"): self._locations,
-            ("PUT", f"{PATH}/entry_location_compact"): self._compact_locations,
-        }
+    def operations(self) -> Sequence[BookieOperation]:
+        return (
+            BookieOperation("GET", CONFIG, "all settings, as `section.key` and under Apache's names", self._config),
+            BookieOperation(
+                "PUT",
+                CONFIG,
+                "only `log.level` changes while the bookie runs, others are refused (400)",
+                self._set_config,
+            ),
+            BookieOperation("GET", f"{PATH}/info", "free and total bytes of this bookie", self._info),
+            BookieOperation("GET", f"{PATH}/is_ready", "200 or 503, for probes", self._is_ready),
+            BookieOperation("GET", f"{PATH}/state", "whether it runs, is read-only, and shuts down", self._state),
+            BookieOperation("GET", f"{PATH}/state/readonly", "whether it is read-only", self._readonly),
+            BookieOperation(
+                "PUT",
+                f"{PATH}/state/readonly",
+                '`{"readOnly": true}`; it also holds after a restart, as `buckram bookie readonly` does',
+                self._set_readonly,
+            ),
+            BookieOperation("GET", f"{PATH}/sanity", "an entry is stored on this bookie and read again", self._sanity),
+            BookieOperation("GET", f"{PATH}/last_log_mark", "where the log ends", self._last_log_mark),
+            BookieOperation("GET", f"{PATH}/list_disk_file", "files, all of which are log files here", self._files),
+            BookieOperation(
+                "PUT",
+                f"{PATH}/expand_storage",
+                "nothing to do: a bookie has one directory, another disk is for another bookie",
+                self._expand,
+            ),
+            BookieOperation("GET", f"{PATH}/gc", "whether a collection that was asked for runs", self._collecting),
+            BookieOperation("PUT", f"{PATH}/gc", "begins one (a job)", self._collect),
+            BookieOperation(
+                "GET",
+                f"{PATH}/gc_details",
+                "numbers and times of compactions, all of which count as major",
+                self._gc_details,
+            ),
+            BookieOperation("GET", f"{PATH}/gc/suspend_compaction", "which kinds are suspended", self._suspended),
+            BookieOperation(
+                "PUT",
+                f"{PATH}/gc/suspend_compaction",
+                "with either kind suspended no log file is rewritten, until the bookie ends",
+                self._suspend,
+            ),
+            BookieOperation(
+                "PUT",
+                f"{PATH}/gc/resume_compaction",
+                '`{"resumeMajor": true}` or `resumeMinor`',
+                self._resume,
+            ),
+            BookieOperation("GET", f"{PATH}/entry_location_compact", "empty", self._locations),
+            BookieOperation(
+                "PUT",
+                f"{PATH}/entry_location_compact",
+                "nothing to do: there is no such index",
+                self._compact_locations,
+            ),
+        )
+
+    @property
+    def _bookie(self) -> OtherLoop[Bookie]:
+        return self._site.bookie
 
     # -- settings
 
@@ -208,7 +249,7 @@ class BookiePages:
 
         try:
             job = self._jobs.start("collection", work)
-        except RequestError:
+        except TooManyJobs:
             self._forced -= 1
             raise
         return started(json_answer(f"Triggered GC on BookieServer: {bookie_id}"), job)

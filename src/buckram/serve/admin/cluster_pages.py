@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.lost_bookies import DEFAULT_DELAY_S
 from buckram.core.ledgers.service_info import valid_bookie_id
-from buckram.errors import BuckramError, InvalidArgument
-from buckram.healing.operations.decommission import DecommissionProgress, decommission, forget
+from buckram.errors import BuckramError
+from buckram.healing.operations.decommission import forget
 from buckram.healing.operations.dependency_check import OperationRefused, ledgers_naming, spaces
 from buckram.health.removal_gate import check_removable
 from buckram.metadata.records.auditor_election import Election, elected_of
 from buckram.metadata.records.underreplication import Underreplication
-from buckram.runtime.net.http_server import Answer, Handler, Request, json_answer, text_answer
+from buckram.runtime.net.http_server import Answer, Request, json_answer, text_answer
 from buckram.serve.admin.cluster_link import ClusterLink
-from buckram.serve.admin.jobs import Job, Jobs, started
-from buckram.serve.admin.routing import RequestError, body_object, flag
+from buckram.serve.admin.job_pages import started
+from buckram.serve.admin.routing import BookieOperation, RequestError, body_object, flag
+from buckram.serve.operations.jobs import Job, Jobs
+from buckram.serve.operations.maintenance import decommissioning
 from buckram.types import BookieId, BookieSet
 
 BOOKIE, RECOVERY = "/api/v1/bookie", "/api/v1/autorecovery"
@@ -30,21 +32,51 @@ class ClusterPages:
     def __init__(self, link: ClusterLink, jobs: Jobs) -> None:
         self._link, self._jobs = link, jobs
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        return {
-            ("GET", f"{BOOKIE}/list_bookies"): self._bookies,
-            ("GET", f"{BOOKIE}/list_bookie_info"): self._spaces,
-            ("GET", f"{BOOKIE}/cluster_info"): self._cluster,
-            ("GET", f"{RECOVERY}/status"): self._status,
-            ("PUT", f"{RECOVERY}/status"): self._set_status,
-            ("GET", f"{RECOVERY}/list_under_replicated_ledger"): self._marked,
-            ("GET", f"{RECOVERY}/who_is_auditor"): self._auditor,
-            ("PUT", f"{RECOVERY}/trigger_audit"): self._audit,
-            ("GET", f"{RECOVERY}/lost_bookie_recovery_delay"): self._delay,
-            ("PUT", f"{RECOVERY}/lost_bookie_recovery_delay"): self._set_delay,
-            ("PUT", f"{RECOVERY}/decommission"): self._decommission,
-            ("PUT", f"{RECOVERY}/bookie"): self._recover,
-        }
+    def operations(self) -> Sequence[BookieOperation]:
+        return (
+            BookieOperation(
+                "GET",
+                f"{BOOKIE}/list_bookies",
+                "`type=rw` or `ro`, `print_hostnames=true`",
+                self._bookies,
+            ),
+            BookieOperation("GET", f"{BOOKIE}/list_bookie_info", "free and total bytes of all bookies", self._spaces),
+            BookieOperation(
+                "GET",
+                f"{BOOKIE}/cluster_info",
+                "auditor, whether ledgers lack copies, numbers of bookies",
+                self._cluster,
+            ),
+            BookieOperation("GET", f"{RECOVERY}/status", "whether recovery of the whole cluster is on", self._status),
+            BookieOperation("PUT", f"{RECOVERY}/status", "`enabled=true` or `false`", self._set_status),
+            BookieOperation(
+                "GET",
+                f"{RECOVERY}/list_under_replicated_ledger",
+                "`missingreplica`, `excludingmissingreplica`, `printmissingreplica`",
+                self._marked,
+            ),
+            BookieOperation("GET", f"{RECOVERY}/who_is_auditor", "the bookie whose auditor is elected", self._auditor),
+            BookieOperation("PUT", f"{RECOVERY}/trigger_audit", "makes the auditor start an audit now", self._audit),
+            BookieOperation("GET", f"{RECOVERY}/lost_bookie_recovery_delay", "the delay in force", self._delay),
+            BookieOperation(
+                "PUT",
+                f"{RECOVERY}/lost_bookie_recovery_delay",
+                '`{"delay_seconds": 300}`',
+                self._set_delay,
+            ),
+            BookieOperation(
+                "PUT",
+                f"{RECOVERY}/decommission",
+                '`{"bookie_src": "ID"}`: as `buckram bookie decommission`, a job',
+                self._decommission,
+            ),
+            BookieOperation(
+                "PUT",
+                f"{RECOVERY}/bookie",
+                '`{"bookie_src": ["ID"], "delete_cookie": false}`: repairs every ledger that names it, a job',
+                self._recover,
+            ),
+        )
 
     # -- bookies
 
@@ -171,18 +203,7 @@ class ClusterPages:
         bookie = _bookie_id(body["bookie_src"])
         await _check_removable(await self._link.client(), bookie)
 
-        async def work(job: Job) -> Mapping[str, Any]:
-            def told(progress: DecommissionProgress) -> None:
-                job.progress(progress.done, progress.total, "ledgers", progress.eta_s)
-
-            async with self._link.lasting() as own:
-                found = await decommission(own, bookie, told)
-            if found.remaining:
-                why = "; ".join(f"ledger {ledger}: {found.reasons.get(ledger)}" for ledger in found.remaining[:10])
-                raise InvalidArgument(f"{len(found.remaining)} ledgers still name bookie {bookie}: {why}")
-            return {"bookie": bookie, "ledgers": found.ledgers, "entries_copied": found.entries, "remaining": 0}
-
-        job = self._jobs.start(f"decommission {bookie}", work)
+        job = self._jobs.start(f"decommission {bookie}", decommissioning(self._link, bookie))
         return started(text_answer(f"Success send decommission Bookie command {bookie}"), job)
 
     async def _recover(self, request: Request) -> Answer:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import LedgerError, NoSuchEntry, NoSuchLedger
-from buckram.runtime.net.http_server import JSON, Answer, Handler, Request, json_answer
+from buckram.runtime.net.http_server import JSON, Answer, Request, json_answer
 from buckram.serve.admin.cluster_link import ClusterLink
-from buckram.serve.admin.routing import RequestError, asked, needed_ledger, whole_number
+from buckram.serve.admin.routing import BookieOperation, RequestError, asked, needed_ledger, whole_number
 from buckram.types import DigestType, EntryId, LedgerId, LedgerMetadata
 
 PATH = "/api/v1/ledger"
@@ -52,13 +52,30 @@ class LedgerPages:
     def __init__(self, link: ClusterLink) -> None:
         self._link = link
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        return {
-            ("GET", f"{PATH}/list"): self._list,
-            ("GET", f"{PATH}/metadata"): self._metadata,
-            ("GET", f"{PATH}/read"): self._read,
-            ("DELETE", f"{PATH}/delete"): self._delete,
-        }
+    def operations(self) -> Sequence[BookieOperation]:
+        return (
+            BookieOperation(
+                "GET",
+                f"{PATH}/list",
+                "ids; `print_metadata=true` with records, in pages of 100 with `page`; `decode_meta=true` as JSON",
+                self._list,
+            ),
+            BookieOperation("GET", f"{PATH}/metadata", "`ledger_id`; the password is left empty", self._metadata),
+            BookieOperation(
+                "GET",
+                f"{PATH}/read",
+                "`ledger_id`, `start_entry_id`, `end_entry_id`, `page` of 1,000; bytes that are not "
+                "ASCII are shown as U+FFFD; at most 16 MiB",
+                self._read,
+            ),
+            BookieOperation(
+                "DELETE",
+                f"{PATH}/delete",
+                "`ledger_id`; one that is not there counts as deleted; one of a stream is refused "
+                "(409), and so is an open one whose bookies are gone, unless `force=true`",
+                self._delete,
+            ),
+        )
 
     async def _list(self, request: Request) -> Answer:
         """Without `print_metadata` the ids alone; the answer is sent as it is read, however many ledgers there are."""

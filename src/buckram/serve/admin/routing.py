@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from buckram.runtime.net.http_server import Answer, Handler, Request, text_answer
+from buckram.serve.operations.jobs import JobError
+from buckram.serve.operations.registry import ANY, Group, Registry
 
 
 class RequestError(Exception):
@@ -17,37 +20,35 @@ class RequestError(Exception):
         self.status = status
 
 
-class RouteGroup(Protocol):
-    """A group of paths."""
+@dataclass(frozen=True, slots=True)
+class BookieOperation:
+    """One method of a path. `what` is its row in docs/reference/http.md."""
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        """The handlers by method and path."""
-        ...
+    method: str
+    path: str
+    what: str
+    handler: Handler
 
 
 class Router:
-    """Finds the handler of a request. `other_methods`: what Apache's bookie says to other methods, by path."""
+    """Finds the handler of a request."""
 
-    def __init__(self, fallback: Handler, *parts: RouteGroup) -> None:
+    def __init__(self, fallback: Handler, *groups: Group[BookieOperation]) -> None:
+        """`fallback`: answers requests for all other paths."""
         self._fallback = fallback
-        self._routes: dict[tuple[str, str], Handler] = {}
-        for part in parts:
-            self._routes.update(part.routes())
-        self._methods: dict[str, list[str]] = {}
-        for method, path in self._routes:
-            self._methods.setdefault(path, []).append(method)
+        self._operations = Registry(groups)
 
     async def __call__(self, request: Request) -> Answer:
-        handler = self._routes.get((request.method, request.path))
-        if handler is None:
-            allowed = self._methods.get(request.path)
-            if allowed is None:
-                return await self._fallback(request)
+        known = self._operations.at(request.path)
+        if not known:
+            return await self._fallback(request)
+        operation = known.get(request.method) or known.get(ANY)
+        if operation is None:
             status = 405 if request.path in METHOD_NOT_ALLOWED else 404  # as Apache's bookies answer
-            return text_answer(f"Not found method. Should be {' or '.join(allowed)} method", status)
+            return text_answer(f"Not found method. Should be {' or '.join(known)} method", status)
         try:
-            return await handler(request)
-        except RequestError as error:
+            return await operation.handler(request)
+        except (RequestError, JobError) as error:
             return text_answer(str(error), error.status)
 
 

@@ -18,10 +18,11 @@ from buckram.runtime.net.http_server import Answer, Handler, Request, text_answe
 from buckram.serve.admin.bookie_pages import BookiePages
 from buckram.serve.admin.cluster_link import TOKEN, ClusterLink
 from buckram.serve.admin.cluster_pages import ClusterPages
-from buckram.serve.admin.jobs import PATH as JOBS
-from buckram.serve.admin.jobs import Jobs
+from buckram.serve.admin.job_pages import PATH as JOBS
+from buckram.serve.admin.job_pages import JobPages
 from buckram.serve.admin.ledger_pages import LedgerPages
 from buckram.serve.admin.routing import RequestError, Router
+from buckram.serve.operations.jobs import Jobs
 
 OPEN = (*SERVED, "/", "/api/v1/bookie/is_ready")
 """Paths served without a login here: probes, and the status pages, which check tokens themselves."""
@@ -30,9 +31,9 @@ OPEN = (*SERVED, "/", "/api/v1/bookie/is_ready")
 @asynccontextmanager
 async def admin_pages(site: Site) -> AsyncIterator[Handler]:
     """The handler of all pages, while the context lasts."""
-    link, jobs = ClusterLink(site.metadata_uri, site.settings["tls"]), Jobs()
-    router = Router(site.status, BookiePages(site, link, jobs), LedgerPages(link), ClusterPages(link, jobs), jobs)
-    pages = _Pages(site, router, jobs, link)
+    link, jobs = ClusterLink(site.metadata_uri, site.settings["tls"]), Jobs(JOBS)
+    groups = BookiePages(site, link, jobs), LedgerPages(link), ClusterPages(link, jobs), JobPages(jobs)
+    pages = _Pages(site, Router(site.status, *groups), link)
     try:
         yield pages.answer
     finally:
@@ -41,15 +42,13 @@ async def admin_pages(site: Site) -> AsyncIterator[Handler]:
 
 
 class _Pages:
-    def __init__(self, site: Site, router: Router, jobs: Jobs, link: ClusterLink) -> None:
-        self._site, self._router, self._jobs, self._link = site, router, jobs, link
+    def __init__(self, site: Site, router: Router, link: ClusterLink) -> None:
+        self._site, self._router, self._link = site, router, link
 
     async def answer(self, request: Request) -> Answer:
         try:
             if self._site.guarded and not (request.method == "GET" and request.path in OPEN):
                 await self._admit(request)
-            if request.path.startswith(f"{JOBS}/"):
-                return await self._jobs.answer(request)
             with self._link.request():
                 return await self._router(request)
         except RequestError as error:

@@ -31,6 +31,7 @@ from buckram.serve.http.body import LESS, limited_pieces, read_body
 from buckram.serve.http.limits import LOGIN_BYTES, MIB, HttpLimits
 from buckram.serve.http.problems import UNKEPT, HttpProblem, has_header, header, json_answer, redirect
 from buckram.serve.http.refusal_audit import known_as, note_refused
+from buckram.serve.operations.jobs import JobError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
@@ -154,6 +155,8 @@ class Dispatcher:
             found = await operation.handler(ask)
         except Elsewhere as error:
             return redirect(error.url + _target(ask.request))
+        except JobError as error:
+            raise HttpProblem(error.status, error.code, str(error)) from None
         except InvariantViolation:
             raise
         except BuckramError as error:

@@ -35,7 +35,7 @@ from buckram.serve.gateway.openapi import PATH, document
 from buckram.serve.gateway.shared.authentication import Access, Sessions, is_local
 from buckram.serve.gateway.shared.gateway_registry import Peers
 from buckram.serve.gateway.shared.idempotency import Repeats
-from buckram.serve.gateway.shared.job_pages import JobPages
+from buckram.serve.gateway.shared.job_pages import JOBS, JobPages
 from buckram.serve.gateway.shared.limits import HTTP_LIMITS, GatewayLimits
 from buckram.serve.gateway.shared.memory_budget import MemoryBudget
 from buckram.serve.gateway.shared.operations import SQL, OperationGroup
@@ -53,6 +53,8 @@ from buckram.serve.http.origins import Origins
 from buckram.serve.http.refusal_audit import Refusals
 from buckram.serve.http.server import HttpServer, Listening, url_of
 from buckram.serve.http.tokens import ClusterTokens
+from buckram.serve.operations.jobs import Jobs
+from buckram.serve.operations.registry import Registry
 from buckram.serve.webhdfs.access import RequestAuthenticator
 from buckram.serve.webhdfs.server import WebHdfs
 from buckram.state.db.settings import DatabaseLimits
@@ -114,7 +116,7 @@ class Gateway:
             http_limits=http_limits,
             refused=self._refusals.count,
         )
-        self._jobs, self._repeats, self._history = JobPages(), Repeats(limits), History(client)
+        self._jobs, self._repeats, self._history = Jobs(JOBS), Repeats(limits), History(client)
         self._cluster = ClusterPages(client, self.peers, self._history)
         self.parts: Sequence[OperationGroup] = (
             RecordPages(client, self.writers, self.tails, room, limits),
@@ -128,7 +130,7 @@ class Gateway:
             NamespacePages(client),
             self._cluster,
             MaintenancePages(client, self._jobs),
-            self._jobs,
+            JobPages(self._jobs),
             SecurityPages(client, enabled=tokens is not None),
             SessionPages(access, sessions, secure=files is not None or urlsplit(own).scheme == "https"),
         )
@@ -136,8 +138,7 @@ class Gateway:
         dispatcher = Dispatcher(access, self._repeats, room, http_limits, self.peers.me.id, traces)
         routes = [
             Route(path, dispatcher.endpoint(one), methods=[one.method])
-            for part in self.parts
-            for one in part.operations()
+            for one in Registry(self.parts)
             for path in one.routes
         ]
         self._document = json.dumps(document(self.parts)).encode()

@@ -10,9 +10,9 @@ from tests.serve.gateway.shared.test_authentication import guarded
 from tests.support.polling import eventually
 
 from buckram.cluster import Client
-from buckram.serve.admin.jobs import Job
 from buckram.serve.gateway.objects.removal_pages import Removal
 from buckram.serve.http.problems import HttpProblem
+from buckram.serve.operations.jobs import Job
 
 SPACE = "/v2/namespaces/shop"
 OBJECTS = f"{SPACE}/objects"

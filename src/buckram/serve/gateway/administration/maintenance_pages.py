@@ -7,15 +7,15 @@ from typing import Any
 
 from buckram.client.maintain.placement import judged
 from buckram.cluster import Client
-from buckram.errors import InvalidArgument, MalformedRecord
-from buckram.healing.operations.decommission import DecommissionProgress, Departure, decommission, drain
+from buckram.errors import MalformedRecord
 from buckram.healing.operations.rebalance import rebalance
 from buckram.health.removal_gate import check_removable
-from buckram.serve.admin.jobs import Job
 from buckram.serve.gateway.administration.cluster_pages import BOOKIE, bookie_of, refusals
 from buckram.serve.gateway.shared import schema
-from buckram.serve.gateway.shared.job_pages import JOB, JobPages
+from buckram.serve.gateway.shared.job_pages import JOB
 from buckram.serve.gateway.shared.operations import Ask, Handler, Operation
+from buckram.serve.operations.jobs import Job, Jobs
+from buckram.serve.operations.maintenance import decommissioning, draining, told
 
 _SHOWN = 100
 """Maximum ledgers that are named in the result of a job."""
@@ -29,7 +29,7 @@ class MaintenancePages:
 
     title = "Maintenance"
 
-    def __init__(self, client: Client, jobs: JobPages) -> None:
+    def __init__(self, client: Client, jobs: Jobs) -> None:
         self._client, self._jobs = client, jobs
 
     def operations(self) -> Sequence[Operation]:
@@ -69,31 +69,22 @@ class MaintenancePages:
 
     async def _drain(self, ask: Ask) -> dict[str, Any]:
         bookie = bookie_of(ask)
-
-        async def work(job: Job) -> Mapping[str, Any]:
-            return _left(await drain(self._client, bookie, lambda progress: _told(job, progress)))
-
-        return self._jobs.start(f"drain {bookie}", work)
+        return self._jobs.start(f"drain {bookie}", draining(self._client, bookie)).as_json()
 
     async def _decommission(self, ask: Ask) -> dict[str, Any]:
         bookie = bookie_of(ask)
         with refusals():
             await check_removable(self._client, bookie)
-
-        async def work(job: Job) -> Mapping[str, Any]:
-            return _left(await decommission(self._client, bookie, lambda progress: _told(job, progress)))
-
-        return self._jobs.start(f"decommission {bookie}", work)
+        return self._jobs.start(f"decommission {bookie}", decommissioning(self._client, bookie)).as_json()
 
     async def _repair(self, ask: Ask) -> dict[str, Any]:
         ledger = ask.number("ledger")
         await self._client.metadata(ledger)
 
         async def work(job: Job) -> Mapping[str, Any]:
-            def told(done: int, total: int) -> None:
-                job.progress(done, total, "copies of entries")
-
-            report = await self._client.repair(ledger, progress=told)
+            report = await self._client.repair(
+                ledger, progress=lambda done, total: job.progress(done, total, "copies of entries")
+            )
             return {
                 "ledger": ledger,
                 "healthy": report.healthy,
@@ -102,16 +93,15 @@ class MaintenancePages:
                 "problems": [str(one) for one in report.problems],
             }
 
-        return self._jobs.start(f"repair ledger {ledger}", work)
+        return self._jobs.start(f"repair ledger {ledger}", work).as_json()
 
     async def _rebalance(self, ask: Ask) -> dict[str, Any]:
         rate, dry_run = ask.body.get("rate_bytes_per_s", 0), ask.body.get("dry_run", False)
 
         async def work(job: Job) -> Mapping[str, Any]:
-            def told(progress: DecommissionProgress) -> None:
-                job.progress(progress.done, progress.total, "moves", progress.eta_s)
-
-            found = await rebalance(self._client, told, rate=rate, dry_run=dry_run)
+            found = await rebalance(
+                self._client, lambda progress: told(job, progress, "moves"), rate=rate, dry_run=dry_run
+            )
             return {
                 "dry_run": dry_run,
                 "even": found.even,
@@ -121,7 +111,7 @@ class MaintenancePages:
                 "failed": {str(ledger): why for ledger, why in list(found.failed.items())[:_SHOWN]},
             }
 
-        return self._jobs.start("rebalance" + (" (dry run)" if dry_run else ""), work)
+        return self._jobs.start("rebalance" + (" (dry run)" if dry_run else ""), work).as_json()
 
     async def _placement(self, ask: Ask) -> dict[str, Any]:
         async def work(job: Job) -> Mapping[str, Any]:
@@ -137,21 +127,9 @@ class MaintenancePages:
                     broken.append(found.ledger_id)
             return {"ledgers": done, "broken": broken[:_SHOWN], "unreadable": unreadable[:_SHOWN]}
 
-        return self._jobs.start("check placement", work)
+        return self._jobs.start("check placement", work).as_json()
 
 
 def _begun(name: str, path: str, what: str, handler: Handler, body: schema.Schema | None = None) -> Operation:
     """An operation that begins a job."""
     return Operation(name, "POST", path, f"Begin a job: {what}", "administrator", handler, JOB, 202, body=body)
-
-
-def _told(job: Job, progress: DecommissionProgress) -> None:
-    job.progress(progress.done, progress.total, "ledgers", progress.eta_s)
-
-
-def _left(found: Departure) -> dict[str, Any]:
-    """The result of a job. Raises InvalidArgument where ledgers still name the bookie."""
-    if found.remaining:
-        why = "; ".join(f"ledger {ledger}: {found.reasons.get(ledger)}" for ledger in found.remaining[:10])
-        raise InvalidArgument(f"{len(found.remaining)} ledgers still name bookie {found.bookie}: {why}")
-    return {"bookie": found.bookie, "ledgers": found.ledgers, "entries_copied": found.entries, "remaining": 0}

@@ -13,12 +13,12 @@ from typing import Any
 from buckram.core.objects.rows import check_object_name
 from buckram.core.security.object_names import object_name
 from buckram.errors import NoSuchObject
-from buckram.serve.admin.jobs import Job
 from buckram.serve.gateway.objects.object_calls import OBJECTS, ObjectCalls
 from buckram.serve.gateway.shared.error_answers import bad_request
-from buckram.serve.gateway.shared.job_pages import JOB, JobPages
+from buckram.serve.gateway.shared.job_pages import JOB
 from buckram.serve.gateway.shared.operations import Ask, Operation, Parameter
 from buckram.serve.http.problems import HttpProblem
+from buckram.serve.operations.jobs import Job, Jobs
 from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
 _PAGE = 256
@@ -32,7 +32,7 @@ class RemovalPages:
 
     title = "Objects"
 
-    def __init__(self, calls: ObjectCalls, jobs: JobPages) -> None:
+    def __init__(self, calls: ObjectCalls, jobs: Jobs) -> None:
         self._calls, self._jobs = calls, jobs
 
     def operations(self) -> Sequence[Operation]:
@@ -78,7 +78,7 @@ class RemovalPages:
                     await removal.run(objects, prefix)
             return {"namespace": namespace, "prefix": prefix, "deleted": job.done}
 
-        return self._jobs.start(f"delete objects {namespace}/{prefix}*", work, ask.principal.name)
+        return self._jobs.start(f"delete objects {namespace}/{prefix}*", work, ask.principal.name).as_json()
 
 
 class Removal:

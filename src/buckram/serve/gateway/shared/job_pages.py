@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from buckram.serve.admin.jobs import Job, Jobs, Work
-from buckram.serve.admin.routing import RequestError
 from buckram.serve.gateway.shared import schema
 from buckram.serve.gateway.shared.operations import Ask, Operation
-from buckram.serve.http.problems import HttpProblem
+from buckram.serve.operations.jobs import Job, Jobs
 
 JOBS = "/v2/jobs"
 _PROGRESS = schema.record(
@@ -30,8 +28,8 @@ class JobPages:
 
     title = "Jobs"
 
-    def __init__(self) -> None:
-        self._jobs = Jobs(JOBS)
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
 
     def operations(self) -> Sequence[Operation]:
         one, many = JOBS + "/{job}", schema.record(jobs=schema.array(JOB))
@@ -57,22 +55,8 @@ class JobPages:
             ),
         )
 
-    def start(self, what: str, work: Work, owner: str = "") -> dict[str, Any]:
-        """Begin a job and return its JSON. Raises HttpProblem 503 while too many run.
-
-        `owner`: the name of the principal who may see and cancel it, as administrators may.
-        """
-        try:
-            return self._jobs.start(what, work, owner).as_json()
-        except RequestError as wrong:
-            raise _problem(wrong) from None
-
-    async def close(self) -> None:
-        """Cancel running jobs."""
-        await self._jobs.close()
-
     async def _list(self, ask: Ask) -> dict[str, Any]:
-        return {"jobs": [job.as_json() for job in self._jobs.all()]}
+        return self._jobs.as_json()
 
     async def _show(self, ask: Ask) -> dict[str, Any]:
         return self._job(ask).as_json()
@@ -83,16 +67,7 @@ class JobPages:
         return job.as_json()
 
     def _job(self, ask: Ask) -> Job:
-        """Return the job of the path. Raises HttpProblem 404 for an unknown one, and for another principal's unless
-        the client is an administrator.
+        """Return the job of the path. Raises NoSuchJob for an unknown one, and for another principal's unless the
+        client is an administrator.
         """
-        owner = None if ask.principal.admin else ask.principal.name
-        try:
-            return self._jobs.one(ask.path["job"], owner)
-        except RequestError as wrong:
-            raise _problem(wrong) from None
-
-
-def _problem(wrong: RequestError) -> HttpProblem:
-    code = "NO_SUCH_JOB" if wrong.status == 404 else "TOO_MANY_JOBS"
-    return HttpProblem(wrong.status, code, str(wrong))
+        return self._jobs.one(ask.path["job"], None if ask.principal.admin else ask.principal.name)

@@ -14,13 +14,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.core.tenants.fair_share import FairShare, Owned, holder_of
-from buckram.runtime.net.http_server import Answer, Handler, Request, json_answer
 from buckram.runtime.process.tasks import TaskScope
-from buckram.serve.admin.routing import RequestError
 
 log = logging.getLogger("buckram.admin")
 MOST_KEPT, MOST_RUNNING = 200, 8
-PATH = "/api/v1/jobs"
+
+
+class JobError(Exception):
+    """A request about jobs that is refused, with the status and the code of its answer."""
+
+    status: int
+    code: str
+
+
+class NoSuchJob(JobError):
+    status, code = 404, "NO_SUCH_JOB"
+
+
+class TooManyJobs(JobError):
+    status, code = 503, "TOO_MANY_JOBS"
 
 
 @dataclass(slots=True)
@@ -62,17 +74,14 @@ Work = Callable[[Job], Awaitable[Mapping[str, Any]]]
 class Jobs:
     """The jobs of one server since its start."""
 
-    def __init__(self, path: str = PATH) -> None:
+    def __init__(self, path: str) -> None:
         """`path`: where its server lists them."""
         self._path = path
         self._jobs: dict[str, Job] = {}
         self._scope = TaskScope("jobs")
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        return {("GET", PATH): self._list}
-
     def start(self, what: str, work: Work, owner: str = "") -> Job:
-        """Begin a job. Raises Wrong (503) while too many run."""
+        """Begin a job. Raises TooManyJobs."""
         share, ended = FairShare(MOST_RUNNING), Owned[str]()
         for job in self._jobs.values():
             if job.state == "running":
@@ -81,7 +90,7 @@ class Jobs:
                 ended.add(job.owner, job.id)
         if not share.has_room(holder_of(owner)):
             said = share.said(holder_of(owner), "jobs run already")
-            raise RequestError(503, f"{said}; the limit is {MOST_RUNNING}: see GET {self._path}, and come later")
+            raise TooManyJobs(f"{said}; the limit is {MOST_RUNNING}: see GET {self._path}, and come later")
         for _ in range(min(len(self._jobs) + 1 - MOST_KEPT, len(self._jobs) - share.total)):
             old = ended.oldest_of_most()
             ended.remove(self._jobs.pop(old).owner, old)
@@ -91,22 +100,11 @@ class Jobs:
         return job
 
     def one(self, job_id: str, owner: str | None = None) -> Job:
-        """The job with this id, of any owner or of this one. Raises Wrong (404)."""
+        """The job with this id, of any owner or of this one. Raises NoSuchJob."""
         job = self._jobs.get(job_id)
         if job is None or owner not in (None, job.owner):
-            raise RequestError(
-                404, f"no job {job_id[:40]!r} of this server since its start; GET {self._path} lists them"
-            )
+            raise NoSuchJob(f"no job {job_id[:40]!r} of this server since its start; GET {self._path} lists them")
         return job
-
-    async def answer(self, request: Request) -> Answer:
-        """GET and DELETE of /api/v1/jobs/ID; DELETE cancels."""
-        job = self.one(request.path.removeprefix(f"{PATH}/"))
-        if request.method == "DELETE":
-            await self.cancel(job)
-        elif request.method != "GET":
-            raise RequestError(405, "Should be GET, or DELETE to cancel the job")
-        return json_answer(job.as_json())
 
     @staticmethod
     async def cancel(job: Job) -> None:
@@ -115,15 +113,12 @@ class Jobs:
             job.task.cancel()
             await asyncio.wait((job.task,))
 
-    def all(self) -> list[Job]:
+    def as_json(self) -> dict[str, Any]:
         """All that are known, the oldest first."""
-        return list(self._jobs.values())
+        return {"jobs": [job.as_json() for job in self._jobs.values()]}
 
     async def close(self) -> None:
         await self._scope.close()
-
-    async def _list(self, request: Request) -> Answer:
-        return json_answer({"jobs": [job.as_json() for job in self.all()]})
 
     async def _run(self, job: Job, work: Work) -> None:
         log.info("job %s begins: %s", job.id, job.what)
@@ -137,9 +132,3 @@ class Jobs:
             job.state, job.error = "failed", str(error) or repr(error)
         finally:
             log.info("job %s (%s): %s %s", job.id, job.what, job.state, job.error)
-
-
-def started(text: Answer, job: Job) -> Answer:
-    """The answer of Apache's bookies, with the job's address beside it."""
-    headers = {"Location": f"{PATH}/{job.id}"}
-    return Answer(text.content, text.status, text.content_type, headers)
