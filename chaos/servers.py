@@ -13,7 +13,7 @@ from pathlib import Path
 
 from buckram.addresses import join
 from buckram.launch.etcd_server.server import EtcdSettings, etcd_command, find_etcd
-from buckram.launch.zookeeper_server.directory import ServerDirectory
+from buckram.launch.zookeeper_server.directory import ZooKeeperDirectory
 from buckram.launch.zookeeper_server.server import FOREIGN_VARIABLES
 from buckram.launch.zookeeper_server.settings import Member, Settings, java_command, zoo_cfg
 
@@ -27,7 +27,7 @@ def zookeeper(data: Path, number: int, hosts: list[str], listen: str) -> list[st
     known = [*hosts[: number - 1], listen, *hosts[number:]]
     members = tuple(Member(n, PORT, PEER_PORT, ELECTION_PORT, host) for n, host in enumerate(known, 1))
     settings = Settings(host=listen, heap_mb=128, tick_ms=500, members=members, number=number)
-    place = ServerDirectory(data, number)
+    place = ZooKeeperDirectory(data, number)
     place.config.write_text(zoo_cfg(settings, place.data, PORT), encoding="ascii")
     place.close()
     for name in FOREIGN_VARIABLES:

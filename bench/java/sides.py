@@ -23,8 +23,8 @@ from javakit import programs
 
 from bench.java.loads import JVM, classes
 from bench.machines import LOOPBACK, Place, apart, bookie_place
+from buckram.launch.ports import free_port
 from buckram.launch.processes import BookieProcess, stop_all
-from buckram.launch.zookeeper_server.server import free_port
 
 START_DEADLINE_S = 60.0
 OURS = 10

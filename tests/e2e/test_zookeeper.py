@@ -16,8 +16,9 @@ from tests.e2e.zookeeper_kit import need_zookeeper
 from tests.support.polling import wait_until
 
 from buckram.errors import ConfigError, CorruptStore, InvalidArgument, PortInUse, ZooKeeperFailed
+from buckram.launch.ports import free_port
 from buckram.launch.zookeeper_server import ForeignDirectory, start_ensemble, start_zookeeper
-from buckram.launch.zookeeper_server.server import begin_session, free_port, is_logged
+from buckram.launch.zookeeper_server.server import begin_session, is_logged
 from buckram.launch.zookeeper_server.settings import Settings, zoo_cfg
 
 pytestmark = pytest.mark.share(10, "stores")

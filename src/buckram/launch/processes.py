@@ -7,7 +7,6 @@ its parent is gone, however that died, because its standard input then closes.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import selectors
@@ -20,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buckram.errors import ChildFailed
+from buckram.launch.child_process import ChildProcess
+from buckram.launch.server_directory import last_line
 from buckram.types import BookieId
 
 READY_SECONDS = 60.0
@@ -42,7 +43,7 @@ class ReadyLine:
         return {"id": self.bookie_id, "host": self.host, "port": self.port, "pid": self.pid, "http": self.http}
 
 
-class BookieProcess:
+class BookieProcess(ChildProcess):
     """One `buckram bookie run` of this parent. Standard error goes to `log`, appended.
 
     `launcher` stands before the command and must become it (exec): so the process id is that of the bookie.
@@ -61,28 +62,16 @@ class BookieProcess:
         log: Path | None = None,
         launcher: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.directory = directory
         self.log = log or directory.with_name(directory.name + ".log")
         self.ready: ReadyLine | None = None
-        self._process: subprocess.Popen[bytes] | None = None
         self._environment = {**os.environ, **(environment or {})}
         self._command = [*launcher, sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri]
         self._command += ["--data", str(directory)]
         self._command += ["--host", host, "--json", "--until-stdin-closes", *options]
         self._command += ["--id", bookie_id] if bookie_id else []
         self._port = port
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid if self._process is not None else 0
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def exit_code(self) -> int | None:
-        return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
         """Spawn it; wait_ready tells when it serves. A restarted bookie requests its earlier port."""
@@ -130,14 +119,7 @@ class BookieProcess:
 
     def last_words(self) -> str:
         """Return the last line of its log."""
-        with contextlib.suppress(OSError):
-            lines = self.log.read_text(errors="replace").strip().splitlines()
-            return lines[-1] if lines else "it logged nothing"
-        return f"no log at {self.log}"
-
-    def signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
+        return last_line(self.log, f"no log at {self.log}")
 
     def kill(self) -> None:
         """kill -9 and reap."""
@@ -150,18 +132,7 @@ class BookieProcess:
         return self.reap(deadline_s)
 
     def reap(self, deadline_s: float = STOP_SECONDS) -> int:
-        process = self._process
-        if process is None:
-            return 0
-        try:
-            code = process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        return code
+        return super().reap(deadline_s)
 
 
 def stop_all(children: Sequence[BookieProcess], deadline_s: float = STOP_SECONDS) -> None:

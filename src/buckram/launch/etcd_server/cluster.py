@@ -9,8 +9,10 @@ from pathlib import Path
 from types import TracebackType
 
 from buckram.errors import EtcdFailed, InvalidArgument
-from buckram.launch.etcd_server.server import POLL_SECONDS, READY_SECONDS, EtcdServer, EtcdSettings
-from buckram.launch.zookeeper_server.server import free_port
+from buckram.launch.etcd_server.server import EtcdServer, EtcdSettings
+from buckram.launch.ports import free_port
+from buckram.launch.server_directory import POLL_SECONDS
+from buckram.launch.server_process import READY_SECONDS
 
 MAX_SERVERS = 9
 _FAST = ("--heartbeat-interval=50", "--election-timeout=500")

@@ -7,12 +7,10 @@ is gone, however that died: a shell beside it waits for the end of its standard 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -21,25 +19,19 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from buckram.addresses import join, loopback
 from buckram.config import TlsConfig
-from buckram.errors import ConfigError, EtcdFailed, ForeignDirectory, InvalidArgument, PortInUse
-from buckram.launch.zookeeper_server.directory import read_description, write_description
-from buckram.launch.zookeeper_server.server import WATCHDOG, check_port, client_context, free_port
+from buckram.errors import ConfigError, EtcdFailed, InvalidArgument
+from buckram.launch.ports import free_port
+from buckram.launch.server_directory import LOCK, POLL_SECONDS, ServerDirectory, last_line
+from buckram.launch.server_process import READY_SECONDS, ServerProcess, client_context, started
 from buckram.runtime.disk.new_directory import removed_on_failure
 
-FORMAT_VERSION = 1
 DESCRIPTION = "etcd.json"
-LOCK = "lock"
 VARIABLE = "BUCKRAM_ETCD"
 OLDEST = (3, 5)
-READY_SECONDS = 30.0
-STOP_SECONDS = 10.0
 ANSWER_SECONDS = 2.0
-POLL_SECONDS = 0.02
-LOCK_SECONDS = 2.0
 _HELP = (
     "install etcd 3.5 or later (Debian: etcd-server), let BUCKRAM_ETCD name the program, or, in a checkout, "
     "`make setup-all`; or use an etcd of your own with --metadata etcd://HOST:PORT/buckram"
@@ -135,99 +127,44 @@ def start_etcd(
     """
     with removed_on_failure(data_dir, lock=LOCK, whole=True):
         server = EtcdServer(Path(data_dir), EtcdSettings(host=host, sync=sync, options=options, tls=tls), port=port)
-        try:
-            server.start()
-            server.wait_ready(deadline_s, cancelled)
-        except BaseException:
-            server.kill()
-            server.close()
-            raise
-    return server
+        return started(server, deadline_s, cancelled)
 
 
-class EtcdServer:
-    """A server of this process. `with` stops it at the end. Methods block; none is safe to call from two threads."""
+class EtcdServer(ServerProcess):
+    """One etcd."""
+
+    KIND, FAILED = "etcd", EtcdFailed
 
     def __init__(self, directory: Path, settings: EtcdSettings, *, port: int = 0) -> None:
         """Locks the directory; nothing runs yet. The errors of `start_etcd`."""
         self.program = find_etcd()
         self.settings = settings
-        self._context = None if settings.tls is None else client_context(settings.tls)
-        self.path = directory.absolute()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.log = self.path / "etcd.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
-        self._check_ours()
-        self._lock = _lock(self.path / LOCK)
-        known = read_description(self.path / DESCRIPTION, FORMAT_VERSION)
-        self._known = {name: value for name, value in known.items() if isinstance(value, int)}
-        self._chosen = port == 0 and not settings.members
-        self.port = port or self._known.get("port", 0)
-        self.peer_port = settings.peer_port or self._known.get("peer_port", 0)
-        write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": self.port, "peer_port": self.peer_port})
+        self._context = client_context(settings.tls)
+        place = ServerDirectory(directory, DESCRIPTION, "an etcd", "etcd")
+        known = {name: value for name, value in place.known().items() if isinstance(value, int)}
+        chosen = port == 0 and not settings.members
+        super().__init__(place, settings.host, port or known.get("port", 0), chosen=chosen)
+        self.path = place.path
+        self.peer_port = settings.peer_port or known.get("peer_port", 0)
+        self._remember()
 
-    def _check_ours(self) -> None:
-        names = sorted(set(os.listdir(self.path)) - {LOCK, "lost+found"})
-        if names and DESCRIPTION not in names:
-            raise ForeignDirectory(
-                f"{self.path}: holds {names[0]!r} but no {DESCRIPTION}, so no etcd of Buckram's was started here; "
-                "name an empty directory, or the one that an earlier start made"
-            )
+    def _remember(self) -> None:
+        self._place.write({"port": self.port, "peer_port": self.peer_port})
 
     @property
-    def address(self) -> str:
-        """`host:port`, as clients of this machine use it."""
-        return join(loopback(self.settings.host), self.port)
+    def log(self) -> Path:
+        return self.path / "etcd.log"
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid if self._process is not None else 0
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def exit_code(self) -> int | None:
-        return None if self._process is None else self._process.poll()
-
-    def start(self) -> None:
-        """Spawn it; `wait_ready` tells when it serves. Started again after an end it has the ports it had."""
-        if self.alive:
-            raise EtcdFailed(f"{self.path}: etcd runs already as process {self.pid}")
-        self._reap()
-        self.port = self._free(self.port)
+    def _spawn(self) -> None:
         # Nobody but this server asks the port for peers of a single one, so another port does as well.
         self.peer_port = self.peer_port if self.settings.members else free_port("127.0.0.1", frozenset({self.port}))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._run(
                 etcd_command(self.program, self.settings, self.path / "data", self.port, self.peer_port),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.path,
-                env={name: value for name, value in os.environ.items() if not name.startswith("ETCD_")},
-                start_new_session=True,
-                pass_fds=(self._lock,),
+                log,
+                environment,
             )
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "sh", str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def _free(self, port: int) -> int:
-        if port:
-            try:
-                check_port(self.settings.host, port)
-                return port
-            except PortInUse:
-                if not self._chosen:
-                    raise
-        return free_port(self.settings.host)
 
     def wait_ready(self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Returns once it answers requests (in a cluster: once there is a quorum)."""
@@ -235,14 +172,14 @@ class EtcdServer:
         while not self.leader:
             if not self.alive:
                 words = self.last_words()
-                self._reap()
+                self.reap()
                 raise EtcdFailed(f"{self.path}: etcd ended with code {self.exit_code}: {words}")
             if cancelled():
                 raise EtcdFailed(f"{self.path}: etcd was stopped before it was ready")
             if time.monotonic() > limit:
                 raise EtcdFailed(f"{self.path}: etcd is not ready after {deadline_s:g} s; see {self.log}")
             time.sleep(POLL_SECONDS)
-        write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": self.port, "peer_port": self.peer_port})
+        self._remember()
 
     @property
     def leader(self) -> str:
@@ -279,87 +216,4 @@ class EtcdServer:
         return found if isinstance(found, dict) else {}
 
     def last_words(self) -> str:
-        try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        return (lines or ["it logged nothing"])[-1][-500:]
-
-    def pause(self) -> None:
-        """Stop the process in its tracks (SIGSTOP): connections stay open and nothing answers."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """kill -9 and reap. `start` brings it back."""
-        self._signal(signal.SIGKILL)
-        self._reap()
-
-    def restart(self, deadline_s: float = READY_SECONDS) -> None:
-        """Kill it if it runs, start it again on the same port, wait until it serves."""
-        self.kill()
-        self.start()
-        self.wait_ready(deadline_s)
-
-    def stop(self) -> None:
-        """Ask it to end, reap it, give the directory back; killed when it takes too long. Idempotent."""
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)
-        self._reap()
-        self.close()
-
-    def close(self) -> None:
-        """Unlock the directory of a server that has ended."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-    def __enter__(self) -> EtcdServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
-
-    def _reap(self) -> None:
-        if self._process is not None:
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._watchdog is not None:
-            self._watchdog.kill()
-            self._watchdog.wait()
-            assert self._watchdog.stdin is not None
-            self._watchdog.stdin.close()
-            self._watchdog = None
-
-
-def _lock(path: Path) -> int:
-    """Waits a little: a server whose parent was killed is just ending."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    limit = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > limit:
-                os.close(descriptor)
-                raise ConfigError(f"{path.parent}: an etcd runs on this directory; stop it or name another") from None
-            time.sleep(POLL_SECONDS)
-        else:
-            return descriptor
-
-
-def known_port(path: Path) -> int:
-    """Return the port that the server of this directory had, 0 when there was none."""
-    port = read_description(path / DESCRIPTION, FORMAT_VERSION).get("port", 0)
-    return port if isinstance(port, int) else 0
+        return last_line(self.log, "it logged nothing")[-500:]

@@ -1,4 +1,4 @@
-"""A server's directory: its contents, its owner, and the lock that keeps a second server off it.
+"""The directory of a ZooKeeper server.
 
 zookeeper.json   which server this is, and its port, so that the same directory is the same server again
 zoo.cfg          written at each start          data/            snapshots and transactions, ZooKeeper's own
@@ -7,54 +7,37 @@ zookeeper.log    bounded, by size               zookeeper.out    what the JVM it
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
-import time
 from pathlib import Path
 
-from buckram.errors import ConfigError, CorruptStore, ForeignDirectory
+from buckram.errors import CorruptStore, ForeignDirectory
+from buckram.launch.server_directory import ServerDirectory
 
-FORMAT_VERSION = 1
 DESCRIPTION = "zookeeper.json"
-LOCK = "lock"
-LOCK_SECONDS = 2.0
-POLL_SECONDS = 0.02
 EXCEPTION = re.compile(r"(Caused by: )?[a-z]+(\.\w+)+(Exception|Error)\b")
 
 
-class ServerDirectory:
-    """Opened means locked; the lock is inherited by the server, so that it outlives a parent that is killed."""
+class ZooKeeperDirectory(ServerDirectory):
+    """With the server's configuration, its data and its logs."""
 
     def __init__(self, path: Path, member: int) -> None:
         """`member`: the server's number in its ensemble, 0 on its own. Raises ForeignDirectory, ConfigError,
         OSError."""
-        self.path = path.absolute()
+        super().__init__(path, DESCRIPTION, "a ZooKeeper server", "ZooKeeper")
         self.data = self.path / "data"
         self.config = self.path / "zoo.cfg"
         self.log = self.path / "zookeeper.log"
         self.out = self.path / "zookeeper.out"
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._check_ours()
         self._log_begin = 0
-        self.lock = _lock(self.path / LOCK)
         try:
             self._open(member)
         except BaseException:
             self.close()
             raise
 
-    def _check_ours(self) -> None:
-        names = sorted(set(os.listdir(self.path)) - {LOCK, "lost+found"})
-        if names and DESCRIPTION not in names and names != [DESCRIPTION + ".new"]:
-            raise ForeignDirectory(
-                f"{self.path}: holds {names[0]!r} but no {DESCRIPTION}, so no ZooKeeper of Buckram's was started here; "
-                "name an empty directory, or the one that an earlier start made"
-            )
-
     def _open(self, member: int) -> None:
-        found = read_description(self.path / DESCRIPTION, FORMAT_VERSION)
+        found = self.known()
         port, made_for = found.get("port", 0), found.get("member", member)
         if not isinstance(port, int) or not 0 <= port <= 65535:
             raise CorruptStore(f"{self.path / DESCRIPTION}: port {port!r}: needs 0 to 65535; correct the file")
@@ -69,7 +52,7 @@ class ServerDirectory:
 
     def remember(self, port: int) -> None:
         self.known_port = port
-        write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": port, "member": self._member})
+        self.write({"port": port, "member": self._member})
 
     def begin_log(self) -> None:
         """Remember the present end of the log, which separates earlier starts from this one."""
@@ -81,11 +64,6 @@ class ServerDirectory:
         told = [line for line in said if EXCEPTION.match(line)]
         return ([*said, *told] or ["it logged nothing"])[-1].strip()
 
-    def close(self) -> None:
-        if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
-
 
 def _lines(path: Path, begin: int) -> list[str]:
     try:
@@ -94,46 +72,3 @@ def _lines(path: Path, begin: int) -> list[str]:
             return file.read().decode("utf-8", "replace").strip().splitlines()
     except OSError:
         return []
-
-
-def known_port(path: Path) -> int:
-    """Return the port that the server of this directory had, 0 when there was none."""
-    port = read_description(path / DESCRIPTION, FORMAT_VERSION).get("port", 0)
-    return port if isinstance(port, int) else 0
-
-
-def _lock(path: Path) -> int:
-    """Waits a little: a server whose parent was killed is just ending."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    limit = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > limit:
-                os.close(descriptor)
-                raise ConfigError(
-                    f"{path.parent}: a ZooKeeper server runs on this directory; stop it or name another"
-                ) from None
-            time.sleep(POLL_SECONDS)
-        else:
-            return descriptor
-
-
-def read_description(path: Path, version: int) -> dict[str, object]:
-    """Read a JSON object of ours; empty if there is none. Raises CorruptStore if this version did not write it."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise CorruptStore(f"{path}: not JSON: {error}; restore the file from a backup") from None
-    if not isinstance(found, dict) or found.get("format_version") != version:
-        raise CorruptStore(f"{path}: format version {version} is needed; another version of Buckram made it")
-    return found
-
-
-def write_description(path: Path, version: int, values: dict[str, object]) -> None:
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps({"format_version": version, **values}) + "\n")
-    draft.replace(path)

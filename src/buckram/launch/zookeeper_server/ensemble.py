@@ -9,12 +9,13 @@ from pathlib import Path
 from types import TracebackType
 
 from buckram.errors import CorruptStore, InvalidArgument, ZooKeeperFailed
-from buckram.launch.zookeeper_server.directory import POLL_SECONDS, read_description, write_description
-from buckram.launch.zookeeper_server.server import READY_SECONDS, ZooKeeperServer, free_port
+from buckram.launch.ports import free_port
+from buckram.launch.server_directory import POLL_SECONDS, read_description, write_description
+from buckram.launch.server_process import READY_SECONDS
+from buckram.launch.zookeeper_server.server import ZooKeeperServer
 from buckram.launch.zookeeper_server.settings import Member, Settings
 from buckram.runtime.disk.new_directory import removed_on_failure
 
-FORMAT_VERSION = 1
 DESCRIPTION = "ensemble.json"
 MAX_SERVERS = 9
 
@@ -51,7 +52,7 @@ def start_ensemble(
 
 def _members(root: Path, count: int) -> tuple[Member, ...]:
     path = root / DESCRIPTION
-    found = read_description(path, FORMAT_VERSION).get("ports", [])
+    found = read_description(path).get("ports", [])
     if found:
         if not isinstance(found, list) or len(found) != count:
             raise CorruptStore(f"{path}: describes another number of servers than {count}; name another directory")
@@ -61,7 +62,7 @@ def _members(root: Path, count: int) -> tuple[Member, ...]:
         taken |= {free_port("127.0.0.1", taken)}
     ports = sorted(taken)
     rows = [ports[3 * n : 3 * n + 3] for n in range(count)]
-    write_description(path, FORMAT_VERSION, {"ports": rows})
+    write_description(path, {"ports": rows})
     return tuple(Member(n, row[0], row[1], row[2]) for n, row in enumerate(rows, 1))
 
 
