@@ -28,6 +28,7 @@ from buckram.client.shared.handles import NotAsync, NotBlocking, NotCopied
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from buckram.streams.namespace import StreamNamespace
+from buckram.sync import calls
 from scripts import bookie_page, gateway_page, metrics_page, states_page
 from scripts.public_api import NAMES
 
@@ -103,7 +104,13 @@ def configuration() -> str:
     return "\n".join(lines)
 
 
-INNER = (object, NotBlocking, NotAsync, NotCopied, LedgerClient, StreamNamespace)
+CALLS = [
+    cls
+    for module in (calls.ledgers, calls.machines, calls.records, calls.streams)
+    for cls in vars(module).values()
+    if inspect.isclass(cls) and cls.__module__ == module.__name__
+]
+INNER = (object, NotBlocking, NotAsync, NotCopied, LedgerClient, StreamNamespace, *CALLS)
 """Base classes without a public name: their methods are printed as those of the derived class."""
 _JSON_ERRORS = """With `--json` an error, also of wrong use, is one JSON line, the last on standard error, and
 standard output has no line of it: `{"error": {"kind", "message", "exit_code", "retryable"}}`,

@@ -76,7 +76,7 @@ OWN = {
 )  # fmt: skip
 def test_blocking_and_async_classes_have_the_same_methods(one: type, other: type) -> None:
     wanted = {name for name in dir(one) if not name.startswith("_")} - OWN.get(one, set())
-    assert wanted <= {name for name in vars(other) if not name.startswith("_")}
+    assert wanted <= {name for name in dir(other) if not name.startswith("_")}
     for name in wanted:
         function = getattr(one, name)
         if inspect.isfunction(function):

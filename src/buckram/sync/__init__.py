@@ -29,12 +29,13 @@ from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.state.machine.settings import MachineSettings
 from buckram.sync.bulk import Bulk, BulkLedger
+from buckram.sync.faces import pages
 from buckram.sync.machine import Machine
 from buckram.sync.objects import Objects
 from buckram.sync.reader import Reader, Tail
 from buckram.sync.records import StreamReader, StreamWriter
 from buckram.sync.streams import Namespace, Namespaces
-from buckram.sync.thread import LoopThread, flatten
+from buckram.sync.thread import LoopThread
 from buckram.sync.writer import Writer
 from buckram.types import DigestType, LedgerId, LedgerMetadata
 
@@ -55,7 +56,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_PAGE = 1000
 _EXIT_WAIT_S = 5.0
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -180,18 +180,7 @@ class Client(NotAsync):
 
     def list(self) -> Iterator[LedgerId]:
         """Yield all ledger ids, ascending."""
-        self._thread.check()
-        ids = self._client.list()
-
-        async def page() -> Sequence[LedgerId] | None:
-            found: list[LedgerId] = []
-            async for ledger_id in ids:
-                found.append(ledger_id)
-                if len(found) == _PAGE:
-                    break
-            return found or None
-
-        return flatten(self._thread, page, ids)
+        return pages(self._thread, self._client.list)
 
     def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
         """Read a ledger's metadata from the metadata store. Raises NoSuchLedger if there is none."""

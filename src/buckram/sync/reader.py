@@ -2,82 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TypeVar
 
 from buckram.client.read.reader import Reader as _Reader
 from buckram.client.read.tail import Tail as _Tail
 from buckram.client.shared.handles import NotAsync, NotCopied
-from buckram.sync.thread import LoopThread, each
-from buckram.types import Entry, EntryId, LedgerMetadata
+from buckram.sync.calls.ledgers import ReaderCalls
+from buckram.sync.thread import LoopThread
+from buckram.types import Entry, EntryId
 
 T = TypeVar("T")
 
 
-class Reader(NotAsync):
+class Reader(ReaderCalls, NotAsync):
     """See buckram.Reader. Safe to use from several threads."""
 
     def __init__(self, thread: LoopThread, reader: _Reader) -> None:
-        self._thread = thread
-        self._reader = reader
+        super().__init__(thread, reader)
         self.ledger_id = reader.ledger_id
         """The ledger's id."""
-
-    def __repr__(self) -> str:
-        return repr(self._reader).replace("<", "<sync.", 1)
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as last seen."""
-        return self._reader.metadata
-
-    @property
-    def last_confirmed(self) -> EntryId:
-        """The last entry known to be readable; -1 if none."""
-        return self._reader.last_confirmed
-
-    @property
-    def length(self) -> int | None:
-        """Payload bytes of a closed ledger; None while it is open."""
-        return self._reader.length
-
-    def read_last_confirmed(self) -> EntryId:
-        """Look up the last confirmed entry now."""
-        return self._thread.run(self._reader.read_last_confirmed)
-
-    def read(self, first: EntryId, last: EntryId) -> list[Entry]:
-        """Return the entries first..last, both inclusive."""
-        return self._thread.run(lambda: self._reader.read(first, last))
-
-    def read_payloads(self, first: EntryId, last: EntryId) -> list[bytes]:
-        """Return the payloads of first..last, the fastest way to read in bulk."""
-        return self._thread.run(lambda: self._reader.read_payloads(first, last))
-
-    def get(self, entry: EntryId) -> Entry:
-        """Return one entry."""
-        return self._thread.run(lambda: self._reader.get(entry))
-
-    def read_unconfirmed(self, first: EntryId, last: EntryId) -> list[Entry]:
-        """Entries that recovery may still cut off."""
-        return self._thread.run(lambda: self._reader.read_unconfirmed(first, last))
-
-    def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[list[Entry]]:
-        """Iterate over first..last in lists, reading ahead."""
-        return self._each(lambda: self._reader.chunks(first, last))
-
-    def payload_chunks(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[list[bytes]]:
-        """Iterate over lists of payloads: the fastest way through much data, in the memory of a few chunks."""
-        return self._each(lambda: self._reader.payload_chunks(first, last))
-
-    def _each(self, chunks: Callable[[], AsyncIterator[list[T]]]) -> Iterator[list[T]]:
-        self._thread.check()
-        source = chunks()
-
-        async def step() -> list[T] | None:
-            return await anext(source, None)
-
-        return each(self._thread, step, source)
 
     def entries(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Entry]:
         """Iterate over first..last (default: up to the last confirmed entry), reading ahead."""
@@ -88,14 +33,14 @@ class Reader(NotAsync):
         """`for entry in reader.tail()`: entries as they are confirmed, until the ledger is closed."""
 
         async def begin() -> _Tail:
-            return self._reader.tail(start)
+            return self._handle.tail(start)
 
         return Tail(self._thread, self._thread.run(begin))
 
     def close(self) -> None:
         """End all reads and tails of this handle. In a forked child, or after the client's close: nothing."""
         if self._thread.usable:
-            self._thread.run(self._reader.close)
+            self._thread.run(self._handle.close)
 
     def __enter__(self) -> Reader:
         return self

@@ -16,6 +16,7 @@ from buckram.core.streams.records.record_format import HeadersInput
 from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.read.reader import StreamReader as _StreamReader
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
+from buckram.sync.calls.records import StreamReaderCalls, StreamWriterCalls
 from buckram.sync.handover import Handover
 from buckram.sync.thread import LoopThread
 from buckram.types import Buffer, Offset
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class StreamWriter(NotAsync):
+class StreamWriter(StreamWriterCalls, NotAsync):
     """See the async one. Appends of several threads are mixed in the order in which they arrive."""
 
     def __init__(self, thread: LoopThread, writer: _StreamWriter, scope: TaskScope, config: ClientConfig) -> None:
-        self._thread, self._writer, self._scope = thread, writer, scope
+        super().__init__(thread, writer)
+        self._scope = scope
         self.stream = writer.stream
         """NAMESPACE/STREAM."""
         self.name = writer.name
@@ -42,85 +44,9 @@ class StreamWriter(NotAsync):
         self._handover: Handover[int] = Handover(thread, scope, config, f"stream {writer.stream}", writer)
         thread.loop.call_soon_threadsafe(self._watch)
 
-    def __repr__(self) -> str:
-        return repr(self._writer).replace("<", "<sync.", 1)
-
     def _watch(self) -> None:
         if not self._scope.closed:
-            self._scope.spawn(_when_set(self._writer.lost, self.lost), "lost")
-
-    @property
-    def next_offset(self) -> int:
-        """Offset of the next record; right after opening: how far a new leader must read first."""
-        return self._writer.next_offset
-
-    @property
-    def acknowledged(self) -> int:
-        """All records below this offset are acknowledged."""
-        return self._writer.acknowledged
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of values, keys and headers that are not acknowledged."""
-        return self._writer.pending_bytes
-
-    @property
-    def max_record_bytes(self) -> int:
-        """Value, key and headers of one record; RecordTooLarge above."""
-        return self._writer.max_record_bytes
-
-    @property
-    def closed(self) -> bool:
-        """No append is accepted any more: closed, lost or failed."""
-        return self._writer.closed
-
-    @property
-    def lost_reason(self) -> str:
-        """Reason why `lost` is set; empty if it is not."""
-        return self._writer.lost_reason
-
-    @property
-    def degraded(self) -> bool:
-        """Records get fewer copies than they should for now, or have to wait; `degraded_reason` says why."""
-        return self._writer.degraded
-
-    @property
-    def degraded_reason(self) -> str:
-        """Reason why records get fewer copies than they should, or have to wait; empty if they do not."""
-        return self._writer.degraded_reason
-
-    @property
-    def roll_trouble(self) -> str:
-        """Reason why a roll that is due was put off; empty if none is."""
-        return self._writer.roll_trouble
-
-    def append(
-        self,
-        value: Buffer | None,
-        *,
-        key: Buffer | None = None,
-        headers: HeadersInput | None = None,
-        timestamp: int | None = None,
-        txid: int | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        start: int | None = None,
-        expect_offset: Offset | None = None,
-    ) -> int:
-        """Append one record and wait until it is stored; its offset. For speed use append_many or append_nowait."""
-        return self._thread.run(
-            lambda: self._writer.append(
-                value,
-                key=key,
-                headers=headers,
-                timestamp=timestamp,
-                txid=txid,
-                producer=producer,
-                sequence=sequence,
-                start=start,
-                expect_offset=expect_offset,
-            )
-        )
+            self._scope.spawn(_when_set(self._handle.lost, self.lost), "lost")
 
     def append_nowait(
         self,
@@ -176,7 +102,7 @@ class StreamWriter(NotAsync):
         some_times = None if timestamps is None else list(timestamps)
         some_txids = None if txids is None else list(txids)
         return self._thread.run(
-            lambda: self._writer.append_many(
+            lambda: self._handle.append_many(
                 rows,
                 keys=some_keys,
                 headers=some_headers,
@@ -192,19 +118,15 @@ class StreamWriter(NotAsync):
 
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
-        self._thread.run(self._writer.flush)
+        self._thread.run(self._handle.flush)
         self._handover.raise_rejected()
-
-    def roll(self) -> bool:
-        """End the segment and begin another; False (nothing done) if it holds no record."""
-        return self._thread.run(self._writer.roll)
 
     def end(self) -> int:
         """Mark the end of the stream and close this writer. The end offset."""
 
         async def end() -> int:
             try:
-                return await self._writer.end()
+                return await self._handle.end()
             finally:
                 await self._scope.close()
 
@@ -217,7 +139,7 @@ class StreamWriter(NotAsync):
 
         async def close() -> None:
             try:
-                await self._writer.close(wait=wait)
+                await self._handle.close(wait=wait)
             finally:
                 await self._scope.close()
 
@@ -228,7 +150,7 @@ class StreamWriter(NotAsync):
         """Stop without sealing, as a crash would."""
 
         async def abandon() -> None:
-            await self._writer.abandon()
+            await self._handle.abandon()
             await self._scope.close()
 
         self._thread.run(abandon)
@@ -249,28 +171,21 @@ async def _when_set(source: asyncio.Event, target: threading.Event) -> None:
     target.set()
 
 
-class StreamReader(NotAsync):
+class StreamReader(StreamReaderCalls, NotAsync):
     """See the async one: `for record in reader`, or batches. One consumer at a time."""
 
     def __init__(self, thread: LoopThread, reader: _StreamReader) -> None:
-        self._thread, self._reader = thread, reader
+        super().__init__(thread, reader)
         self.stream = reader.stream
         """NAMESPACE/STREAM."""
         self._rest: Batch | None = None
         self._records: Iterator[Record] = iter(())
         self._position: int | None = None
 
-    def __repr__(self) -> str:
-        return repr(self._reader).replace("<", "<sync.", 1)
-
     @property
     def position(self) -> int | None:
         """The offset after the last record handed out; None before the first use."""
-        return self._reader.position if self._position is None else self._position
-
-    def open(self) -> int:
-        """Resolve the start now; the position."""
-        return self._thread.run(self._reader.open)
+        return self._handle.position if self._position is None else self._position
 
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
         """Return the next records; None at the end. TimeoutError after `timeout_s` loses nothing."""
@@ -278,7 +193,7 @@ class StreamReader(NotAsync):
         if rest is not None and self._position is not None and self._position < rest.next_offset:
             batch: Batch | None = rest.between(self._position)
         else:
-            batch = self._thread.run(self._reader.next_batch, timeout_s)
+            batch = self._thread.run(self._handle.next_batch, timeout_s)
         if batch is not None:
             self._position = batch.next_offset
         return batch
@@ -297,17 +212,17 @@ class StreamReader(NotAsync):
     def commit(self, offset: Offset | None = None) -> int:
         """Move the cursor past the last record handed out, or to `offset`. The cursor's offset."""
         place = self._position if offset is None else offset
-        return self._thread.run(lambda: self._reader.commit(place))
+        return self._thread.run(lambda: self._handle.commit(place))
 
     def seek(self, offset: Offset) -> None:
         """Go on from another offset."""
-        self._thread.run(lambda: self._reader.seek(offset))
+        self._thread.run(lambda: self._handle.seek(offset))
         self._rest, self._records, self._position = None, iter(()), offset
 
     def close(self) -> None:
         """Idempotent. In a forked child, or after the client's close: nothing."""
         if self._thread.usable:
-            self._thread.run(self._reader.close)
+            self._thread.run(self._handle.close)
 
     def __iter__(self) -> StreamReader:
         return self

@@ -10,58 +10,26 @@ from buckram.client.shared.handles import NotAsync, close_on_exit_blocking
 from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig
 from buckram.runtime.process.tasks import TaskScope
+from buckram.sync.calls.ledgers import WriterCalls
 from buckram.sync.handover import Handover
 from buckram.sync.thread import LoopThread
-from buckram.types import Buffer, EntryId, LedgerMetadata
+from buckram.types import Buffer, EntryId
 
 
-class Writer(NotAsync):
+class Writer(WriterCalls, NotAsync):
     """See buckram.Writer. Appends of several threads are mixed in the order in which they arrive."""
 
     def __init__(self, thread: LoopThread, writer: _Writer, scope: TaskScope, config: ClientConfig) -> None:
-        self._thread = thread
-        self._writer = writer
+        super().__init__(thread, writer)
         self._scope = scope
         self.ledger_id = writer.ledger_id
         """The ledger's id."""
         self._handover: Handover[EntryId] = Handover(thread, scope, config, f"ledger {writer.ledger_id}", writer)
 
-    def __repr__(self) -> str:
-        return repr(self._writer).replace("<", "<sync.", 1)
-
-    @property
-    def last_confirmed(self) -> EntryId:
-        """The last entry that every reader may see; -1 before the first."""
-        return self._writer.last_confirmed
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata as this writer last saw or wrote it."""
-        return self._writer.metadata
-
-    @property
-    def degraded(self) -> bool:
-        """Entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` says why."""
-        return self._writer.degraded
-
-    @property
-    def degraded_reason(self) -> str:
-        """Reason why entries get fewer copies than they should; empty if they do not."""
-        return self._writer.degraded_reason
-
-    @property
-    def misplaced(self) -> tuple[str, ...]:
-        """Where the present bookies fall short of the ledger's placement, in sentences; empty where it is met."""
-        return self._writer.misplaced
-
-    def append(self, payload: Buffer, *, entry_id: EntryId | None = None) -> EntryId:
-        """Append one entry and wait until it is acknowledged. For speed use append_many or append_nowait."""
-        return self._thread.run(lambda: self._writer.append(payload, entry_id=entry_id))
-
     def append_many(self, payloads: Iterable[Buffer]) -> range:
         """Append entries in a row and wait until all are acknowledged."""
         bodies = list(payloads) if not isinstance(payloads, bytes | bytearray | memoryview | str) else payloads
-        return self._thread.run(lambda: self._writer.append_many(bodies))
+        return self._thread.run(lambda: self._handle.append_many(bodies))
 
     def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> Future[EntryId]:
         """Hand over one entry; its future is done when it is acknowledged. BufferFull at the limit of bytes or entries.
@@ -74,19 +42,15 @@ class Writer(NotAsync):
 
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
-        self._thread.run(self._writer.flush)
+        self._thread.run(self._handle.flush)
         self._handover.raise_rejected()
-
-    def force(self) -> EntryId:
-        """Deferred sync: make everything acknowledged so far durable."""
-        return self._thread.run(self._writer.force)
 
     def close(self, *, wait: bool = True) -> None:
         """Flush and seal the ledger; raises the first append that failed."""
 
         async def close() -> None:
             try:
-                await self._writer.close(wait=wait)
+                await self._handle.close(wait=wait)
             finally:
                 await self._scope.close()
 
