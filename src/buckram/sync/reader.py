@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TypeVar
 
 from buckram.client.read.reader import Reader as _Reader
 from buckram.client.read.tail import Tail as _Tail
@@ -12,8 +11,6 @@ from buckram.client.shared.handles import NotAsync, NotCopied
 from buckram.sync.calls.ledgers import ReaderCalls
 from buckram.sync.thread import LoopThread
 from buckram.types import Entry, EntryId
-
-T = TypeVar("T")
 
 
 class Reader(ReaderCalls, NotAsync):
