@@ -99,12 +99,14 @@ soak: $(ALL_STAMP)  ## the long checks in full; resumable, state in .soak/
 site: $(ALL_STAMP)  ## the documentation as a site in build/site, with all links checked
 	@$(BIN)/python scripts/build_site.py
 
-regenerate: $(ALL_STAMP)  ## write the generated files again: protobuf module, calls without async, API and configuration pages
+regenerate: $(ALL_STAMP)  ## write the generated files again: protobuf module, public names, calls without async, API and configuration pages
+	@$(BIN)/python scripts/generate_names.py
 	@$(BIN)/python scripts/generate_sync.py
 	@$(BIN)/python scripts/generate_docs.py
 	@$(BIN)/python scripts/generate_proto.py
 
 check-generated: $(STAMP)
+	@$(BIN)/python scripts/generate_names.py --check
 	@$(BIN)/python scripts/generate_sync.py --check
 	@$(BIN)/python scripts/generate_docs.py --check
 

@@ -37,6 +37,7 @@ STEPS: dict[str, list[str]] = {
     "layers": [str(BIN / "lint-imports"), "--no-cache"],
     "dead": [sys.executable, "scripts/dead.py"],
     "pages": [sys.executable, "scripts/generate_docs.py", "--check"],
+    "names": [sys.executable, "scripts/generate_names.py", "--check"],
     "sync": [sys.executable, "scripts/generate_sync.py", "--check"],
     "words": [sys.executable, "scripts/words.py", "--most", "2"],
     "pointers": [sys.executable, "scripts/pointers.py"],
@@ -44,7 +45,7 @@ STEPS: dict[str, list[str]] = {
 }
 ROWS = (
     ("types", "types of tools"),
-    ("lint", "format", "layers", "dead", "pages", "sync", "words", "pointers", "subjects"),
+    ("lint", "format", "layers", "dead", "pages", "names", "sync", "words", "pointers", "subjects"),
 )
 """Rows of steps that run side by side; the two of types have one cache."""
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.support.page_kit import assert_well, run_pages, snippets_of
 
-import buckram
 from buckram.config import SECTIONS
 from buckram.errors import ConfigError
 from buckram.spark.session import class_archive
@@ -169,51 +168,6 @@ def test_commands_named_in_pages_exist() -> None:
                     break
                 command = command.get_command(context, word)
                 assert command is not None, f"{page.name}: `buckram {words}` does not exist"
-
-
-PUBLIC_NAMES = [
-    "AccessRefused", "AlreadyRegistered", "Batch", "BookieError", "BookieIOError", "BookieInfo", "BookieReadOnly",
-    "BookieTooBusy", "BookieUnavailable", "BuckramError", "BufferFull", "Change", "ChangesGone", "ChangesNotKept",
-    "BatchesLost", "CheckpointReset", "ChildFailed", "Client", "EncryptionKeyMissing", "QuotaExceeded",
-    "ClientConfig", "ClusterNotInitialised", "CommandForgotten", "CommandRefused", "CommandTooLarge",
-    "CommandUnknown", "CommitUnknown", "ConfigError", "CorruptEntry", "CorruptStore", "CursorMoved", "DataLost",
-    "Database", "DatabaseBusy", "DatabaseError", "DatabaseExists", "DatabaseFailed", "DatabaseLimits",
-    "DatabaseNotEmpty", "Described",
-    "DigestMismatch", "DigestType", "DirectoryInfo", "DirectoryNotEmpty", "DuplicateEntry", "Entry",
-    "EntryTooLarge", "EtcdFailed", "ForeignDirectory", "ForeignLedger", "ForkedClient", "Fragment", "HandleClosed",
-    "InvalidArgument", "InvalidSegment", "InvariantViolation", "KeyExists", "KeyNotEmpty", "LedgerClosed",
-    "LedgerError", "LedgerExists", "LedgerFenced", "LedgerIdRefused", "LedgerIdUsed", "LedgerIdsExhausted",
-    "LedgerMetadata",
-    "LedgerOfStream", "LedgerState", "LoginRequired",
-    "Machine", "MachineError", "MachineLog", "MachineSettings", "MalformedRecord",
-    "MalformedSource", "MetadataError", "MetadataUnavailable", "MirrorStream", "MissingCodec", "MissingEngine",
-    "NameBlocked",
-    "Namespace",
-    "NamespaceExists", "NamespaceNotEmpty", "Namespaces", "NetConfig", "NoEarlierState", "NoSuchBookie",
-    "NoSuchCursor", "NoSuchDatabase", "NoSuchEntry", "NoSuchKey", "NoSuchLedger", "NoSuchNamespace", "NoSuchObject",
-    "NoSuchStream", "NotDatabase", "NotEnoughBookies", "NotLeader", "NotMachineLog", "NotReadable", "ObjectChanged",
-    "ObjectDamaged", "ObjectError", "ObjectExists", "ObjectInfo", "Objects", "OffsetMismatch", "OffsetNotReadable",
-    "OffsetOutOfRange",
-    "OffsetTruncated", "OpenSegment", "OpenTransaction", "OutOfOrderSequence", "PortInUse", "ProducerForgotten",
-    "ProtocolError", "ReadFailed", "Reader", "Record", "RecordTooLarge", "RecordsLost", "RecoveryFailed",
-    "RepairReport", "ReplayDiffers", "ReplicationRefused", "ReplicaDiverged", "ReplicaStopped", "RequestTimeout",
-    "RecordCodec", "ResultTooLarge", "SchemaMismatch", "SourceUnavailable", "SourceWentBack",
-    "SnapshotDamaged", "SnapshotFailed", "SqlError", "SqlResult", "StaleTransaction", "StateLost", "StateMachine",
-    "StatementRefused", "StoreReplaced", "StoreWentBack", "StreamEnded", "StreamError", "StreamExists",
-    "StreamPurpose",
-    "StreamFork", "StreamInfo", "StreamReader", "StreamWriter", "Tail", "TooManyUploads", "TooStale",
-    "TransactionExpired", "TransactionTooLarge",
-    "TxidOutOfOrder", "Unauthorized", "UnknownCommand", "UnknownLedgerState", "UnknownQuery", "UploadIncomplete",
-    "ValueTooLarge", "VersionConflict", "WriteFailed", "Writer", "WriterExists", "WriterFailed", "WriterLost",
-    "WrongBookie", "WrongCluster", "WrongCookie", "WrongEventLoop", "WrongLedgerManager", "ZooKeeperFailed", "connect",
-]  # fmt: skip
-
-
-def test_public_names_are_the_promised_ones() -> None:
-    """Adding a name is a decision: add it here and to docs; removing one breaks somebody."""
-    assert sorted(buckram.__all__) == sorted(PUBLIC_NAMES)
-    for name in PUBLIC_NAMES:
-        assert getattr(buckram, name) is not None
 
 
 def test_importing_the_package_does_not_import_the_client() -> None:
