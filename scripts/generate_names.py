@@ -19,7 +19,7 @@ END = "# End of what is generated.\n"
 INSIDE = frozenset({"check", "invariant_failed", "limit_named", "MalformedBatch", "UnknownBatchVersion"})
 """Names of the modules of errors that are not for users. All but `limit_named` are imported from buckram.errors."""
 ELSEWHERE = {"Code": "buckram.codes"}
-"""What buckram.errors has from other modules."""
+"""Names that buckram.errors has from other modules."""
 
 
 def main() -> int:

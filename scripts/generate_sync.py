@@ -38,7 +38,7 @@ class Face:
     source: type
     names: Sequence[str]
     plain: bool = False
-    """Whether its text for people is Python's own."""
+    """True if it is shown as Python shows any object."""
     paged: Sequence[str] = ()
     """Those of the iterators that are fetched many items at a time."""
     generic: str = ""
@@ -136,7 +136,7 @@ class Text:
             bases = f"{base}[_{name}[{face.generic}]], Generic[{face.generic}]"
             self.imports["from typing import Generic"] = None
             self._import(sys.modules[face.source.__module__], face.generic)
-        lines = [f"class {name}Calls({bases}):", f'    """Those of {face.source.__module__}.{name}."""', ""]
+        lines = [f"class {name}Calls({bases}):", f'    """Calls of {face.source.__module__}.{name}."""', ""]
         for member in face.names:
             lines += [*self._method(face, member), ""]
         return "\n".join(lines)

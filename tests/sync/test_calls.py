@@ -41,7 +41,7 @@ class Shelf:
 
 
 WRITTEN = '''class ShelfCalls(NamedFace[_Shelf]):
-    """Those of test_calls.Shelf."""
+    """Calls of test_calls.Shelf."""
 
     @property
     def size(self) -> int:

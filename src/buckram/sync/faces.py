@@ -1,4 +1,4 @@
-"""What the blocking face of every async handle has: the handle, its loop's thread, and iterators over its items."""
+"""Base of the blocking face of every async handle: the handle, its loop's thread, and iterators over its items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs do for both servers: each function returns the body of a job that reports its progress."""
+"""Work of the jobs of both servers: each function returns the body of a job that reports its progress."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Described(Protocol):
 
     @property
     def what(self) -> str:
-        """What it does, for people."""
+        """Description for people."""
         ...
 
 

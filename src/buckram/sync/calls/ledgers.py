@@ -12,7 +12,7 @@ from buckram.types import Buffer, Entry, EntryId, LedgerMetadata
 
 
 class ReaderCalls(NamedFace[_Reader]):
-    """Those of buckram.client.read.reader.Reader."""
+    """Calls of buckram.client.read.reader.Reader."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -67,7 +67,7 @@ class ReaderCalls(NamedFace[_Reader]):
 
 
 class WriterCalls(NamedFace[_Writer]):
-    """Those of buckram.client.write.writer.Writer."""
+    """Calls of buckram.client.write.writer.Writer."""
 
     @property
     def last_confirmed(self) -> EntryId:

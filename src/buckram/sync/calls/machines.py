@@ -16,7 +16,7 @@ from buckram.sync.faces import NamedFace, items
 
 
 class MachineCalls(NamedFace[_Machine[M]], Generic[M]):
-    """Those of buckram.state.machine.machine.Machine."""
+    """Calls of buckram.state.machine.machine.Machine."""
 
     @property
     def role(self) -> str:
@@ -94,7 +94,7 @@ class MachineCalls(NamedFace[_Machine[M]], Generic[M]):
 
 
 class ObjectsCalls(NamedFace[_Objects]):
-    """Those of buckram.state.objects.objects.Objects."""
+    """Calls of buckram.state.objects.objects.Objects."""
 
     @property
     def ended(self) -> bool:

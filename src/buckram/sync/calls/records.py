@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StreamWriterCalls(NamedFace[_StreamWriter]):
-    """Those of buckram.streams.write.writer.StreamWriter."""
+    """Calls of buckram.streams.write.writer.StreamWriter."""
 
     @property
     def next_offset(self) -> int:
@@ -109,7 +109,7 @@ class StreamWriterCalls(NamedFace[_StreamWriter]):
 
 
 class StreamReaderCalls(NamedFace[_StreamReader]):
-    """Those of buckram.streams.read.reader.StreamReader."""
+    """Calls of buckram.streams.read.reader.StreamReader."""
 
     def open(self) -> int:
         """Find the start now, without reading a record, and return the position. The first use does it otherwise."""
@@ -117,7 +117,7 @@ class StreamReaderCalls(NamedFace[_StreamReader]):
 
 
 class BulkCalls(Face[_Bulk]):
-    """Those of buckram.streams.write.bulk.Bulk."""
+    """Calls of buckram.streams.write.bulk.Bulk."""
 
     def published(self) -> Transaction | None:
         """Return the transaction that published this version, or None if it was not published."""
@@ -147,7 +147,7 @@ class BulkCalls(Face[_Bulk]):
 
 
 class BulkLedgerCalls(Face[_BulkLedger]):
-    """Those of buckram.streams.write.bulk.BulkLedger."""
+    """Calls of buckram.streams.write.bulk.BulkLedger."""
 
     def append_arrow(self, batch: pa.RecordBatch) -> int:
         """Append the rows of a record batch (see arrow_entries); returns how many records the ledger then holds."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class NamespacesCalls(Face[_Namespaces]):
-    """Those of buckram.streams.shared.namespaces.Namespaces."""
+    """Calls of buckram.streams.shared.namespaces.Namespaces."""
 
     def create(self, name: str, **policy: Any) -> NamespaceInfo:
         """Create a namespace with these settings (those of Policy in `core/streams/policy.py`). NamespaceExists.
@@ -65,7 +65,7 @@ class NamespacesCalls(Face[_Namespaces]):
 
 
 class NamespaceCalls(NamedFace[_Namespace]):
-    """Those of buckram.namespace.Namespace."""
+    """Calls of buckram.namespace.Namespace."""
 
     def create(self, stream: str, *, properties: Mapping[str, str] | None = None, **policy: Any) -> StreamInfo:
         """Create a stream. `policy` has the settings that differ from the namespace's. Raises StreamExists.
