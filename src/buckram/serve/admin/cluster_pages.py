@@ -19,7 +19,7 @@ from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.job_pages import started
 from buckram.serve.admin.routing import BookieOperation, RequestError, body_object, flag
 from buckram.serve.operations.jobs import Job, Jobs
-from buckram.serve.operations.maintenance import decommissioning
+from buckram.serve.operations.maintenance import decommissioned
 from buckram.types import BookieId, BookieSet
 
 BOOKIE, RECOVERY = "/api/v1/bookie", "/api/v1/autorecovery"
@@ -203,7 +203,11 @@ class ClusterPages:
         bookie = _bookie_id(body["bookie_src"])
         await _check_removable(await self._link.client(), bookie)
 
-        job = self._jobs.start(f"decommission {bookie}", decommissioning(self._link, bookie))
+        async def work(job: Job) -> Mapping[str, Any]:
+            async with self._link.lasting() as own:
+                return await decommissioned(own, bookie, job)
+
+        job = self._jobs.start(f"decommission {bookie}", work)
         return started(text_answer(f"Success send decommission Bookie command {bookie}"), job)
 
     async def _recover(self, request: Request) -> Answer:

@@ -1,4 +1,4 @@
-"""Work of the jobs of both servers: each function returns the body of a job that reports its progress."""
+"""Work of the jobs of both servers: each function reports its progress to the job and returns its result."""
 
 from __future__ import annotations
 
@@ -8,26 +8,18 @@ from typing import Any
 from buckram.client.ledger_client import LedgerClient
 from buckram.errors import InvalidArgument
 from buckram.healing.operations.decommission import DecommissionProgress, Departure, decommission, drain
-from buckram.serve.operations.jobs import Job, Work
+from buckram.serve.operations.jobs import Job
 from buckram.types import BookieId
 
 
-def draining(client: LedgerClient, bookie: BookieId) -> Work:
+async def drained(client: LedgerClient, bookie: BookieId, job: Job) -> Mapping[str, Any]:
     """Copy everything that a living bookie holds to others."""
-
-    async def work(job: Job) -> Mapping[str, Any]:
-        return _left(await drain(client, bookie, lambda progress: told(job, progress, "ledgers")))
-
-    return work
+    return _left(await drain(client, bookie, lambda progress: told(job, progress, "ledgers")))
 
 
-def decommissioning(client: LedgerClient, bookie: BookieId) -> Work:
+async def decommissioned(client: LedgerClient, bookie: BookieId, job: Job) -> Mapping[str, Any]:
     """Copy everything that a stopped bookie held, and forget the bookie then."""
-
-    async def work(job: Job) -> Mapping[str, Any]:
-        return _left(await decommission(client, bookie, lambda progress: told(job, progress, "ledgers")))
-
-    return work
+    return _left(await decommission(client, bookie, lambda progress: told(job, progress, "ledgers")))
 
 
 def told(job: Job, progress: DecommissionProgress, unit: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from buckram.client.maintain.placement import judged
@@ -15,7 +16,7 @@ from buckram.serve.gateway.shared import schema
 from buckram.serve.gateway.shared.job_pages import JOB
 from buckram.serve.gateway.shared.operations import Ask, Handler, Operation
 from buckram.serve.operations.jobs import Job, Jobs
-from buckram.serve.operations.maintenance import decommissioning, draining, told
+from buckram.serve.operations.maintenance import decommissioned, drained, told
 
 _SHOWN = 100
 """Maximum ledgers that are named in the result of a job."""
@@ -69,13 +70,13 @@ class MaintenancePages:
 
     async def _drain(self, ask: Ask) -> dict[str, Any]:
         bookie = bookie_of(ask)
-        return self._jobs.start(f"drain {bookie}", draining(self._client, bookie)).as_json()
+        return self._jobs.start(f"drain {bookie}", partial(drained, self._client, bookie)).as_json()
 
     async def _decommission(self, ask: Ask) -> dict[str, Any]:
         bookie = bookie_of(ask)
         with refusals():
             await check_removable(self._client, bookie)
-        return self._jobs.start(f"decommission {bookie}", decommissioning(self._client, bookie)).as_json()
+        return self._jobs.start(f"decommission {bookie}", partial(decommissioned, self._client, bookie)).as_json()
 
     async def _repair(self, ask: Ask) -> dict[str, Any]:
         ledger = ask.number("ledger")
