@@ -36,7 +36,7 @@ def parts() -> Sequence[OperationGroup]:
         DatabasePages(_NO, limits),
         HranaPages(_NO, _NO, limits),
         ObjectPages(_NO, _NO, limits),
-        RemovalPages(_NO, jobs),
+        RemovalPages(_NO, _NO),
         UploadPages(_NO),
         LedgerPages(_NO, _NO, _NO, limits),
         NamespacePages(_NO),

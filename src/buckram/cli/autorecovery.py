@@ -11,7 +11,7 @@ import click
 from buckram.cli.shared import values
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, remark, table
 from buckram.cli.shared.serving import stoppable
 from buckram.config import load
@@ -27,8 +27,7 @@ def autorecovery() -> None:
 
 
 @autorecovery.command("run")
-@metadata_option
-@json_option
+@cluster_options
 def run(uri: str | None, as_json: bool) -> None:
     """Audit and copy until Ctrl-C, in this process. Any number may run; `buckram up` runs one.
 
@@ -58,8 +57,7 @@ def run(uri: str | None, as_json: bool) -> None:
 
 
 @autorecovery.command("status")
-@metadata_option
-@json_option
+@cluster_options
 def status(uri: str | None, as_json: bool) -> None:
     """Show ledgers that lack copies, who copies, and why others wait. Exit code 1 while there are any.
 
@@ -125,16 +123,14 @@ def check_lines(found: Overview, *, placement: bool = True) -> list[str]:
 
 
 @autorecovery.command("enable")
-@metadata_option
-@json_option
+@cluster_options
 def enable(uri: str | None, as_json: bool) -> None:
     """Let auditors and workers of the whole cluster work. Those of Apache are included."""
     _switch(uri, as_json, True)
 
 
 @autorecovery.command("disable")
-@metadata_option
-@json_option
+@cluster_options
 def disable(uri: str | None, as_json: bool) -> None:
     """Begin no further copies in the whole cluster. Copies in progress are completed."""
     _switch(uri, as_json, False)
@@ -157,8 +153,7 @@ def _switch(uri: str | None, as_json: bool, on: bool) -> None:
 
 @autorecovery.command("delay")
 @click.argument("seconds")
-@metadata_option
-@json_option
+@cluster_options
 def delay(seconds: str, uri: str | None, as_json: bool) -> None:
     """Set how long a bookie may be away before its ledgers are copied. It applies to bookies already away, too.
 
@@ -187,8 +182,7 @@ def delay(seconds: str, uri: str | None, as_json: bool) -> None:
 
 
 @autorecovery.command("proceed")
-@metadata_option
-@json_option
+@cluster_options
 def proceed(uri: str | None, as_json: bool) -> None:
     """Copy although many bookies were lost at once. It declares that they will not come back; see `buckram autorecovery
     status`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from buckram.cli.deploy_units import Machine
-from buckram.cli.shared.options import cluster_uri, json_option, metadata_option
+from buckram.cli.shared.options import cluster_options, cluster_uri
 from buckram.cli.shared.output import emit, remark
 from buckram.errors import InvalidArgument
 
@@ -49,8 +49,7 @@ def deploy() -> None:
     "--output", default="buckram-systemd", show_default=True, metavar="DIR", help="Directory that files are written to."
 )
 @click.option("--force", is_flag=True, help="Replace files there that are different.")
-@metadata_option
-@json_option
+@cluster_options
 def systemd(
     disks: tuple[str, ...],
     host: str,

@@ -8,7 +8,7 @@ import click
 
 from buckram.cli.shared import values
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import emit, remark
 from buckram.cli.shared.serving import notify_ready, stoppable
 
@@ -27,8 +27,7 @@ from buckram.cli.shared.serving import notify_ready, stoppable
 @click.option(
     "--streams", type=click.IntRange(0, 100_000), default=1000, show_default=True, help="Maximum number of streams."
 )
-@metadata_option
-@json_option
+@cluster_options
 def exporter(listen: str, every: str, streams: int, uri: str | None, as_json: bool) -> None:
     """Serve metrics of streams, cursors, databases and more.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.options import connected, json_option, metadata_option, oidc_issuer, run_async
+from buckram.cli.shared.options import cluster_options, connected, oidc_issuer, run_async
 from buckram.cli.shared.output import emit
 from buckram.cli.shared.serving import ChosenLimits, ServerAddress, limit_option, serving_options, stop_event
 from buckram.cli.stream.janitor import janitor_places
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 @serving_options
 @limit_option(GatewayLimits, HranaLimits, DatabaseLimits, HttpLimits)
 @click.option("--open", "open_to_all", is_flag=True, help="Without --tokens, let other machines change things, too.")
-@metadata_option
-@json_option
+@cluster_options
 def gateway(open_to_all: bool, limits: tuple[str, ...], uri: str | None, as_json: bool, **reached: Any) -> None:
     """Serve the cluster over HTTP, with a web console.
 

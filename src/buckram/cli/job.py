@@ -70,6 +70,12 @@ def _on_spark(command: F) -> F:
     return metadata_option(json_option(command))
 
 
+def _yes(command: F) -> F:
+    from buckram.cli.shared.options import yes_option
+
+    return yes_option(command)
+
+
 def _common(command: F) -> F:
     for option in (
         click.option(
@@ -269,7 +275,7 @@ def compact_command(
 @click.option(
     "--rate", type=float, metavar="N", help="With --delete, maximum ledgers deleted per second; default no limit."
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@_yes
 @_common
 def orphans_command(
     delete: bool,

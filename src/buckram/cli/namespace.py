@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.options import confirm_loss, connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import cluster_options, confirm_loss, connected, prefix_option, run_async, yes_option
 from buckram.cli.shared.output import emit, remark
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.streams.names import StreamName
@@ -73,8 +73,7 @@ def namespace() -> None:
 @policy_option
 @quota_option
 @_force_option
-@metadata_option
-@json_option
+@cluster_options
 def create(
     name: str, settings: tuple[str, ...], limits: tuple[str, ...], force: bool, uri: str | None, as_json: bool
 ) -> None:
@@ -99,9 +98,8 @@ def create(
 
 
 @namespace.command("list")
-@click.option("--prefix", default="", help="Only names that begin with this.")
-@metadata_option
-@json_option
+@prefix_option
+@cluster_options
 def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
     """List all namespaces in which you may read something, in order.
 
@@ -130,8 +128,7 @@ def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
 
 @namespace.command("show")
 @click.argument("name", shell_complete=completion.namespaces)
-@metadata_option
-@json_option
+@cluster_options
 def show(name: str, uri: str | None, as_json: bool) -> None:
     """Show what is set for a namespace and holds for its streams.
 
@@ -152,8 +149,7 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 @policy_option
 @quota_option
 @_force_option
-@metadata_option
-@json_option
+@cluster_options
 def set_policy(
     name: str, settings: tuple[str, ...], limits: tuple[str, ...], force: bool, uri: str | None, as_json: bool
 ) -> None:
@@ -186,8 +182,7 @@ def set_policy(
 @namespace.command("delete")
 @click.argument("name", shell_complete=completion.namespaces)
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
     """Delete a namespace; refused while it has streams.
 

@@ -14,7 +14,7 @@ import click
 from buckram.cli.ledger.read import LEDGER
 from buckram.cli.shared import completion
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import connected, json_option, metadata_option, password_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, password_option, run_async
 from buckram.cli.shared.output import counted, emit, table
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.shortages import placement_states
@@ -40,8 +40,7 @@ def placement() -> None:
 @click.argument("ledger_id", type=LEDGER, required=False, metavar="[LEDGER]")
 @click.option("--new", is_flag=True, help="Explain a ledger that would be created now; none is created.")
 @click.option("--namespace", "name", help="With --new, apply the policy of this namespace.")
-@metadata_option
-@json_option
+@cluster_options
 def explain(ledger_id: int | None, new: bool, name: str | None, uri: str | None, as_json: bool) -> None:
     """Explain why each bookie is a member of a ledger or is not. Also whether the placement is met.
 
@@ -99,8 +98,7 @@ def _explained_json(one: Explained) -> dict[str, Any]:
 @placement.command("check")
 @click.option("--fix", is_flag=True, help="Move members of ledgers that can be repaired, with all their entries.")
 @password_option
-@metadata_option
-@json_option
+@cluster_options
 def check(fix: bool, password: str, uri: str | None, as_json: bool) -> None:
     """List ledgers whose bookies break their placement. Exit code 1 while there are any.
 
@@ -252,8 +250,7 @@ def topology() -> None:
 
 
 @topology.command("show")
-@metadata_option
-@json_option
+@cluster_options
 def show(uri: str | None, as_json: bool) -> None:
     """Show location and labels of each bookie, and their source.
 
@@ -271,8 +268,7 @@ def show(uri: str | None, as_json: bool) -> None:
     "--label", "labels", multiple=True, help="Group that the bookie serves; repeatable. Replaces earlier labels."
 )
 @click.option("--remove", is_flag=True, help="Remove the setting; the bookie's own location applies again.")
-@metadata_option
-@json_option
+@cluster_options
 def set_location(
     bookie_id: str, path: str | None, labels: tuple[str, ...], remove: bool, uri: str | None, as_json: bool
 ) -> None:
@@ -289,8 +285,7 @@ def set_location(
 
 @topology.command("load")
 @click.argument("file", type=click.Path(dir_okay=False))
-@metadata_option
-@json_option
+@cluster_options
 def load(file: str, uri: str | None, as_json: bool) -> None:
     """Read all locations from a file. Each line is BOOKIE PATH [LABEL ...]; they replace all earlier settings.
 

@@ -8,7 +8,7 @@ import click
 
 from buckram.cli.bookie.decommission import copying, exit_if_refused, rate_of, rate_option
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, remark, table
 from buckram.errors import InvalidArgument
 
@@ -28,8 +28,7 @@ _SHOWN = 10
 )
 @click.option("--dry-run", is_flag=True, help="Only report what would be moved.")
 @rate_option
-@metadata_option
-@json_option
+@cluster_options
 def rebalance(within: str, dry_run: bool, rate: str | None, uri: str | None, as_json: bool) -> None:
     """Move copies from the fullest bookies to the emptiest.
 

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from buckram.cli.shared.options import (
-    connected,
-    json_option,
-    metadata_option,
-    password_option,
-    quorum,
-    quorum_options,
-    run_async,
-)
+from buckram.cli.shared.options import cluster_options, connected, password_option, quorum, quorum_options, run_async
 from buckram.cli.shared.output import emit, table
 from buckram.errors import InvalidArgument
 
@@ -78,8 +70,7 @@ def _show(figures: dict[str, Any], as_json: bool) -> None:
 )
 @click.option("--namespace", default="", metavar="NAME", help="Namespace of the ledgers; default `default`.")
 @profile_option
-@metadata_option
-@json_option
+@cluster_options
 def write(
     ledgers: int,
     size: int,
@@ -131,8 +122,7 @@ def write(
 )
 @password_option
 @profile_option
-@metadata_option
-@json_option
+@cluster_options
 def read(
     ledger_id: int,
     batch: int,

@@ -21,7 +21,7 @@ from buckram.cli.bookie.operator_requests import (
 from buckram.cli.bookie.run import clear_limbo, config, run
 from buckram.cli.shared import completion
 from buckram.cli.shared.logs import log_level
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, raw_option, run_async
 from buckram.cli.shared.output import emit, table
 from buckram.cli.shared.stdout import Payload
 from buckram.core.cluster.bookie_report import KeptGarbage
@@ -46,6 +46,7 @@ from buckram.serve.json_views.bookies import bookie_rows, bookie_shown, check_kn
 from buckram.types import DigestType
 
 ID = click.IntRange(min=0)
+_ledger_option = click.option("--ledger", "ledger_id", type=ID, required=True, help="Id of the ledger.")
 _COLUMNS = ("id", "host", "port", "state")
 
 
@@ -73,8 +74,7 @@ for _command in (
 
 
 @bookie.command("list")
-@metadata_option
-@json_option
+@cluster_options
 def list_bookies(uri: str | None, as_json: bool) -> None:
     """List every bookie that the cluster knows, and its state.
 
@@ -99,8 +99,7 @@ def list_bookies(uri: str | None, as_json: bool) -> None:
 
 @bookie.command("show")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@metadata_option
-@json_option
+@cluster_options
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Show one bookie: address, state, disk, memory, and troubles. Also unneeded data that it still keeps, and why.
 
@@ -149,9 +148,8 @@ def _mb(size: int | None) -> float | str:
 
 @bookie.command("entries")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@click.option("--ledger", "ledger_id", type=ID, required=True, help="Id of the ledger.")
-@metadata_option
-@json_option
+@_ledger_option
+@cluster_options
 def entries(bookie_id: str, ledger_id: int, uri: str | None, as_json: bool) -> None:
     """List the entries of a ledger that this bookie itself holds.
 
@@ -179,11 +177,10 @@ async def _entries(uri: str | None, bookie_id: str, ledger_id: int) -> list[tupl
 
 @bookie.command("read")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@click.option("--ledger", "ledger_id", type=ID, required=True, help="Id of the ledger.")
+@_ledger_option
 @click.option("--entry", "entry_id", type=ID, required=True, help="Id of the entry.")
-@click.option("--raw", is_flag=True, help="Print the bytes unchanged, even to a terminal.")
-@metadata_option
-@json_option
+@raw_option
+@cluster_options
 def read(bookie_id: str, ledger_id: int, entry_id: int, raw: bool, uri: str | None, as_json: bool) -> None:
     """Print one entry of this bookie, with its digest checked.
 

@@ -12,7 +12,7 @@ import click
 
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, progress, remark
 from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import InvalidArgument
@@ -60,8 +60,7 @@ def exit_if_refused() -> Iterator[None]:
 @click.command("drain")
 @click.argument("bookie_id", shell_complete=completion.bookies)
 @rate_option
-@metadata_option
-@json_option
+@cluster_options
 def drain(bookie_id: str, rate: str | None, uri: str | None, as_json: bool) -> None:
     """Empty a bookie that lives by copying all that it holds.
 
@@ -89,8 +88,7 @@ def drain(bookie_id: str, rate: str | None, uri: str | None, as_json: bool) -> N
 @click.command("decommission")
 @click.argument("bookie_id", shell_complete=completion.bookies)
 @rate_option
-@metadata_option
-@json_option
+@cluster_options
 def decommission(bookie_id: str, rate: str | None, uri: str | None, as_json: bool) -> None:
     """Take a bookie out for good, once its copies are elsewhere.
 
@@ -120,8 +118,7 @@ def decommission(bookie_id: str, rate: str | None, uri: str | None, as_json: boo
 @click.argument("old", shell_complete=completion.bookies)
 @click.argument("new", required=False, default="", shell_complete=completion.bookies)
 @rate_option
-@metadata_option
-@json_option
+@cluster_options
 def replace(old: str, new: str, rate: str | None, uri: str | None, as_json: bool) -> None:
     """Put a bookie in the place of another, and forget that one.
 

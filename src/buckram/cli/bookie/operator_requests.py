@@ -14,7 +14,7 @@ import click
 
 from buckram.cli.bookie.decommission import exit_if_refused
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, table
 from buckram.core.cluster.bookie_report import Collected, KeptGarbage
 from buckram.core.ledgers.service_info import check_bookie_id
@@ -25,8 +25,7 @@ from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
 
 @click.command("readonly")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@metadata_option
-@json_option
+@cluster_options
 def readonly(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Have a bookie take no new entries until `bookie writable`. This holds after a restart, too. It serves reads.
 
@@ -39,8 +38,7 @@ def readonly(bookie_id: str, uri: str | None, as_json: bool) -> None:
 
 @click.command("writable")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@metadata_option
-@json_option
+@cluster_options
 def writable(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Let a bookie take new entries again. This takes back `readonly`, `drain` and `maintenance`.
 
@@ -76,8 +74,7 @@ def _ask(bookie_id: str, uri: str | None, as_json: bool, wanted: bool) -> None:
 @click.argument("bookie_id", shell_complete=completion.bookies)
 @click.option("--for", "duration", metavar="DURATION", help="Duration, such as 30m.")
 @click.option("--end", is_flag=True, help="End the maintenance now.")
-@metadata_option
-@json_option
+@cluster_options
 def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None, as_json: bool) -> None:
     """Announce that a bookie will be away for a while. No new ensembles get it, and nothing is copied meanwhile.
 
@@ -118,8 +115,7 @@ def maintenance(bookie_id: str, duration: str | None, end: bool, uri: str | None
 
 @click.command("collect")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@metadata_option
-@json_option
+@cluster_options
 def collect(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Have a bookie delete now what metadata does not place there. It also gives back the space of dead data.
 
@@ -167,8 +163,7 @@ def megabytes(size: int) -> float:
 
 @click.command("forget")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@metadata_option
-@json_option
+@cluster_options
 def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Remove the cookie of a bookie that is gone for good.
 
@@ -210,8 +205,7 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
 
 @click.command("rejoin")
 @click.argument("bookie_id", shell_complete=completion.bookies)
-@metadata_option
-@json_option
+@cluster_options
 def rejoin(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """Let a bookie come back with an empty directory. It keeps its id; its disk was lost or replaced.
 

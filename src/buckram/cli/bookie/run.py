@@ -38,6 +38,15 @@ from buckram.types import BookieAddress, BookieInfo
 if TYPE_CHECKING:
     from buckram.runtime.logs.process_log import Log
 
+_data_option = click.option(
+    "--data",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Directory of the bookie.",
+)
+
 SECTIONS = ("bookie", "store", "net", "tls", "auth", "log", "telemetry")
 
 
@@ -77,14 +86,7 @@ def _load(config_file: str | None, arguments: dict[str, Any]) -> tuple[dict[str,
 
 @click.command("run")
 @server_metadata_option
-@click.option(
-    "--data",
-    "directory",
-    required=True,
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Directory of the bookie.",
-)
+@_data_option
 @config_options
 @click.option("--until-stdin-closes", is_flag=True, hidden=True, help="End when the parent is gone.")
 @json_option
@@ -263,14 +265,7 @@ def config(
 
 
 @click.command("clear-limbo")
-@click.option(
-    "--data",
-    "directory",
-    required=True,
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Directory of the bookie.",
-)
+@_data_option
 @click.option("--config", "config_file", type=click.Path(), metavar="FILE.toml", help="Settings, as for `bookie run`.")
 @click.option(
     "--loss", type=click.IntRange(min=1), metavar="N", help="Number of the loss, as `bookie show` printed it."

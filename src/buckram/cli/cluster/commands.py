@@ -17,7 +17,15 @@ from buckram.cli.cluster.metadata import move_metadata
 from buckram.cli.cluster.metadata_backup import accept_restore, backup, collect, restore, salvage
 from buckram.cli.shared import completion
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import cluster_uri, confirm_loss, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import (
+    cluster_options,
+    cluster_uri,
+    confirm_loss,
+    json_option,
+    metadata_option,
+    run_async,
+    yes_option,
+)
 from buckram.cli.shared.output import counted, emit, table
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.serve.json_views.ledgers import STATES
@@ -37,8 +45,7 @@ def cluster() -> None:
 
 @cluster.command("init")
 @click.option("--manager", type=click.Choice(_MANAGERS), help="Ledger manager in ZooKeeper; default hierarchical.")
-@metadata_option
-@json_option
+@cluster_options
 def init(manager: str | None, uri: str | None, as_json: bool) -> None:
     """Make an empty cluster in a metadata store. If there is one already, it reports that and changes nothing.
 
@@ -100,8 +107,7 @@ async def _init(uri: str) -> tuple[str, str, bool]:
 
 
 @cluster.command("check")
-@metadata_option
-@json_option
+@cluster_options
 @click.pass_context
 def check(context: click.Context, uri: str | None, as_json: bool) -> None:
     """Read all metadata of a cluster and report problems. It changes nothing.
@@ -286,8 +292,7 @@ def require() -> None:
 
 @require.command("identity")
 @click.option("--off", is_flag=True, help="Withdraw it: bookies that do not identify themselves may be used again.")
-@metadata_option
-@json_option
+@cluster_options
 def identity(off: bool, uri: str | None, as_json: bool) -> None:
     """Refuse bookies that do not identify themselves. Those are Apache's, and bookies of earlier releases.
 

@@ -10,7 +10,7 @@ import click
 
 from buckram.cli.cluster.health_report import gathering, last_line, lines_of
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import cluster_uri, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, cluster_uri, run_async
 from buckram.cli.shared.output import emit, table
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ class Examined:
 
 @click.command()
 @click.option("--fix", is_flag=True, help="Repair what can be repaired without losing data.")
-@metadata_option
-@json_option
+@cluster_options
 def doctor(fix: bool, uri: str | None, as_json: bool) -> None:
     """Examine everything, and report what is wrong and what to do.
 

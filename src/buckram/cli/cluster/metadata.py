@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from buckram.cli.cluster.metadata_backup import open_tree
-from buckram.cli.shared.options import cluster_uri, confirm, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import cluster_options, cluster_uri, confirm, json_option, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, print_ledger, progress
 from buckram.serve.json_views.ledgers import ledger_json
 
@@ -28,8 +28,7 @@ def metadata() -> None:
 
 @metadata.command("show")
 @click.argument("ledger_id", type=click.IntRange(min=0))
-@metadata_option
-@json_option
+@cluster_options
 def show(ledger_id: int, uri: str | None, as_json: bool) -> None:
     """Show a ledger's record as the metadata store has it. Version, format and fragments are shown, too.
 

@@ -9,6 +9,7 @@ import click
 
 from buckram.cli.shared.options import (
     DIGESTS,
+    cluster_options,
     cluster_uri,
     confirm_loss,
     connected,
@@ -41,8 +42,7 @@ async def open_tree(uri: str) -> TreeStore:
 
 @click.command("backup")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@metadata_option
-@json_option
+@cluster_options
 def backup(file: Path, uri: str | None, as_json: bool) -> None:
     """Copy a cluster's metadata to a file. The cluster may be in use.
 
@@ -236,8 +236,7 @@ async def _find(
 @click.option("--password", default="", help="The password of the ledgers to be brought back; empty by default.")
 @click.option("--digest", type=click.Choice(DIGESTS), help="Digest of the ledgers; default: found by reading them.")
 @click.option("--birth", metavar="HEX", help="Birth of the ledger, if bookies hold several that had its id.")
-@metadata_option
-@json_option
+@cluster_options
 def salvage(
     ledgers: tuple[int, ...],
     bring_back: bool,

@@ -15,7 +15,7 @@ from buckram.cli.cluster.health_report import gathering, last_line, lines_of, lo
 from buckram.cli.shared import values
 from buckram.cli.shared.context_file import context_in_use
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import cluster_uri, json_option, metadata_option, run_async, watch_async
+from buckram.cli.shared.options import cluster_options, cluster_uri, run_async, watch_async
 from buckram.cli.shared.output import counted, emit, table
 from buckram.cli.shared.stdout import clear_screen
 from buckram.serve.json_views.status import MOST_LEDGERS, BookieState, bookie_states, space_of, status_json
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option("--every", default="2s", show_default=True, metavar="TIME", help="Interval of --watch.")
-@metadata_option
-@json_option
+@cluster_options
 def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
     """Show health: bookies, space, ledgers without copies.
 

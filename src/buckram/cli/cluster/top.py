@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.shared import values
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, watch_async
+from buckram.cli.shared.options import cluster_options, connected, run_async, watch_async
 from buckram.cli.shared.output import emit, table
 from buckram.cli.shared.stdout import clear_screen
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
@@ -49,8 +49,7 @@ class Look:
 @click.command()
 @click.option("--every", default="2s", show_default=True, metavar="TIME", help="Interval; rates are averages over it.")
 @click.option("--once", is_flag=True, help="Print one screen and end.")
-@metadata_option
-@json_option
+@cluster_options
 def top(every: str, once: bool, uri: str | None, as_json: bool) -> None:
     """Show what bookies and streams do now, again and again.
 

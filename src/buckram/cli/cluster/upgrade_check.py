@@ -12,7 +12,7 @@ import click
 
 from buckram.cli.cluster.health_report import look_once
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import cluster_uri, json_option, metadata_option, read_toml, run_async
+from buckram.cli.shared.options import cluster_options, cluster_uri, read_toml, run_async
 from buckram.cli.shared.output import emit, table
 from buckram.config import SECTIONS, load
 from buckram.core.cluster.problems import RELEASES, Problem, release_problems, series
@@ -44,8 +44,7 @@ class UpgradeFindings:
 @click.option(
     "--config", "files", multiple=True, type=click.Path(), metavar="FILE.toml", help="Settings of a bookie; repeatable."
 )
-@metadata_option
-@json_option
+@cluster_options
 def upgrade_check(directories: tuple[str, ...], files: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Check whether bookies can be upgraded to this release. This is the release of the command. Nothing is changed.
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from buckram.cli.shared import values
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import emit, remark, table
 from buckram.core.tenants.quotas import Quotas
 from buckram.metadata.records.tenants import Published, TenantStore
@@ -20,8 +20,7 @@ from buckram.serve.json_views.usage import WITHIN_S, fresh, usage_rows
 @click.option(
     "--applications", is_flag=True, help="Show bytes of closed ledgers by the application that made them, too."
 )
-@metadata_option
-@json_option
+@cluster_options
 def usage(only: str, applications: bool, uri: str | None, as_json: bool) -> None:
     """Show what namespaces store and transfer, and their quotas.
 

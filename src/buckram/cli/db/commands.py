@@ -16,15 +16,7 @@ from buckram.cli.db.shell import shell
 from buckram.cli.namespace import policy_option
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import (
-    confirm_loss,
-    connected,
-    json_option,
-    metadata_option,
-    run_async,
-    watch_async,
-    yes_option,
-)
+from buckram.cli.shared.options import cluster_options, confirm_loss, connected, run_async, watch_async, yes_option
 from buckram.cli.shared.output import emit, table
 from buckram.core.db.changes import Change
 from buckram.core.streams.names import stream_name
@@ -36,6 +28,12 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
     from buckram.state.db.transfer import Verified
     from buckram.streams.info import StreamInfo
+
+_at_option = click.option(
+    "--at",
+    metavar="TIME|OFFSET",
+    help=f"The state below this offset, or of this time: {values.MOMENTS}; default the newest.",
+)
 
 _PAGE = 1000
 
@@ -54,8 +52,7 @@ db.add_command(serve)
 @click.argument("name")
 @click.option("--cdc", is_flag=True, help="Keep what transactions do to rows, for `buckram db changes`.")
 @policy_option
-@metadata_option
-@json_option
+@cluster_options
 def create(name: str, cdc: bool, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Create an empty database. The settings are those of its log.
 
@@ -79,8 +76,7 @@ def create(name: str, cdc: bool, settings: tuple[str, ...], uri: str | None, as_
 
 @db.command("list")
 @click.argument("namespace", default="default", shell_complete=completion.namespaces)
-@metadata_option
-@json_option
+@cluster_options
 def list_databases(namespace: str, uri: str | None, as_json: bool) -> None:
     """List the databases of a namespace, with their leaders.
 
@@ -112,8 +108,7 @@ async def _databases(client: Client, namespace: str) -> list[StreamInfo]:
 
 @db.command("show")
 @click.argument("name", shell_complete=completion.streams)
-@metadata_option
-@json_option
+@cluster_options
 def show(name: str, uri: str | None, as_json: bool) -> None:
     """Show who leads a database, who follows, and how far each is. Also which earlier states a fork can have, and the
     newest backup that was made by its policy.
@@ -148,14 +143,9 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 @db.command("fork")
 @click.argument("source", shell_complete=completion.streams)
 @click.argument("name")
-@click.option(
-    "--at",
-    metavar="TIME|OFFSET",
-    help=f"The state below this offset, or of this time: {values.MOMENTS}; default the newest.",
-)
+@_at_option
 @policy_option
-@metadata_option
-@json_option
+@cluster_options
 def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Make the database NAME of SOURCE as it was at a moment.
 
@@ -182,13 +172,8 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
 @db.command("backup")
 @click.argument("name", shell_complete=completion.streams)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--at",
-    metavar="TIME|OFFSET",
-    help=f"The state below this offset, or of this time: {values.MOMENTS}; default the newest.",
-)
-@metadata_option
-@json_option
+@_at_option
+@cluster_options
 def backup(name: str, file: Path, at: str | None, uri: str | None, as_json: bool) -> None:
     """Write a database into FILE, a database of SQLite's. Others go on writing; the file appears when it is complete.
 
@@ -215,8 +200,7 @@ def backup(name: str, file: Path, at: str | None, uri: str | None, as_json: bool
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("name")
 @policy_option
-@metadata_option
-@json_option
+@cluster_options
 def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Make the database NAME of FILE, a database of SQLite's. FILE may be a backup.
 
@@ -239,8 +223,7 @@ def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, a
 
 @db.command("verify")
 @click.argument("name", shell_complete=completion.streams)
-@metadata_option
-@json_option
+@cluster_options
 @click.pass_context
 def verify(context: click.Context, name: str, uri: str | None, as_json: bool) -> None:
     """Read all retained data of a database and compare every digest. SQLite checks the pages. Exit code 1 if it has
@@ -289,8 +272,7 @@ def verify(context: click.Context, name: str, uri: str | None, as_json: bool) ->
 @db.command("drop")
 @click.argument("name", shell_complete=completion.streams)
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def drop(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
     """Delete a database with its log and its snapshots.
 
@@ -322,8 +304,7 @@ def drop(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--from", "first", type=click.IntRange(min=0), help="The first offset; default the oldest that is kept.")
 @click.option("--follow", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
-@metadata_option
-@json_option
+@cluster_options
 def changes(name: str, first: int | None, follow: bool, uri: str | None, as_json: bool) -> None:
     """Print what committed transactions did to rows, in order. The database has to be made with --cdc.
 

@@ -11,7 +11,7 @@ import click
 
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.options import connected, json_option, metadata_option, oidc_issuer, run_async
+from buckram.cli.shared.options import cluster_options, connected, oidc_issuer, run_async
 from buckram.cli.shared.output import emit
 from buckram.cli.shared.serving import ChosenLimits, ServerAddress, limit_option, serving_options, stop_event
 from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
@@ -26,8 +26,7 @@ from buckram.state.db.settings import DatabaseLimits
 )
 @limit_option(DatabaseLimits, HranaLimits, HttpLimits)
 @serving_options
-@metadata_option
-@json_option
+@cluster_options
 def serve(
     names: tuple[str, ...],
     idle: str,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from buckram.cli.shared import completion
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, remark, table
 from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, InvalidArgument, MirrorStream, NotLeader
@@ -29,8 +29,7 @@ _LEAD_WITHIN_S = 3.0
 @click.argument("name", shell_complete=completion.streams)
 @click.argument("sql", required=False)
 @click.option("--create", is_flag=True, help="Create the database if it does not exist.")
-@metadata_option
-@json_option
+@cluster_options
 def shell(name: str, sql: str | None, create: bool, uri: str | None, as_json: bool) -> None:
     """Execute SQL from the argument or standard input. Each statement is executed by itself.
 

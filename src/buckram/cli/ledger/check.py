@@ -14,7 +14,7 @@ import click
 from buckram.cli.bookie.decommission import rate_of
 from buckram.cli.ledger.read import LEDGER
 from buckram.cli.shared.exits import Exit, exit_code_of, line_of
-from buckram.cli.shared.options import connected, json_option, metadata_option, password_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, password_option, run_async
 from buckram.cli.shared.output import counted, emit, progress, remark
 from buckram.core.cluster.problems import Problem
 from buckram.core.healing.status import named_rows
@@ -187,8 +187,7 @@ def _end(sums: Sums, as_json: bool, alone: bool, extra: dict[str, Any], more: st
 @click.option(
     "--rate", metavar="SIZE", help="With --read, maximum bytes read per second, such as 20MB; default no limit."
 )
-@metadata_option
-@json_option
+@cluster_options
 def check(
     ledgers: tuple[int, ...], everything: bool, read: bool, rate: str | None, uri: str | None, as_json: bool
 ) -> None:
@@ -263,8 +262,7 @@ def _checked(found: CheckReport) -> Outcome:
 @click.option("--all", "everything", is_flag=True, help="Repair every ledger, with the password in its record.")
 @click.option("--rate", metavar="SIZE", help="Maximum bytes read or copied per second, such as 20MB; default no limit.")
 @password_option
-@metadata_option
-@json_option
+@cluster_options
 def repair(
     ledgers: tuple[int, ...], everything: bool, rate: str | None, password: str, uri: str | None, as_json: bool
 ) -> None:

@@ -13,13 +13,12 @@ from buckram.cli.ledger.check import check, repair
 from buckram.cli.ledger.read import LEDGER, read, tail
 from buckram.cli.ledger.write import write
 from buckram.cli.shared.options import (
+    cluster_options,
     confirm,
     confirm_loss,
     connected,
     custom_metadata,
-    json_option,
     ledger_options,
-    metadata_option,
     password_option,
     quorum,
     run_async,
@@ -47,8 +46,7 @@ for command in (write, read, tail, check, repair):
 
 @ledger.command("create")
 @ledger_options
-@metadata_option
-@json_option
+@cluster_options
 def create(
     ensemble: str,
     write_quorum: int | None,
@@ -79,8 +77,7 @@ async def _create(uri: str | None, shape: Quorum, digest: str, password: str, me
 
 @ledger.command("show")
 @click.argument("ledger_id", type=LEDGER)
-@metadata_option
-@json_option
+@cluster_options
 def show(ledger_id: int, uri: str | None, as_json: bool) -> None:
     """Show state, quorums, fragments and custom metadata of a ledger.
 
@@ -113,8 +110,7 @@ def _print(ledger_id: int, metadata: LedgerMetadata, as_json: bool) -> None:
 
 @ledger.command("list")
 @click.option("--ids", is_flag=True, help="Print only the ids, without reading each record.")
-@metadata_option
-@json_option
+@cluster_options
 def list_ledgers(ids: bool, uri: str | None, as_json: bool) -> None:
     """List all ledgers, ascending.
 
@@ -169,8 +165,7 @@ async def _recover(uri: str | None, ledger_id: int, password: str) -> LedgerMeta
 @click.argument("ledger_id", type=LEDGER)
 @password_option
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def recover(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
     """Fence the writer of a ledger, find its last entry, close it.
 
@@ -187,8 +182,7 @@ def recover(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: 
 @click.argument("ledger_id", type=LEDGER)
 @password_option
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def close(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
     """Close like `recover`: A LIVE WRITER IS FENCED and cannot go on.
 
@@ -208,8 +202,7 @@ def close(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bo
 )
 @password_option
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def delete(ledger_id: int, force: bool, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
     """Delete a ledger, whose live writer is fenced. A ledger that is open is recovered first.
 

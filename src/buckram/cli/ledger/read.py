@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.shared.options import connected, json_option, metadata_option, password_option, run_async, watch_async
+from buckram.cli.shared.options import cluster_options, connected, password_option, run_async, watch_async
 from buckram.cli.shared.output import emit, remark, transfer
 from buckram.cli.shared.stdout import Payload
 from buckram.core.streams.names import owner_of
@@ -31,17 +31,18 @@ class _Number(click.IntRange):
 
 
 LEDGER = _Number(min=0)
+_first_option = click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
+_raw_option = click.option("--raw", is_flag=True, help="Print payloads one after another, unchanged.")
 WINDOW_ENTRIES = 10_000
 
 
 @click.command("read")
 @click.argument("ledger_id", type=LEDGER)
-@click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
+@_first_option
 @click.option("--last", type=LEDGER, help="Last entry, inclusive; default the last readable one.")
-@click.option("--raw", is_flag=True, help="Print payloads one after another, unchanged.")
+@_raw_option
 @password_option
-@metadata_option
-@json_option
+@cluster_options
 def read(
     ledger_id: int, first: int, last: int | None, raw: bool, password: str, uri: str | None, as_json: bool
 ) -> None:
@@ -102,11 +103,10 @@ def _print_payloads(payloads: Sequence[bytes], raw: bool) -> None:
 
 @click.command("tail")
 @click.argument("ledger_id", type=LEDGER)
-@click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
-@click.option("--raw", is_flag=True, help="Print payloads one after another, unchanged.")
+@_first_option
+@_raw_option
 @password_option
-@metadata_option
-@json_option
+@cluster_options
 def tail(ledger_id: int, first: int, raw: bool, password: str, uri: str | None, as_json: bool) -> None:
     """Print entries as they become readable, until the end. The end is the closing of the ledger, or Ctrl-C.
 

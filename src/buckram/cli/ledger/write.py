@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from buckram.cli.shared.options import (
-    connected,
-    custom_metadata,
-    json_option,
-    ledger_options,
-    metadata_option,
-    quorum,
-    run_async,
-)
+from buckram.cli.shared.options import cluster_options, connected, custom_metadata, ledger_options, quorum, run_async
 from buckram.cli.shared.output import Bar, Degraded, emit, input_size, remark, transfer
 from buckram.cli.shared.stdin import Lines
 from buckram.errors import EntryTooLarge, LedgerError
@@ -48,8 +40,7 @@ class LineTooLong(EntryTooLarge):
 @ledger_options
 @click.option("--close", "close", is_flag=True, help="Close the ledger at the end of the input; else it stays open.")
 @click.option("--acks", is_flag=True, help="Print the highest acknowledged entry id as it advances, one number a line.")
-@metadata_option
-@json_option
+@cluster_options
 def write(
     ensemble: str,
     write_quorum: int | None,

@@ -13,7 +13,7 @@ import click
 from buckram.cli.object.commands import split
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import confirm_loss, connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import cluster_options, confirm_loss, connected, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, table
 from buckram.core.streams.names import check_name
 from buckram.errors import InvalidArgument, NoSuchObject
@@ -32,8 +32,7 @@ def checkpoint() -> None:
 
 @click.command("verify")
 @click.argument("name")
-@metadata_option
-@json_option
+@cluster_options
 def verify(name: str, uri: str | None, as_json: bool) -> None:
     """Check that all files that Spark needs are there and whole. If not, name them and exit with code 1.
 
@@ -76,8 +75,7 @@ def verify(name: str, uri: str | None, as_json: bool) -> None:
 @click.option(
     "--stream", "names", multiple=True, metavar="SOURCE=NAME", help="With --streams, the name of a fork; repeatable."
 )
-@metadata_option
-@json_option
+@cluster_options
 def fork(
     source: str, new: str, batch: int | None, streams: bool, names: tuple[str, ...], uri: str | None, as_json: bool
 ) -> None:
@@ -136,8 +134,7 @@ async def _described(client: Client, namespace: str, path: str) -> list[Checkpoi
 
 @checkpoint.command("list")
 @click.argument("place", default="default", shell_complete=completion.namespaces)
-@metadata_option
-@json_option
+@cluster_options
 def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
     """List the checkpoints at PLACE and below it.
 
@@ -168,8 +165,7 @@ def list_checkpoints(place: str, uri: str | None, as_json: bool) -> None:
 
 @checkpoint.command("show")
 @click.argument("name")
-@metadata_option
-@json_option
+@cluster_options
 def show(name: str, uri: str | None, as_json: bool) -> None:
     """Show the query, batch, offsets, age and size of a checkpoint. The size is that of its state.
 
@@ -202,8 +198,7 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only report which, and delete nothing.")
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def expire(place: str, older: str, dry_run: bool, yes: bool, uri: str | None, as_json: bool) -> None:
     """Delete checkpoints whose queries have been idle for long.
 

@@ -18,7 +18,16 @@ import click
 from buckram.cli.object.uploads import abort, uploads
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.interrupt import Interrupted, interruptible
-from buckram.cli.shared.options import confirm_loss, connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import (
+    cluster_options,
+    confirm_loss,
+    connected,
+    limit_option,
+    prefix_option,
+    raw_option,
+    run_async,
+    yes_option,
+)
 from buckram.cli.shared.output import Bar, counted, emit, input_size, table, transfer
 from buckram.cli.shared.stdout import Payload
 from buckram.core.objects.rows import check_object_name
@@ -30,6 +39,11 @@ from buckram.state.objects.objects import ObjectInfo, Objects
 
 if TYPE_CHECKING:
     from buckram.cluster import Client
+
+_if_absent_option = click.option("--if-absent", is_flag=True, help="Fail if the name is taken.")
+_if_match_option = click.option(
+    "--if-match", type=int, metavar="VERSION", help="Fail unless the object has this version."
+)
 
 _PAGE = 1000
 _PIECE_BYTES = 1024 * 1024
@@ -72,12 +86,11 @@ async def objects_of(client: Client, namespace: str, name: str) -> AsyncIterator
 @object_.command("put")
 @click.argument("name")
 @click.argument("file")
-@click.option("--if-absent", is_flag=True, help="Fail if the name is taken.")
-@click.option("--if-match", type=int, metavar="VERSION", help="Fail unless the object has this version.")
+@_if_absent_option
+@_if_match_option
 @click.option("--meta", "pairs", multiple=True, metavar="KEY=VALUE", help="User metadata; repeatable.")
 @click.option("--expires", metavar="DURATION", help="Delete the object after this time, such as 30d; default never.")
-@metadata_option
-@json_option
+@cluster_options
 def put(
     name: str,
     file: str,
@@ -118,9 +131,8 @@ def put(
 @click.argument("file", default="-")
 @click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="First byte.")
 @click.option("--length", type=click.IntRange(0), help="Maximum number of bytes; default all.")
-@click.option("--raw", is_flag=True, help="Print the bytes unchanged, even to a terminal.")
-@metadata_option
-@json_option
+@raw_option
+@cluster_options
 def get(name: str, file: str, start: int, length: int | None, raw: bool, uri: str | None, as_json: bool) -> None:
     """Write the bytes of an object to FILE, default standard output. With --json only its metadata is printed.
 
@@ -156,11 +168,10 @@ def get(name: str, file: str, start: int, length: int | None, raw: bool, uri: st
 
 @object_.command("list")
 @click.argument("namespace", shell_complete=completion.namespaces)
-@click.option("--prefix", default="", help="Only names that begin with this.")
+@prefix_option
 @click.option("--after", default="", help="Only names greater than this one.")
-@click.option("--limit", type=click.IntRange(1), help="Maximum number; default all.")
-@metadata_option
-@json_option
+@limit_option
+@cluster_options
 def list_objects(namespace: str, prefix: str, after: str, limit: int | None, uri: str | None, as_json: bool) -> None:
     """List the objects of a namespace in the order of their names. With --json each line is one object.
 
@@ -193,9 +204,8 @@ def list_objects(namespace: str, prefix: str, after: str, limit: int | None, uri
 @object_.command("copy")
 @click.argument("source")
 @click.argument("name")
-@click.option("--if-absent", is_flag=True, help="Fail if the name is taken.")
-@metadata_option
-@json_option
+@_if_absent_option
+@cluster_options
 def copy(source: str, name: str, if_absent: bool, uri: str | None, as_json: bool) -> None:
     """Put an object under another name of its namespace as well. No byte is copied.
 
@@ -221,8 +231,7 @@ def copy(source: str, name: str, if_absent: bool, uri: str | None, as_json: bool
 @object_.command("rename")
 @click.argument("source")
 @click.argument("name")
-@metadata_option
-@json_option
+@cluster_options
 def rename(source: str, name: str, uri: str | None, as_json: bool) -> None:
     """Give an object or a directory another name in one step. A directory takes all that is in it along.
 
@@ -247,11 +256,10 @@ def rename(source: str, name: str, uri: str | None, as_json: bool) -> None:
 
 @object_.command("delete")
 @click.argument("name")
-@click.option("--if-match", type=int, metavar="VERSION", help="Fail unless the object has this version.")
+@_if_match_option
 @click.option("--recursive", is_flag=True, help="Delete a directory with everything in it, in one step.")
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def delete(name: str, if_match: int | None, recursive: bool, yes: bool, uri: str | None, as_json: bool) -> None:
     """Delete an object, or with --recursive a directory.
 
@@ -282,8 +290,7 @@ def delete(name: str, if_match: int | None, recursive: bool, yes: bool, uri: str
 @click.option(
     "--grace", default="30s", show_default=True, help="Time for which deleted bytes are kept for those who read them."
 )
-@metadata_option
-@json_option
+@cluster_options
 def sweep(namespace: str, grace: str, uri: str | None, as_json: bool) -> None:
     """Free the space of objects that were deleted or have expired. Leftovers of writers that died are removed as well.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.options import confirm_loss, connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import cluster_options, confirm_loss, connected, limit_option, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, table
 from buckram.core.streams.names import check_name
 from buckram.errors import NoSuchObject
@@ -18,9 +18,8 @@ _PAGE = 1000
 @click.command("uploads")
 @click.argument("namespace", shell_complete=completion.namespaces)
 @click.option("--prefix", default="", help="Only objects whose names begin with this.")
-@click.option("--limit", type=click.IntRange(1), help="Maximum number; default all.")
-@metadata_option
-@json_option
+@limit_option
+@cluster_options
 def uploads(namespace: str, prefix: str, limit: int | None, uri: str | None, as_json: bool) -> None:
     """List open uploads of objects in parts, the oldest first. With --json each line is one upload.
 
@@ -58,8 +57,7 @@ def uploads(namespace: str, prefix: str, limit: int | None, uri: str | None, as_
 @click.argument("namespace", shell_complete=completion.namespaces)
 @click.argument("numbers", metavar="UPLOAD...", type=click.IntRange(1), nargs=-1, required=True)
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def abort(namespace: str, numbers: tuple[int, ...], yes: bool, uri: str | None, as_json: bool) -> None:
     """Abort uploads, by their numbers. Their parts are deleted, and their space is freed.
 

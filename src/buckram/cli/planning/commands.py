@@ -16,7 +16,7 @@ from buckram.cli.planning.outlook_chart import svg
 from buckram.cli.planning.sizing import Load, Sizing, sizing
 from buckram.cli.shared import values
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, json_option, run_async
 from buckram.cli.shared.output import emit, remark, table
 from buckram.cli.shared.serving import stoppable
 from buckram.config import HealingConfig, StoreConfig
@@ -36,8 +36,7 @@ def plan() -> None:
 
 @plan.command("record")
 @click.option("--every", metavar="TIME", help="Repeat at this interval, such as 10m, until Ctrl-C; default once.")
-@metadata_option
-@json_option
+@cluster_options
 def record(every: str | None, uri: str | None, as_json: bool) -> None:
     """Add the space of all bookies to the usage history. That is the stream system/usage; it is kept for 400 days.
 
@@ -99,8 +98,7 @@ def record(every: str | None, uri: str | None, as_json: bool) -> None:
 @click.option(
     "--picture", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw the forecast into this file."
 )
-@metadata_option
-@json_option
+@cluster_options
 def full(
     since: str,
     added: tuple[str, ...],

@@ -8,7 +8,7 @@ import click
 
 from buckram.cli.security.token import security_store
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, run_async
 from buckram.cli.shared.output import emit, table
 from buckram.core.security.acl import PERMISSIONS, Acl, Decision, Denial, Grant, check_granted
 from buckram.core.security.principal import Principal
@@ -60,8 +60,7 @@ permission_option = click.option(
 @principal_option
 @permission_option
 @click.argument("namespace")
-@metadata_option
-@json_option
+@cluster_options
 def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
     """Let a principal or role do more in a namespace. The grant covers all that is in NAMESPACE.
 
@@ -92,8 +91,7 @@ def grant(principal: str, text: str, namespace: str, uri: str | None, as_json: b
 @principal_option
 @permission_option
 @click.argument("namespace")
-@metadata_option
-@json_option
+@cluster_options
 def revoke(principal: str, text: str, namespace: str, uri: str | None, as_json: bool) -> None:
     """Revoke permissions, with the options that granted them."""
     who, permissions = _who(principal), _permissions(text)
@@ -110,8 +108,7 @@ def revoke(principal: str, text: str, namespace: str, uri: str | None, as_json: 
 @principal_option
 @permission_option
 @click.argument("where", metavar="WHERE")
-@metadata_option
-@json_option
+@cluster_options
 def deny(principal: str, text: str, where: str, uri: str | None, as_json: bool) -> None:
     """Deny permissions to a principal or role, whatever grants them. Administrators are not held to it.
 
@@ -137,8 +134,7 @@ def deny(principal: str, text: str, where: str, uri: str | None, as_json: bool) 
 @principal_option
 @permission_option
 @click.argument("where", metavar="WHERE")
-@metadata_option
-@json_option
+@cluster_options
 def undeny(principal: str, text: str, where: str, uri: str | None, as_json: bool) -> None:
     """Remove a denial, with the options that made it. What was granted applies again."""
     who, permissions = _who(principal), _permissions(text)
@@ -152,8 +148,7 @@ def undeny(principal: str, text: str, where: str, uri: str | None, as_json: bool
 
 
 @acl.command("list")
-@metadata_option
-@json_option
+@cluster_options
 def list_(uri: str | None, as_json: bool) -> None:
     """List all grants and denials."""
 
@@ -179,8 +174,7 @@ def list_(uri: str | None, as_json: bool) -> None:
 @click.option("--role", "roles", multiple=True, metavar="ROLE", help="A role that the principal has; repeatable.")
 @permission_option
 @click.argument("namespace")
-@metadata_option
-@json_option
+@cluster_options
 def check(principal: str, roles: tuple[str, ...], text: str, namespace: str, uri: str | None, as_json: bool) -> None:
     """Say whether a principal may do something, and why. Exit code 1 if not."""
     who, permissions = _who(principal), _permissions(text)

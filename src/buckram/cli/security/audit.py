@@ -11,7 +11,7 @@ import click
 
 from buckram.cli.shared import values
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, watch_async
+from buckram.cli.shared.options import cluster_options, connected, run_async, watch_async
 from buckram.cli.shared.output import counted, emit
 from buckram.core.tenants.audit_trail import ACTIONS, NAMESPACE, STREAM, AuditEvent, Break, Chain, ChainCheck, shown
 from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchStream
@@ -30,8 +30,7 @@ def audit() -> None:
     "-n", "count", type=click.IntRange(min=0), default=20, show_default=True, help="Number of the newest events."
 )
 @click.option("--follow", "-f", is_flag=True, help="Continue with new events until Ctrl-C.")
-@metadata_option
-@json_option
+@cluster_options
 def tail(count: int, follow: bool, uri: str | None, as_json: bool) -> None:
     """Show the newest events. The times that it prints are UTC (Z).
 
@@ -59,8 +58,7 @@ def tail(count: int, follow: bool, uri: str | None, as_json: bool) -> None:
     "--since", default="1d", show_default=True, metavar="TIME", help=f"Only events from this time on: {values.MOMENTS}."
 )
 @click.option("--until", default="", metavar="TIME", help="Only events before this time; as --since.")
-@metadata_option
-@json_option
+@cluster_options
 def search(
     principal: str,
     action: str | None,
@@ -93,8 +91,7 @@ def search(
 
 
 @audit.command("verify")
-@metadata_option
-@json_option
+@cluster_options
 @click.pass_context
 def verify(context: click.Context, uri: str | None, as_json: bool) -> None:
     """Check whether events are missing or were changed.

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from buckram.cli.shared import values
-from buckram.cli.shared.options import cluster_uri, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, cluster_uri, json_option, run_async
 from buckram.cli.shared.output import emit, table
 from buckram.core.security.tokens import need_extra
 from buckram.errors import InvalidArgument
@@ -54,8 +54,7 @@ async def security_store(uri: str | None) -> AsyncIterator[tuple[SecurityStore, 
     "--expires", default=DEFAULT_DAYS, show_default=True, metavar="TIME", help="Time for which the token is valid."
 )
 @click.option("--new-key", is_flag=True, help="Sign with a new key from now on; tokens of older keys stay valid.")
-@metadata_option
-@json_option
+@cluster_options
 def create(subject: str, roles: tuple[str, ...], expires: str, new_key: bool, uri: str | None, as_json: bool) -> None:
     """Make a token and print it. It is not stored: make another one if it is lost.
 
@@ -100,8 +99,7 @@ _NAMES = {"id": "jti", "subject": "sub", "roles": "roles", "cluster": "aud", "is
 
 @token.command("verify")
 @click.argument("text", metavar="TOKEN")
-@metadata_option
-@json_option
+@cluster_options
 def verify(text: str, uri: str | None, as_json: bool) -> None:
     """Check whether a token is valid in this cluster now. Exit code 5 if it is not. TOKEN - reads standard input."""
     from buckram.core.security.tokens import Token, TokenRefused
@@ -124,8 +122,7 @@ def verify(text: str, uri: str | None, as_json: bool) -> None:
 
 
 @token.command("list")
-@metadata_option
-@json_option
+@cluster_options
 def list_(uri: str | None, as_json: bool) -> None:
     """List all tokens, including revoked ones."""
 
@@ -147,8 +144,7 @@ def list_(uri: str | None, as_json: bool) -> None:
 @token.command("revoke")
 @click.argument("token_id", required=False, metavar="ID")
 @click.option("--subject", metavar="S", help="Revoke all tokens that were made for S until now.")
-@metadata_option
-@json_option
+@cluster_options
 def revoke(token_id: str | None, subject: str | None, uri: str | None, as_json: bool) -> None:
     """Take a token back, by its id, or all of a subject. Open connections end within seconds.
 

@@ -75,6 +75,23 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, one value a line.")(command)
 
 
+def cluster_options(command: F) -> F:
+    """`--metadata`, `--context` and `--json`, for a command that asks a cluster."""
+    return metadata_option(json_option(command))
+
+
+def prefix_option(command: F) -> F:
+    return click.option("--prefix", default="", help="Only names that begin with this.")(command)
+
+
+def raw_option(command: F) -> F:
+    return click.option("--raw", is_flag=True, help="Print the bytes unchanged, even to a terminal.")(command)
+
+
+def limit_option(command: F) -> F:
+    return click.option("--limit", type=click.IntRange(1), help="Maximum number; default all.")(command)
+
+
 def password_option(command: F) -> F:
     return click.option("--password", default="", help="The ledger's password; empty by default.")(command)
 

@@ -18,12 +18,11 @@ from buckram.cli.namespace import policy_option, refuse_blanks, refuse_too_large
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.lazy_group import LazyGroup
 from buckram.cli.shared.options import (
+    cluster_options,
     confirm,
     confirm_loss,
     connected,
-    json_option,
     metadata_of,
-    metadata_option,
     run_async,
     yes_option,
 )
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from buckram.seams import KeyStore, MetadataStore
     from buckram.streams.info import StreamInfo
     from buckram.streams.read.cursors import CursorInfo
+
+_takeover_option = click.option("--takeover", is_flag=True, help="Fence the present writer.")
 
 PARTS = {
     "write": "buckram.cli.stream.write:write",
@@ -75,8 +76,7 @@ def stream() -> None:
     help="Set a property, which is free text; repeatable.",
 )
 @click.option("--force", is_flag=True, help="Allow blanks in the name, and an ensemble of more bookies than exist.")
-@metadata_option
-@json_option
+@cluster_options
 def create(
     name: str, settings: tuple[str, ...], properties: tuple[str, ...], force: bool, uri: str | None, as_json: bool
 ) -> None:
@@ -103,8 +103,7 @@ def create(
 @click.argument("namespace", required=False, shell_complete=completion.namespaces)
 @click.option("--prefix", default="", help="Only streams whose names, without the namespace, begin with this.")
 @click.option("--long", "with_state", is_flag=True, help="Show purpose, offsets, segments and writer of each.")
-@metadata_option
-@json_option
+@cluster_options
 def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str | None, as_json: bool) -> None:
     """List the streams of a namespace, or of all, by their full names.
 
@@ -174,8 +173,7 @@ async def _info(client: Client, full: str) -> StreamInfo:
 @stream.command("show")
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--segments", "with_segments", is_flag=True, help="Show every segment, too.")
-@metadata_option
-@json_option
+@cluster_options
 def show(name: str, with_segments: bool, uri: str | None, as_json: bool) -> None:
     """Show a stream: offsets, writer, policy, properties and cursors.
 
@@ -214,8 +212,7 @@ async def _cursors(ns: Namespace, bare: str) -> list[CursorInfo]:
     metavar="FILE",
     help="The next version of the schema of its values, Avro's JSON of a record (.avsc).",
 )
-@metadata_option
-@json_option
+@cluster_options
 def set_stream(
     name: str,
     settings: tuple[str, ...],
@@ -260,8 +257,7 @@ def set_stream(
 )
 @click.option("--before-cursors", is_flag=True, help="Drop what every cursor has passed.")
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def truncate(
     name: str,
     before: int | None,
@@ -309,8 +305,7 @@ def truncate(
 )
 @click.option("--purpose", default="records", help="Purpose of the stream, needed unless it is records.")
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def delete(name: str, force: bool, purpose: str, yes: bool, uri: str | None, as_json: bool) -> None:
     """Delete a stream with its records, cursors and ledgers. A live writer is fenced.
 
@@ -357,10 +352,9 @@ def _closing(name: str, takeover: bool, uri: str | None, as_json: bool, *, end: 
 
 @stream.command("end")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--takeover", is_flag=True, help="Fence the present writer.")
+@_takeover_option
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -> None:
     """Mark the end of a stream, which takes no more records.
 
@@ -377,10 +371,9 @@ def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) ->
 
 @stream.command("seal")
 @click.argument("name", shell_complete=completion.streams)
-@click.option("--takeover", is_flag=True, help="Fence the present writer.")
+@_takeover_option
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def seal(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -> None:
     """Seal the segment that a writer left open when it died. The next writer would do the same.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.options import confirm_loss, connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import cluster_options, confirm_loss, connected, run_async, yes_option
 from buckram.cli.shared.output import emit, table
 from buckram.core.streams.names import stream_name
 from buckram.errors import CursorMoved, StreamError
@@ -27,8 +27,7 @@ def cursor() -> None:
 
 @cursor.command("list")
 @click.argument("name", shell_complete=completion.streams)
-@metadata_option
-@json_option
+@cluster_options
 def list_cursors(name: str, uri: str | None, as_json: bool) -> None:
     """List the cursors of a stream, each with its lag in records.
 
@@ -71,8 +70,7 @@ class CursorBackwards(CursorMoved):
 @click.argument("name", shell_complete=completion.streams)
 @click.argument("cursor_name", metavar="CURSOR")
 @click.argument("offset", type=OFFSET)
-@metadata_option
-@json_option
+@cluster_options
 def set_cursor(name: str, cursor_name: str, offset: int, uri: str | None, as_json: bool) -> None:
     """Make a cursor, or move it up. To move it down delete it first.
 
@@ -100,8 +98,7 @@ def set_cursor(name: str, cursor_name: str, offset: int, uri: str | None, as_jso
 @click.argument("name", shell_complete=completion.streams)
 @click.argument("cursor_name", metavar="CURSOR")
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def delete_cursor(name: str, cursor_name: str, yes: bool, uri: str | None, as_json: bool) -> None:
     """Forget a position; a reader that uses it fails at its next commit.
 

@@ -12,7 +12,7 @@ import click
 
 from buckram.cli.shared import values
 from buckram.cli.shared.logs import service_log
-from buckram.cli.shared.options import confirm, connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.shared.options import cluster_options, confirm, connected, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, remark, table
 from buckram.cli.shared.serving import stoppable
 
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Look for orphans among all ledgers.",
 )
-@metadata_option
-@json_option
+@cluster_options
 def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: str | None, as_json: bool) -> None:
     """Carry out retention, free space, remove leftovers of crashes. This is done in all streams of the cluster.
 
@@ -115,8 +114,7 @@ def _tell(report: JanitorReport, as_json: bool) -> None:
 @click.command("orphans")
 @click.option("--delete", "delete", is_flag=True, help="Delete those that are safe to delete.")
 @yes_option
-@metadata_option
-@json_option
+@cluster_options
 def orphans(delete: bool, yes: bool, uri: str | None, as_json: bool) -> None:
     """List ledgers made for a stream that have no place in it. It shows which are safe to delete.
 

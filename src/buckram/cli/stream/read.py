@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async, watch_async
+from buckram.cli.shared.options import cluster_options, connected, run_async, watch_async
 from buckram.cli.shared.output import shows_bar, transfer
 from buckram.cli.shared.stdout import Payload
 from buckram.core.streams.names import StreamName, stream_name
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from buckram.cluster import Client
     from buckram.core.streams.records.batch import Record
     from buckram.streams.read.reader import StreamReader
+
+_follow_option = click.option(
+    "-f", "--follow", is_flag=True, help="Continue with new records until Ctrl-C or the end of the stream."
+)
 
 OFFSET = click.IntRange(min=0)
 COMMIT_S = 0.5
@@ -74,11 +78,10 @@ def form_options(command: Any) -> Any:
 @click.option("-n", "--count", type=click.IntRange(1), help="Maximum number of records; default all.")
 @click.option("--cursor", metavar="NAME", help="Begin at this durable cursor, if it exists.")
 @click.option("--commit", is_flag=True, help="With --cursor: move it past what was printed.")
-@click.option("-f", "--follow", is_flag=True, help="Continue with new records until Ctrl-C or the end of the stream.")
+@_follow_option
 @click.option("--skip-truncated", is_flag=True, help="Continue at the earliest offset if the position was truncated.")
 @form_options
-@metadata_option
-@json_option
+@cluster_options
 def read(
     name: str,
     start: str | None,
@@ -141,13 +144,12 @@ def read(
 @click.option(
     "-n", "--count", type=click.IntRange(0), default=10, show_default=True, help="Number of records to begin with."
 )
-@click.option("-f", "--follow", is_flag=True, help="Continue with new records until Ctrl-C or the end of the stream.")
+@_follow_option
 @click.option(
     "--since", metavar="TIME", help=f"Instead of -n, records appended at or after this time: {values.MOMENTS}."
 )
 @form_options
-@metadata_option
-@json_option
+@cluster_options
 def tail(
     name: str,
     count: int,

@@ -15,7 +15,7 @@ import click
 from buckram.cli.namespace import policy_option
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, progress, remark
 from buckram.cli.stream.janitor import janitor_places
 from buckram.core.streams.external.imports import FORMATS, TIME_UNITS, Columns
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from buckram.streams.maintain.imports import ImportReport
     from buckram.streams.maintain.offload import OffloadReport
     from buckram.streams.maintain.offload_policy import StreamCheck
+
+_rate_option = click.option(
+    "--rate", metavar="SIZE", help="Maximum bytes read per second, such as 50MiB; default no limit."
+)
 
 
 # -- import -----------------------------------------------------------------------------------------------
@@ -56,8 +60,7 @@ if TYPE_CHECKING:
 )
 @click.option("--run", default="", metavar="NAME", help="Import the same source once more, under this name.")
 @click.option("--rate", metavar="SIZE", help="Maximum bytes written per second, such as 50MiB; default no limit.")
-@metadata_option
-@json_option
+@cluster_options
 def import_(
     name: str,
     url: str,
@@ -126,8 +129,7 @@ def import_(
     help=f"The records below this offset, or from before a time: {values.MOMENTS}; default all.",
 )
 @policy_option
-@metadata_option
-@json_option
+@cluster_options
 def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Make a stream of the records of another below an offset.
 
@@ -170,9 +172,8 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
 )
 @click.option("--before", type=click.IntRange(min=0), help="Only segments that end at or below this offset.")
 @click.option("--before-time", metavar="TIME", help=f"Only what was appended before: {values.MOMENTS}.")
-@click.option("--rate", metavar="SIZE", help="Maximum bytes read per second, such as 50MiB; default no limit.")
-@metadata_option
-@json_option
+@_rate_option
+@cluster_options
 def offload(
     name: str,
     location: str | None,
@@ -254,9 +255,8 @@ def _is_before(row: Segment, offset: int | None, time: int | None) -> bool:
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--to", "location", metavar="URL", required=True, help="Destination: a directory or a URL of fsspec.")
 @click.option("--prune", is_flag=True, help="Delete exported files whose records are all truncated.")
-@click.option("--rate", metavar="SIZE", help="Maximum bytes read per second, such as 50MiB; default no limit.")
-@metadata_option
-@json_option
+@_rate_option
+@cluster_options
 def export(name: str, location: str, prune: bool, rate: str | None, uri: str | None, as_json: bool) -> None:
     """Copy sealed segments to Parquet files outside the cluster. The stream keeps them, too.
 
@@ -295,8 +295,7 @@ def export(name: str, location: str, prune: bool, rate: str | None, uri: str | N
 @click.command("check")
 @click.argument("name", shell_complete=completion.streams)
 @click.option("--adopt", is_flag=True, help="First mark ledgers in its list that have no owner as its own.")
-@metadata_option
-@json_option
+@cluster_options
 def check(name: str, adopt: bool, uri: str | None, as_json: bool) -> None:
     """Check that a stream's segments are there and are in order. All files of its history are read, too.
 
@@ -344,8 +343,7 @@ def check(name: str, adopt: bool, uri: str | None, as_json: bool) -> None:
 @click.argument("b", shell_complete=completion.streams)
 @click.option("--other-metadata", metavar="URI", help="The cluster of stream B; default the same one.")
 @click.option("--rate", metavar="SIZE", help="Maximum bytes compared per second, such as 50MiB; default no limit.")
-@metadata_option
-@json_option
+@cluster_options
 def verify(a: str, b: str, other_metadata: str | None, rate: str | None, uri: str | None, as_json: bool) -> None:
     """Compare a stream, record by record, with another one.
 

@@ -11,7 +11,7 @@ import click
 
 from buckram.cli.namespace import has_blanks, refuse_blanks
 from buckram.cli.shared import completion
-from buckram.cli.shared.options import connected, json_option, metadata_option, run_async
+from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import Bar, Degraded, emit, input_size, remark, transfer
 from buckram.cli.shared.stdin import Lines
 from buckram.core.streams.names import StreamName, stream_name
@@ -79,8 +79,7 @@ class Choice:
     type=click.IntRange(0),
     help="With --producer, the first sequence of a producer that is new to the stream.",
 )
-@metadata_option
-@json_option
+@cluster_options
 def write(
     name: str,
     takeover: bool,

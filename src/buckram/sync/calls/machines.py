@@ -196,7 +196,7 @@ class ObjectsCalls(NamedFace[_Objects]):
         return self._thread.run(lambda: self._handle.list(prefix=prefix, after=after, limit=limit))
 
     def mkdirs(self, path: str) -> bool:
-        """Make a directory and all above it, to stay when they are empty. False: it was there. Raises NameBlocked."""
+        """Make a directory and those above it, which stay when empty. Return False if it exists. Raises NameBlocked."""
         return self._thread.run(lambda: self._handle.mkdirs(path))
 
     def status(self, path: str = "") -> ObjectInfo | DirectoryInfo:

@@ -116,7 +116,7 @@ class NamespaceCalls(NamedFace[_Namespace]):
         return self._thread.run(lambda: self._handle.set_schema(stream, schema))
 
     def schema(self, stream: str) -> RecordCodec | None:
-        """Return what encodes and decodes records by the stream's schema of now; None if it has no schema.
+        """Return the codec of records by the stream's current schema; None if it has no schema.
 
         Raises ConfigError without fastavro.
         """
