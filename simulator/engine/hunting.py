@@ -1,4 +1,4 @@
-"""Running planted bugs until an invariant catches them: the result of one hunt, and hunts for many in processes.
+"""Planted bugs, and running them until an invariant catches them: the result of one hunt, and hunts for many.
 
 Not here: the bugs (`simulator/ledgers/mutants`, `simulator/streams/mutants`), how they are planted (`planting.py`,
 `edits.py`).
@@ -13,9 +13,27 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from simulator.engine.checkers.report import Violation
+from simulator.engine.planting import Patches
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant(Generic[P]):
+    """A planted bug. `rows` are the traps and invariants that it represents, `seeds` its budget of lives."""
+
+    name: str
+    rows: str
+    bug: str
+    apply: Patches
+    seeds: int = 40
+
+    def suits(self, plan: P) -> bool:
+        """Change the plan so that the bug can show in its life. Return whether it can."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,12 @@ class KillMutant(Protocol):
     def __call__(self, name: str, budget: int | None, /) -> Kill: ...
 
 
+class HuntElsewhere(Protocol):
+    """Hunts further mutants in so many processes. Returns the missed ones, and counts for the sums."""
+
+    def __call__(self, jobs: int, /) -> tuple[list[str], dict[str, int]]: ...
+
+
 def first_caught(violations: Iterable[Violation], invariants: Iterable[str]) -> Violation | None:
     """Return the first violation of one of these invariants; other violations do not count as catching a bug."""
     counted = tuple(invariants)
@@ -60,10 +84,17 @@ def hunt_all(kill: KillMutant, names: list[str], budget: int | None, jobs: int) 
     return kills
 
 
-def report_kills(kill: KillMutant, known: Iterable[str], budget: int | None, jobs: int, only: str | None = None) -> int:
+def report_kills(
+    kill: KillMutant,
+    known: Iterable[str],
+    budget: int | None,
+    jobs: int,
+    only: str | None = None,
+    more: HuntElsewhere | None = None,
+) -> int:
     """Hunt all of the `known` mutants, or one. Print a line for each to standard error, sums to standard output.
 
-    Return the exit code.
+    `more` is called after that, for what is hunted elsewhere. Return the exit code.
     """
     names = list(known)
     if only is not None and only not in names:
@@ -71,12 +102,16 @@ def report_kills(kill: KillMutant, known: Iterable[str], budget: int | None, job
         return 2
     kills = hunt_all(kill, [only] if only else names, budget, jobs)
     missed = [one.name for one in kills if not one.by]
+    caught = len(kills) - len(missed)
+    further, counts = more(jobs) if more is not None else ([], {})
+    missed += further
     line = {
         "mutants": len(kills),
-        "caught": len(kills) - len(missed),
+        "caught": caught,
         "missed": missed,
         "lives": {one.name: one.lives for one in kills},
         "by": {one.name: one.by for one in kills},
+        **counts,
     }
     sys.stdout.write(json.dumps(line) + "\n")
     return 1 if missed else 0

@@ -92,6 +92,11 @@ class Plan:
     pace: Pace = field(default_factory=Pace)
     notes: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def cluster(self) -> Plan:
+        """Return the plan itself: the plan of a life of ledgers is that of its cluster."""
+        return self
+
     def location(self, number: int) -> str | None:
         """Return where a bookie is: in one of two regions, or racks; None where that does not matter."""
         if not self.racks:

@@ -13,11 +13,10 @@ from tests.support.soak import drawn, soak
 
 from simulator.__main__ import main
 from simulator.engine.swarm import run_seeds, shrink
-from simulator.streams.life import run_stream_life
-from simulator.streams.mutants.hunt import MUTANTS
+from simulator.streams.mutants import MUTANTS
 from simulator.streams.names import INVARIANTS, SITUATIONS
 from simulator.streams.plan import OWN_FAULTS, make_stream_plan
-from simulator.streams.subject import Streams
+from simulator.streams.subject import Streams, run_stream_life
 
 LIVES = soak(20, 3)
 FIRST = drawn("lives of streams").randrange(1_000_000)
