@@ -84,7 +84,7 @@ MUTANTS: dict[str, Mutant] = {
             "away-is-lost",
             "H7",
             "entries of which copies are on a bookie that does not answer are said to be lost",
-            edited(("buckram.healing.repair.fragment_copy:FragmentCopy._read", "if errors or away:", "if False:")),
+            edited(("buckram.healing.repair.fragment_copy:FragmentCopy._read", "elif errors or away:", "elif False:")),
             200,
             faults=("late bookie", "crash bookie"),
         ),
