@@ -46,7 +46,7 @@ class Life(PlannedLife[DatabasePlan]):
         self.rules = Rules(world)
         keep = plan.machines.settings.keep_snapshots
         world.metadata.observers.append(HeadWatch(world.judge.facts, world.report, world.stores.layout, keep))
-        self.stage = Stage(world, plan, self.rules, Path(self._directory.name))
+        self.stage = Stage(world, plan.machines, self.rules, Path(self._directory.name))
         self.faults = FaultRunner(self.stage)
 
     def watched(self) -> Iterable[AbstractContextManager[Any]]:

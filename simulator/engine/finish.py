@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from buckram.errors import BuckramError
 from simulator.engine.faults import FaultRunner
@@ -20,8 +20,9 @@ class Finish:
         self.world, self.faults, self.report = stage.world, faults, stage.world.report
         self.deadline_s = stage.plan.pace.deadline_s(DEADLINE_S, syncs=300, metadata_requests=60)
 
-    async def heal(self) -> None:
-        """End all faults and restart bookies. The life says before that it is over."""
+    async def heal(self, asleep: Callable[[str], bool] = lambda host: False) -> None:
+        """End all faults and restart bookies; hosts that are `asleep` stay paused. The life says before that it is
+        over."""
         world = self.world
         world.trace.note("ending", "heals")
         self.faults.heal()
@@ -38,7 +39,8 @@ class Finish:
                     "ends", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
                 )
         for host in world.processes:
-            world.resume(host)
+            if not asleep(host):
+                world.resume(host)
 
     async def done(self, tasks: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*tasks)

@@ -36,7 +36,7 @@ class Life(PlannedLife[MachinePlan]):
         world.metadata.observers.append(
             HeadWatch(world.judge.facts, world.report, world.stores.layout, plan.settings.keep_snapshots)
         )
-        self.stage = Stage(world, plan, self.rules)
+        self.stage = Stage(world, plan, rules=self.rules)
         self.faults = FaultRunner(self.stage)
 
     def watched(self) -> Iterable[AbstractContextManager[Any]]:
