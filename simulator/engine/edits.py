@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from simulator.engine.planting import Patches
+from simulator.engine.planting import Patches, StaleEdit
 
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t\f]+|\\\n|\#[^\n]*)
@@ -31,10 +31,6 @@ _TOKEN = re.compile(
 _BEFORE_EXPRESSION = ("=", "return", "if", "elif", "while", "assert", "else", ":")
 _AFTER_EXPRESSION = ("\n", ":", ")", "]", "}", ",", "")
 """What may stand around parentheses that are there only for the sake of line breaks, and change no precedence."""
-
-
-class StaleEdit(Exception):
-    """The source of the function has changed since the bug was written."""
 
 
 class _Token(NamedTuple):

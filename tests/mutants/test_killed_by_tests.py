@@ -11,6 +11,7 @@ from tests.mutants.killing import Kill, Killer
 from tests.mutants.testmutant import all_of_them
 
 from simulator.engine.edits import StaleEdit, edited, find, replaced, stale
+from simulator.engine.planting import plant
 
 MUTANTS = all_of_them()
 
@@ -127,3 +128,16 @@ def test_an_edit_keeps_what_it_does_not_replace() -> None:
 @pytest.mark.parametrize("words", ["total > limits", "elf.count", "limit", "# the oldest", "  \n"])
 def test_words_are_whole_tokens_that_are_there_once(words: str) -> None:
     assert replaced(_WRAPPED, words, "0")[1] != 1
+
+
+class _Owner:
+    def told(self, first: int, second: int = 0) -> int:
+        return first + second
+
+
+def test_a_function_that_takes_other_arguments_is_not_planted() -> None:
+    fits, stale_one = plant((_Owner, "told", lambda self, *both: 7)), plant((_Owner, "told", lambda self, first: 7))
+    with fits():
+        assert _Owner().told(1, 2) == 7
+    assert _Owner().told(1, 2) == 3
+    assert "does not fit" in stale(stale_one)

@@ -130,7 +130,9 @@ def _own_result(services: Any, ledger_id: int, versioned: Any, *args: Any, **kwa
     return Reader(services, ledger_id, versioned, *args, **kwargs)
 
 
-async def _trust(self: _Repair, fragment: Any, last: int, position: int, old: str, target: str) -> bool:
+async def _trust(
+    self: _Repair, fragment: Any, last: int, position: int, old: str, target: str, listed: Any = None
+) -> bool:
     return True
 
 
