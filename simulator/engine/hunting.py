@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from simulator.engine.checkers.report import Violation
 from simulator.engine.planting import Patches
+from simulator.engine.spreading import spread
 
 P = TypeVar("P")
 
@@ -77,7 +77,7 @@ def first_caught(violations: Iterable[Violation], invariants: Iterable[str]) -> 
 def hunt_all(kill: KillMutant, names: list[str], budget: int | None, jobs: int) -> list[Kill]:
     """Hunt each of them, in `jobs` processes, and write a line for each to standard error."""
     kills: list[Kill] = []
-    for one in _results(kill, names, budget, jobs):
+    for one in spread(partial(_hunt_one, kill, budget), names, jobs):
         kills.append(one)
         sys.stderr.write(f"{one}\n")
         sys.stderr.flush()
@@ -115,15 +115,6 @@ def report_kills(
     }
     sys.stdout.write(json.dumps(line) + "\n")
     return 1 if missed else 0
-
-
-def _results(kill: KillMutant, names: list[str], budget: int | None, jobs: int) -> Iterator[Kill]:
-    one = partial(_hunt_one, kill, budget)
-    if jobs <= 1:
-        yield from map(one, names)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(one, names)
 
 
 def _hunt_one(kill: KillMutant, budget: int | None, name: str) -> Kill:
