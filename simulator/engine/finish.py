@@ -28,19 +28,27 @@ class Finish:
         self.faults.heal()
         for process in world.processes.values():
             process.crash_after(1 << 60)
-        for machine in world.machines.values():
-            if not machine.running and not world.judge.facts.bookie(machine.name).wiped:
-                for _ in range(10):
+        await self.revive()
+        for host in world.processes:
+            if not asleep(host):
+                world.resume(host)
+
+    async def revive(self, invariant: str = "ends", tries: int = 10) -> None:
+        """Restart bookies that are dead and not gone for good; it violates the invariant if one does not start."""
+        for machine in self.world.machines.values():
+            if not machine.running and not self.world.judge.facts.bookie(machine.name).wiped:
+                for _ in range(tries):
                     await self.faults.restart(machine)
                     if machine.ready:
                         break
                     await asyncio.sleep(1.0)
                 self.report.check(
-                    "ends", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
+                    invariant,
+                    machine.ready,
+                    "{} does not start although all is well: {}",
+                    machine.name,
+                    machine.refused,
                 )
-        for host in world.processes:
-            if not asleep(host):
-                world.resume(host)
 
     async def done(self, tasks: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*tasks)
