@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chaos.cluster import Cluster
+from chaos.machines import Link
 from chaos.plan import ONE_RACK, Happening
 from chaos.processes import Child
-from chaos.wire import Link
 
 _HOUR_S = 3600.0
 _AGAIN_S = 1.0

@@ -23,12 +23,11 @@ import os
 import random
 import socket
 import struct
-import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from chaos.wire import Link
+from chaos.machines import DONE, NO_SHORTCUTS, READY, Link, Links, Machines, NoNetwork, answer, links_in
 
 MACHINE_VARIABLE = "CHAOS_MACHINE"
 """In the environment of each process: the block of addresses and the number of its machine, such as 17.4:10."""
@@ -44,77 +43,34 @@ RESETS = 0.05
 LISTEN_BACKLOG = 512
 
 
-class NoRelays(RuntimeError):
-    """Relays cannot work here; the message says why."""
-
-
-class Relays:
+class Relays(Machines):
     """The program that relays, as a child of this one. One block of addresses for each, drawn until one is free."""
 
+    kind = "relays"
+
     def __init__(self) -> None:
+        super().__init__()
         if not Path("/proc/net/tcp").exists():
-            raise NoRelays("there is no /proc/net/tcp, which says who connects")
+            raise NoNetwork("there is no /proc/net/tcp, which says who connects")
         rng = random.SystemRandom()
         for _ in range(100):
             self._block = (rng.randrange(1, 255), rng.randrange(1, 127) * 2 - 1)
-            command = [sys.executable, "-m", "buckram.chaos.relay", *map(str, self._block)]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-            )
-            if self._answer() == b"ready\n":
+            if self.start("buckram.chaos.relay", *map(str, self._block)):
                 return
-            self.close()
-        raise NoRelays("no block of loopback addresses is free")
-
-    def __enter__(self) -> Relays:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()  # its end is that program's end
-        self._process.wait()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def behind(self, machine: int) -> str:
-        """Return the address at which servers of this machine listen."""
-        return behind(self._block, machine)
-
-    def reached(self, machine: int) -> str:
-        """Return the address at which other machines reach this machine's servers."""
-        return reached(self._block, machine)
+        raise NoNetwork("no block of loopback addresses is free")
 
     def environment(self, machine: int) -> Mapping[str, str]:
-        """Return the environment variable that makes a process and its children belong to this machine."""
-        return {MACHINE_VARIABLE: f"{_name(self._block)}:{machine}"}
+        """Return what makes a process and its children belong to this machine."""
+        return {**NO_SHORTCUTS, MACHINE_VARIABLE: f"{_name(self._block)}:{machine}"}
 
-    def serve(self, machine: int, *ports: int) -> None:
-        """Relay these ports of this machine, from now on; again is nothing."""
-        self._tell({"serve": [[machine, port] for port in ports]})
+    def listens(self, machine: int) -> str:
+        return behind(self._block, machine)
 
-    def set_links(self, links: Iterable[Link]) -> None:
-        """Replace all faults of the network by these links, each in one direction."""
-        self._tell({"links": list(links)})
-
-    def _tell(self, what: object) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(what).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise NoRelays("the program that relays has ended; what it said is above") from error
-        if (said := self._answer()) != b"ok\n":
-            raise NoRelays(f"the program that relays did not do {what}: {said!r}")
-
-    def _answer(self) -> bytes:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
+    def reached(self, machine: int, *ports: int) -> str:
+        """Relay these ports of this machine, from now on; again is nothing. Return their address."""
+        if ports:
+            self.tell({"serve": [[machine, port] for port in ports]})
+        return reached(self._block, machine)
 
 
 def behind(block: tuple[int, int], machine: int) -> str:
@@ -217,7 +173,7 @@ class Relay:
         self._rng = random.Random(0)
         self._mended = asyncio.Event()
         """Set and replaced when `links` change."""
-        self.links: dict[tuple[int, int], Link] = {}
+        self.links: Links = {}
 
     async def run(self) -> None:
         """Carry data and obey the lines of standard input until it ends."""
@@ -229,11 +185,10 @@ class Relay:
             for machine, port in what.get("serve", ()):
                 await self._serve(machine, port)
             if "links" in what:
-                self.links = {(link.source, link.target): link for link in (Link(*one) for one in what["links"])}
+                self.links = links_in(what)
                 self._mended.set()
                 self._mended = asyncio.Event()
-            sys.stdout.write("ok\n")
-            sys.stdout.flush()
+            answer(DONE)
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -332,8 +287,7 @@ def main() -> None:
             claim.bind((behind(block, 1), CLAIM_PORT))
         except OSError as error:
             raise SystemExit(f"the addresses 127.{block[0]}.{block[1]}.0 are in use: {error}") from error
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        answer(READY)
         asyncio.run(Relay(block).run())
 
 

@@ -21,15 +21,18 @@ import random
 import select
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
+from chaos.machines import DONE, NO_SHORTCUTS, READY, Link, Machines, NoNetwork, answer, links_in
+
+REMOTE = {**NO_SHORTCUTS, "BUCKRAM_CLIENT_LOCAL_READ_BYTES": "0"}
+"""Environment of processes on different machines: none reads another machine's files, although they share a file system
+here."""
 DELAY_US = 500
 """Each way; a round trip takes twice that."""
 NETWORK = "10.77.0."
@@ -49,66 +52,39 @@ AT_ONCE = 64
 """Packets that are taken from one device before the others are looked at."""
 
 
-class NoWire(RuntimeError):
-    """Network namespaces or TUN devices are not allowed here; the message names what is missing."""
-
-
-class Link(NamedTuple):
-    """Faults of the packets from one machine to another: the share that is lost (1.0: a partition), and an added
-    delay."""
-
-    source: int
-    target: int
-    loss: float = 0.0
-    delay_us: int = 0
-
-
 def address(machine: int) -> str:
     return f"{NETWORK}{machine}"
 
 
-class Wire:
-    """The program that carries packets, as a child of this one."""
+class Wire(Machines):
+    """The program that carries packets, as a child of this one. Each machine has a network namespace."""
+
+    kind = "namespaces"
 
     def __init__(self, delay_us: int = DELAY_US) -> None:
-        self.delay_us = delay_us
+        super().__init__()
         self._folder = Path(tempfile.mkdtemp(prefix="wire-"))
         self.control = self._folder / "control"
-        self._process: subprocess.Popen[bytes] | None = None
+        if not self.start("buckram.chaos.wire", str(self.control), str(delay_us)):
+            raise NoNetwork("the wire did not start; what it said is above")
 
-    def __enter__(self) -> Wire:
-        command = [sys.executable, "-m", "buckram.chaos.wire", str(self.control), str(self.delay_us)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != b"ready\n":
-            self.__exit__()
-            raise NoWire("the wire did not start; what it said is above")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()  # its end is that program's end
-            self._process.wait()
+    def close(self) -> None:
+        super().close()
         with contextlib.suppress(OSError):
             self.control.unlink(missing_ok=True)
             self._folder.rmdir()
 
-    def set_links(self, links: Iterable[Link]) -> None:
-        """Replace all faults of the network by these links, each in one direction."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(list(links)).encode() + b"\n")
-        self._process.stdin.flush()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid if self._process is not None else 0
-
     def launcher(self, machine: int) -> list[str]:
-        """Return the words to put before a command that is to run on this machine."""
         return [sys.executable, "-m", "buckram.chaos.wire", "join", str(self.control), str(machine), "--"]
+
+    def environment(self, machine: int) -> Mapping[str, str]:
+        return REMOTE
+
+    def listens(self, machine: int) -> str:
+        return address(machine)
+
+    def reached(self, machine: int, *ports: int) -> str:
+        return address(machine)
 
 
 # -- a process that becomes one of another machine ---------------------------------------------------------------------
@@ -125,13 +101,13 @@ def join(control: str, machine: int) -> None:
             fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", DEVICE, flags))
             fcntl.ioctl(tun, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)
         except OSError as error:
-            raise NoWire(f"no TUN device: {error}; run it as root where /dev/net/tun is") from error
+            raise NoNetwork(f"no TUN device: {error}; run it as root where /dev/net/tun is") from error
         _configure(any_socket, DEVICE, address(machine))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(control)
         socket.send_fds(connection, [struct.pack(">I", machine)], [tun])
         if connection.recv(2) != b"ok":
-            raise NoWire(f"the wire at {control} does not take machine {machine}")
+            raise NoNetwork(f"the wire at {control} does not take machine {machine}")
     os.close(tun)
 
 
@@ -141,7 +117,7 @@ def _leave_network() -> None:
     kind = CLONE_NEWNET if user == 0 else CLONE_NEWUSER | CLONE_NEWNET
     if libc.unshare(kind) != 0:
         said = os.strerror(ctypes.get_errno())
-        raise NoWire(f"no network namespace: {said}; run it as root, or allow user namespaces")
+        raise NoNetwork(f"no network namespace: {said}; run it as root, or allow user namespaces")
     if user != 0:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -191,14 +167,15 @@ class Carrier:
             self._deliver()
 
     def _listen(self) -> bool:
-        """Read standard input and obey its newest whole line; return False at its end."""
+        """Read standard input and obey its whole lines; return False at its end."""
         more = os.read(0, 65536)
         *lines, self._said = (self._said + more).split(b"\n")
-        if lines:
-            links = [Link(*one) for one in json.loads(lines[-1])]
+        for line in lines:
             self._links = {
-                socket.inet_aton(address(one.source)) + socket.inet_aton(address(one.target)): one for one in links
+                socket.inet_aton(address(source)) + socket.inet_aton(address(target)): link
+                for (source, target), link in links_in(json.loads(line)).items()
             }
+            answer(DONE)
         return bool(more)
 
     def _accept(self) -> None:
@@ -257,14 +234,13 @@ def main() -> None:
         assert mark == "--", "python -m buckram.chaos.wire join SOCKET N -- COMMAND..."
         try:
             join(control, int(machine))
-        except NoWire as error:
+        except NoNetwork as error:
             raise SystemExit(f"machine {machine}: {error}") from error
         os.execvp(command[0], command)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(sys.argv[1])
         listening.listen(16)
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        answer(READY)
         Carrier(listening, int(sys.argv[2]) / 1e6).run()
 
 

@@ -10,8 +10,8 @@ Production code of client, bookie and metadata runs unmodified behind the seams.
   `transport`, `disk`, `metadata` and `zookeeper` are the seams and what can go wrong in them; `world` puts them
   together as hosts, processes and devices; `plan` draws a cluster and its faults from a seed, `faults/` is what goes
   wrong; `checkers/` hold the protocol's rules (docs/reference/protocol.md, 6); `lives` and `swarm` sum up many lives,
-  `subject` is all that they ask of a subject; `schedules` runs directed schedules; `planting` and `edits` put bugs into
-  production code, and `hunting` counts what catches them.
+  `subject` is all that they ask of a subject, `planned` what subjects have in common; `schedules` runs directed
+  schedules; `planting` and `edits` put bugs into production code, and `hunting` counts what catches them.
 * `ledgers/`: lives of ledgers. `workload/` is what clients do, `ending` heals, recovers and reads in full, `life` is
   one life; `scenarios/` are directed schedules, `mutants/` planted bugs.
 * `streams/`: the same for streams. It uses the engine only, and nothing of `ledgers/`.

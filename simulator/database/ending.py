@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from buckram.cluster import Client
 from buckram.errors import NotLeader, OffsetTruncated, StateLost
 from buckram.state.db.database import Database
@@ -11,39 +9,21 @@ from simulator.database.clients import ClientActor
 from simulator.database.reading import READ
 from simulator.database.stage import Stage
 from simulator.engine.faults import FaultRunner
-from simulator.engine.finish import Finish
+from simulator.machine.ending import ReplicaEnding
 from simulator.machine.faults import MACHINE, NAMESPACE
 
-FINAL = "f1"
-"""The host that verifies the log at the end."""
 _REGISTERS = "SELECT key, value FROM registers ORDER BY key"
 
 
-class Ending(Finish):
+class Ending(ReplicaEnding[Database]):
     """Ends one life."""
 
     def __init__(self, stage: Stage, faults: FaultRunner) -> None:
         super().__init__(stage, faults)
         self.stage, self.rules = stage, stage.rules
 
-    async def run(self, clients: list[asyncio.Task[None]], replicas: list[asyncio.Task[None]]) -> None:
-        self.stage.over = True
-        await self.heal()
-        await self.within(self.done(clients), "the clients")
-        await self.within(self._lead_and_write(), "a last leader")
-        if not self.report.violations:
-            await self.within(self._look(), "the last look")
+    def _judge(self) -> None:
         self.rules.judge()
-        self.stage.finished = True
-        await self.within(self.done(replicas), "closing the replicas")
-
-    async def _leader(self) -> Database:
-        while True:
-            for host in self.stage.living():
-                database = self.stage.open[host]
-                if database.role == "leader":
-                    return database
-            await asyncio.sleep(0.05)
 
     async def _lead_and_write(self) -> None:
         """Execute a few transactions, then check that every replica has the same rows."""
@@ -65,10 +45,6 @@ class Ending(Finish):
                 states = range(reference.after[applied - 1], reference.sequence + 1)
                 good = any(result.rows == reference.rows(sql, sequence) for sequence in reversed(states))
                 self.report.check("log", good, "{} reads {}, not {}", host, result.rows, reference.rows(sql))
-
-    async def _look(self) -> None:
-        client = await self.world.client(FINAL)
-        await self.world.join(self.world.processes[FINAL], self._look_with(client), "look")
 
     async def _faults(self, client: Client) -> list[str]:
         """Verify the stored database and return its faults, without those of damaged snapshots.

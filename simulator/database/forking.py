@@ -20,7 +20,7 @@ class ForkActor:
         self.stage, self.world, self.rules = stage, stage.world, stage.rules
         self.name = f"fork-{number}"
         self.host = f"k{number}"
-        self.rng = random.Random(f"{stage.database.seed} {self.name}")
+        self.rng = random.Random(f"{stage.machines.seed} {self.name}")
 
     async def run(self) -> None:
         await asyncio.sleep(2.0 + self.rng.random() * 4.0)

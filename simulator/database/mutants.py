@@ -1,15 +1,12 @@
-"""Planted bugs of databases, and the hunt for them: `python -m buckram.sim --database --mutants`."""
+"""Planted bugs of databases: `python -m buckram.sim --database --mutants`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simulator.database.life import run_database_life
-from simulator.database.names import INVARIANTS
-from simulator.database.plan import make_database_plan
+from simulator.database.plan import DatabasePlan
+from simulator.engine import hunting
 from simulator.engine.edits import edited
-from simulator.engine.hunting import Kill, first_caught, report_kills
-from simulator.engine.planting import Patches
 
 _EXECUTION = "buckram.state.db.table_engine.execution:Execution"
 _STATE = "buckram.state.db.commits.state_machine:DatabaseState"
@@ -24,20 +21,27 @@ _DEAF = ("deafen the leader",) * 4
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
-    """A planted bug. `rows` are the invariants that it breaks, `seeds` its budget of lives."""
+class Mutant(hunting.Mutant[DatabasePlan]):
+    """A planted bug of databases."""
 
-    name: str
-    rows: str
-    bug: str
-    apply: Patches
-    seeds: int = 40
     faults: tuple[str, ...] = ()
     """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     restless: bool = False
     """True if its lives take snapshots often, and replicas often begin anew from them and lead."""
     spills: bool = False
     """True if its lives have a cache that is too small for their transactions."""
+
+    def suits(self, plan: DatabasePlan) -> bool:
+        machines = plan.machines
+        if self.faults:
+            plan.cluster.faults = list(self.faults)
+            machines.clients, machines.commands = 4, 25
+        if self.restless:
+            machines.restless, machines.clients, machines.commands = 0.9, 3, 25
+            machines.settings = replace(machines.settings, snapshot_commands=4)
+        if self.spills:
+            plan.cache_kib = 40
+        return True
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -232,29 +236,4 @@ written_twice = edited(_WRITTEN_TWICE)
 """A group that is written twice: no bug by itself, since the second one is void."""
 
 
-def kill(name: str, budget: int | None = None) -> Kill:
-    """Run lives until an invariant is violated."""
-    mutant = MUTANTS[name]
-    lives = mutant.seeds if budget is None else min(budget, mutant.seeds)
-    for seed in range(lives):
-        plan = make_database_plan(seed)
-        if mutant.faults:
-            plan.cluster.faults = list(mutant.faults)
-            plan.machines.clients, plan.machines.commands = 4, 25
-        if mutant.restless:
-            plan.machines.restless, plan.machines.clients, plan.machines.commands = 0.9, 3, 25
-            plan.machines.settings = replace(plan.machines.settings, snapshot_commands=4)
-        if mutant.spills:
-            plan.cache_kib = 40
-        caught = first_caught(run_database_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)
-        if caught is not None:
-            return Kill(name, caught.invariant, f"seed {seed}", seed + 1, str(caught))
-    return Kill(name, "", "", lives, "")
-
-
-def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """Run all mutants, or one, and print the results. Return the exit code."""
-    return report_kills(kill, MUTANTS, budget, jobs, only)
-
-
-__all__ = ["MUTANTS", "Mutant", "hunt", "kill", "written_twice"]
+__all__ = ["MUTANTS", "Mutant", "written_twice"]

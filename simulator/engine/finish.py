@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from buckram.errors import BuckramError
 from simulator.engine.faults import FaultRunner
@@ -20,25 +20,35 @@ class Finish:
         self.world, self.faults, self.report = stage.world, faults, stage.world.report
         self.deadline_s = stage.plan.pace.deadline_s(DEADLINE_S, syncs=300, metadata_requests=60)
 
-    async def heal(self) -> None:
-        """End all faults and restart bookies. The life says before that it is over."""
+    async def heal(self, asleep: Callable[[str], bool] = lambda host: False) -> None:
+        """End all faults and restart bookies; hosts that are `asleep` stay paused. The life says before that it is
+        over."""
         world = self.world
         world.trace.note("ending", "heals")
         self.faults.heal()
         for process in world.processes.values():
             process.crash_after(1 << 60)
-        for machine in world.machines.values():
-            if not machine.running and not world.judge.facts.bookie(machine.name).wiped:
-                for _ in range(10):
+        await self.revive()
+        for host in world.processes:
+            if not asleep(host):
+                world.resume(host)
+
+    async def revive(self, invariant: str = "ends", tries: int = 10) -> None:
+        """Restart bookies that are dead and not gone for good; it violates the invariant if one does not start."""
+        for machine in self.world.machines.values():
+            if not machine.running and not self.world.judge.facts.bookie(machine.name).wiped:
+                for _ in range(tries):
                     await self.faults.restart(machine)
                     if machine.ready:
                         break
                     await asyncio.sleep(1.0)
                 self.report.check(
-                    "ends", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
+                    invariant,
+                    machine.ready,
+                    "{} does not start although all is well: {}",
+                    machine.name,
+                    machine.refused,
                 )
-        for host in world.processes:
-            world.resume(host)
 
     async def done(self, tasks: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""Running planted bugs until an invariant catches them: the result of one hunt, and hunts for many in processes.
+"""Planted bugs, and running them until an invariant catches them: the result of one hunt, and hunts for many.
 
 Not here: the bugs (`simulator/ledgers/mutants`, `simulator/streams/mutants`), how they are planted (`planting.py`,
 `edits.py`).
@@ -8,14 +8,32 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from simulator.engine.checkers.report import Violation
+from simulator.engine.planting import Patches
+from simulator.engine.spreading import spread
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant(Generic[P]):
+    """A planted bug. `rows` are the traps and invariants that it represents, `seeds` its budget of lives."""
+
+    name: str
+    rows: str
+    bug: str
+    apply: Patches
+    seeds: int = 40
+
+    def suits(self, plan: P) -> bool:
+        """Change the plan so that the bug can show in its life. Return whether it can."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,12 @@ class KillMutant(Protocol):
     def __call__(self, name: str, budget: int | None, /) -> Kill: ...
 
 
+class HuntElsewhere(Protocol):
+    """Hunts further mutants in so many processes. Returns the missed ones, and counts for the sums."""
+
+    def __call__(self, jobs: int, /) -> tuple[list[str], dict[str, int]]: ...
+
+
 def first_caught(violations: Iterable[Violation], invariants: Iterable[str]) -> Violation | None:
     """Return the first violation of one of these invariants; other violations do not count as catching a bug."""
     counted = tuple(invariants)
@@ -53,17 +77,24 @@ def first_caught(violations: Iterable[Violation], invariants: Iterable[str]) -> 
 def hunt_all(kill: KillMutant, names: list[str], budget: int | None, jobs: int) -> list[Kill]:
     """Hunt each of them, in `jobs` processes, and write a line for each to standard error."""
     kills: list[Kill] = []
-    for one in _results(kill, names, budget, jobs):
+    for one in spread(partial(_hunt_one, kill, budget), names, jobs):
         kills.append(one)
         sys.stderr.write(f"{one}\n")
         sys.stderr.flush()
     return kills
 
 
-def report_kills(kill: KillMutant, known: Iterable[str], budget: int | None, jobs: int, only: str | None = None) -> int:
+def report_kills(
+    kill: KillMutant,
+    known: Iterable[str],
+    budget: int | None,
+    jobs: int,
+    only: str | None = None,
+    more: HuntElsewhere | None = None,
+) -> int:
     """Hunt all of the `known` mutants, or one. Print a line for each to standard error, sums to standard output.
 
-    Return the exit code.
+    `more` is called after that, for what is hunted elsewhere. Return the exit code.
     """
     names = list(known)
     if only is not None and only not in names:
@@ -71,24 +102,19 @@ def report_kills(kill: KillMutant, known: Iterable[str], budget: int | None, job
         return 2
     kills = hunt_all(kill, [only] if only else names, budget, jobs)
     missed = [one.name for one in kills if not one.by]
+    caught = len(kills) - len(missed)
+    further, counts = more(jobs) if more is not None else ([], {})
+    missed += further
     line = {
         "mutants": len(kills),
-        "caught": len(kills) - len(missed),
+        "caught": caught,
         "missed": missed,
         "lives": {one.name: one.lives for one in kills},
         "by": {one.name: one.by for one in kills},
+        **counts,
     }
     sys.stdout.write(json.dumps(line) + "\n")
     return 1 if missed else 0
-
-
-def _results(kill: KillMutant, names: list[str], budget: int | None, jobs: int) -> Iterator[Kill]:
-    one = partial(_hunt_one, kill, budget)
-    if jobs <= 1:
-        yield from map(one, names)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(one, names)
 
 
 def _hunt_one(kill: KillMutant, budget: int | None, name: str) -> Kill:

@@ -6,14 +6,17 @@ Not here: sums over many lives (`simulator/engine/swarm.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from buckram.errors import InvariantViolation
 from buckram.runtime.process.tasks import TaskScope
 from simulator.engine.checkers.report import Violation
+from simulator.engine.checkers.safety import Records
 from simulator.engine.loop import Crashed
+from simulator.engine.plan import Plan
+from simulator.engine.trace import Echo
 from simulator.engine.world import World
 
 
@@ -80,14 +83,41 @@ class report_broken_invariants(AbstractContextManager[None]):  # a class that is
         InvariantViolation.__init__ = self._original  # type: ignore[method-assign]  # as it was
 
 
+def life_world(
+    seed: int | str,
+    cluster: Plan,
+    echo: Echo | None,
+    names: tuple[Iterable[str], Iterable[str]] = ((), ()),
+    *,
+    records_only: bool = True,
+) -> World:
+    """Return the world of a life, which also counts these invariants and situations.
+
+    `records_only`: of the checkers of ledgers only that of their metadata runs, since the others take time.
+    """
+    world = World(seed, echo=echo, configs=cluster.configs, metadata=cluster.metadata, pace=cluster.pace)
+    if records_only:
+        world.fabric.observers.remove(world.judge.wire)
+        world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
+    world.report.evaluated |= dict.fromkeys(names[0], 0)
+    world.report.reached |= dict.fromkeys(names[1], 0)
+    return world
+
+
 async def bring_up(world: World, bookies: int) -> None:
     """Start a cluster without faults."""
     await world.store(world.loop.world, world.rng).initialise()
     for n in range(1, bookies + 1):
         world.add_machine(f"b{n}")
+    await boot_all(world)
+
+
+async def boot_all(world: World, startless: str = "ends") -> None:
+    """Start all bookies of a new cluster, before any fault; that one does not start violates `startless`."""
     started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
     if not all(started):
-        world.report.violate("ends", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
+        refused = [machine.refused for machine in world.machines.values()]
+        world.report.violate(startless, f"a new cluster does not start: {refused}")
 
 
 @contextmanager

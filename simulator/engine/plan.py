@@ -6,13 +6,14 @@ Plans favour what exposed defects before: E > Qw, Qw == Qa, Qa = 1, clusters no 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.types import DigestType
 from simulator.engine.faults import all_faults, faults_for
-from simulator.engine.faults.registry import LEDGERS
+from simulator.engine.faults.registry import LEDGERS, STREAMS
 from simulator.engine.pace import LATE_S, Pace, draw_pace
 from simulator.engine.world import KIB, Configs
 
@@ -91,6 +92,11 @@ class Plan:
     busy_s: float = 2.0
     pace: Pace = field(default_factory=Pace)
     notes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> Plan:
+        """Return the plan itself: the plan of a life of ledgers is that of its cluster."""
+        return self
 
     def location(self, number: int) -> str | None:
         """Return where a bookie is: in one of two regions, or racks; None where that does not matter."""
@@ -185,6 +191,49 @@ def make_cluster(seed: int) -> Plan:
     plan.pace = draw_pace(seed, plan.bookies)
     set_pace(plan)
     return plan
+
+
+def make_plain_cluster(seed: int) -> Plan:
+    """Return the plan of a cluster for lives of what is built on ledgers: without modes that are of ledgers alone."""
+    cluster = make_cluster(seed)
+    cluster.liar = cluster.attacker = cluster.hung_for_good = cluster.explicit = cluster.deferred = False
+    cluster.racks, cluster.password, cluster.deleting, cluster.large = 0, b"", False, False
+    cluster.again = cluster.late_wake = False
+    return cluster
+
+
+def hurry(cluster: Plan) -> None:
+    """Bound the delay of metadata: longer ones only make lives long that read metadata all the time."""
+    cluster.pace = replace(cluster.pace, late_s=min(cluster.pace.late_s, LATE_S))
+    set_pace(cluster)
+
+
+def draw_faults(
+    rng: random.Random, cluster: Plan, own: Mapping[str, float], common: Sequence[int], further: Sequence[int]
+) -> None:
+    """Draw the faults of a life that is not of ledgers alone: some of the cluster's, some of its `own`, by weight.
+
+    `common` and `further` are the numbers of each to choose from. A tenth of the lives has no faults.
+    """
+    cluster.faults = cluster.faults[: rng.choice(common)]
+    cluster.faults += rng.choices(list(own), list(own.values()), k=rng.choice(further))
+    none = rng.random() < 0.1
+    draw_independent_faults(cluster, STREAMS)
+    if cluster.bookies <= cluster.shape[0]:
+        # A bookie that is gone for good would leave too few for new ledgers.
+        cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]
+    if none:
+        cluster.faults = []
+
+
+def log_policy(rng: random.Random, cluster: Plan, roll_bytes: Sequence[int], roll_s: Sequence[float]) -> dict[str, Any]:
+    """Return a stream's policy that suits the cluster."""
+    return {
+        "ensemble": "/".join(map(str, cluster.shape)),
+        "digest": cluster.digest.name.lower(),
+        "roll_bytes": rng.choice(roll_bytes),
+        "roll_s": rng.choice(roll_s),
+    }
 
 
 def draw_sites(plan: Plan) -> None:

@@ -6,13 +6,16 @@ Not here: the schedules (`simulator/ledgers/scenarios`, `simulator/streams/scena
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+import gc
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from buckram.config import ClientConfig, NetConfig
 from buckram.types import DigestType
 from simulator.engine.checkers.report import Violation
+from simulator.engine.lives import report_broken_invariants
 from simulator.engine.loop import Stuck
 from simulator.engine.plan import Plan
 from simulator.engine.world import Configs, World
@@ -54,17 +57,35 @@ async def until_violated(world: World, work: Awaitable[None], failures: tuple[ty
     return ""
 
 
-def run_schedule(world: World, schedule: Coroutine[Any, Any, str]) -> ScheduleResult:
-    """Run a schedule, which returns why it failed or "", in the world, and close the world."""
-    failed = ""
+def run_schedule(
+    make_world: Callable[[], World],
+    schedule: Callable[[World], Coroutine[Any, Any, str]],
+    watched: Callable[[World], AbstractContextManager[None]],
+    mutant: AbstractContextManager[None] | None,
+) -> ScheduleResult:
+    """Run a schedule, which returns why it failed or "", in a world of its own, with the mutant if there is one.
+
+    Python's garbage collection is off meanwhile, as in lives.
+    """
+    failed, enabled = "", gc.isenabled()
+    gc.disable()
     try:
-        failed = world.loop.run_until_complete(schedule)
-    except Stuck as stuck:
-        world.report.violate("stuck", str(stuck))
-    result = ScheduleResult(
-        list(world.report.violations), failed, world.report.evaluated, world.trace.digest, list(world.trace.lines)
-    )
-    world.close()
+        with mutant or nullcontext():
+            world = make_world()
+            world.broken = asyncio.Event()
+            with watched(world), report_broken_invariants(world):
+                try:
+                    failed = world.loop.run_until_complete(schedule(world))
+                except Stuck as stuck:
+                    world.report.violate("stuck", str(stuck))
+                report, trace = world.report, world.trace
+                result = ScheduleResult(
+                    list(report.violations), failed, report.evaluated, trace.digest, list(trace.lines)
+                )
+                world.close()
+    finally:
+        if enabled:
+            gc.enable()
     return result
 
 

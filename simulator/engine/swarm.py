@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import multiprocessing
 import time
 import traceback
 import zlib
@@ -17,6 +16,7 @@ from typing import Protocol
 from simulator.engine.checkers.judge import merge
 from simulator.engine.checkers.report import INVARIANTS, SITUATIONS, Violation
 from simulator.engine.lives import LifeResult
+from simulator.engine.spreading import spread
 from simulator.engine.subject import Subject
 
 LEAST = 5
@@ -181,11 +181,7 @@ def run_seeds(
     chunks = list(_chunks(range(first, last)))
     gather = _Gather(totals, last - first, None if minutes is None else minutes * 60, say)
     run = partial(_run_chunk, subject)
-    if jobs <= 1:
-        gather.all(map(run, chunks))
-        return totals
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        gather.all(pool.imap(run, chunks))
+    gather.all(spread(run, chunks, jobs))
     return totals
 
 

@@ -1,21 +1,17 @@
-"""The parts of a planted bug of self-healing; the bugs are in `mutants.py` and `completeness_mutants.py`."""
+"""The definition of a planted bug of self-healing; the bugs are in `mutants.py` and `completeness_mutants.py`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from simulator.engine.planting import Patches
+from simulator.engine import hunting
+from simulator.healing.plan import HealingPlan, with_absence, with_racks, with_shared_hosts
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
-    """A planted bug. `rows` are the invariants that it breaks, `seeds` its budget of lives."""
+class Mutant(hunting.Mutant[HealingPlan]):
+    """A planted bug of self-healing."""
 
-    name: str
-    rows: str
-    bug: str
-    apply: Patches
-    seeds: int = 40
     faults: tuple[str, ...] = ()
     """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     slow: bool = False
@@ -30,3 +26,19 @@ class Mutant:
     """True if clients note nothing in its lives."""
     absence: str = ""
     """Fault of `absences.py` in its lives, which lose no bookie for good; empty: none."""
+
+    def suits(self, plan: HealingPlan) -> bool:
+        if self.slow:
+            plan.config, plan.cluster.entries = replace(plan.config, copy_bytes_per_s=3_000), 30
+        if self.racks and not plan.cluster.racks:
+            with_racks(plan)
+        if self.shared:
+            with_shared_hosts(plan)
+        plan.streams = plan.streams or self.streams
+        plan.mute = self.mute
+        if self.faults:
+            plan.cluster.faults, plan.lost = list(self.faults), 2 if "second loss" in self.faults else 1
+        if self.absence:
+            plan.cluster.faults, plan.lost = [], 0
+            with_absence(plan, self.absence)
+        return True

@@ -1,16 +1,10 @@
-"""Planted bugs of self-healing, and the hunt for them: `python -m buckram.sim --healing --mutants`."""
+"""Planted bugs of self-healing: `python -m buckram.sim --healing --mutants`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from simulator.engine.edits import edited
-from simulator.engine.hunting import Kill, first_caught, report_kills
 from simulator.healing import completeness_mutants
-from simulator.healing.life import run_healing_life
 from simulator.healing.mutant import Mutant
-from simulator.healing.names import INVARIANTS
-from simulator.healing.plan import make_healing_plan, with_absence, with_racks, with_shared_hosts
 
 _NEXT = "buckram.healing.repair.spare_selection:next_spare"
 _REPAIR = "buckram.healing.repair.ledger_repair:LedgerRepair"
@@ -90,7 +84,7 @@ MUTANTS: dict[str, Mutant] = {
             "away-is-lost",
             "H7",
             "entries of which copies are on a bookie that does not answer are said to be lost",
-            edited(("buckram.healing.repair.fragment_copy:FragmentCopy._read", "if errors or away:", "if False:")),
+            edited(("buckram.healing.repair.fragment_copy:FragmentCopy._read", "elif errors or away:", "elif False:")),
             200,
             faults=("late bookie", "crash bookie"),
         ),
@@ -539,33 +533,3 @@ MUTANTS: dict[str, Mutant] = {
         *completeness_mutants.MUTANTS,
     )
 }
-
-
-def kill(name: str, budget: int | None = None) -> Kill:
-    """Run lives until an invariant is violated."""
-    mutant = MUTANTS[name]
-    lives = mutant.seeds if budget is None else min(budget, mutant.seeds)
-    for seed in range(lives):
-        plan = make_healing_plan(seed)
-        if mutant.slow:
-            plan.config, plan.cluster.entries = replace(plan.config, copy_bytes_per_s=3_000), 30
-        if mutant.racks and not plan.cluster.racks:
-            with_racks(plan)
-        if mutant.shared:
-            with_shared_hosts(plan)
-        plan.streams = plan.streams or mutant.streams
-        plan.mute = mutant.mute
-        if mutant.faults:
-            plan.cluster.faults, plan.lost = list(mutant.faults), 2 if "second loss" in mutant.faults else 1
-        if mutant.absence:
-            plan.cluster.faults, plan.lost = [], 0
-            with_absence(plan, mutant.absence)
-        caught = first_caught(run_healing_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)
-        if caught is not None:
-            return Kill(name, caught.invariant, f"seed {seed}", seed + 1, str(caught))
-    return Kill(name, "", "", lives, "")
-
-
-def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """Run all mutants, or one, and print the results. Return the exit code."""
-    return report_kills(kill, MUTANTS, budget, jobs, only)

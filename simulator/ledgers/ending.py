@@ -16,6 +16,7 @@ from buckram.core.wire.messages import Read
 from buckram.errors import BuckramError, NoSuchLedger
 from buckram.types import LedgerId
 from simulator.engine.faults import FaultRunner
+from simulator.engine.finish import Finish
 from simulator.engine.world import Died
 from simulator.ledgers.last_writer import LastWriter
 from simulator.ledgers.reused_ids import ReusedIds
@@ -36,12 +37,12 @@ async def clear_limbo(store: Store) -> None:
     store.clear_limbo(store.loss)
 
 
-class Ending:
+class Ending(Finish):
     """Ends one life. `hung` is the bookie that stays paused, if any."""
 
     def __init__(self, stage: Stage, faults: FaultRunner, tenants: Tenants, actors: list[asyncio.Task[None]]) -> None:
-        self.stage, self.world, self.plan, self.faults = stage, stage.world, stage.plan, faults
-        self.judge, self.report = stage.world.judge, stage.world.report
+        super().__init__(stage, faults)
+        self.stage, self.plan, self.judge = stage, stage.plan, stage.world.judge
         self.tenants, self.actors, self.pace = tenants, actors, stage.plan.pace
         self.hung: str | None = None
 
@@ -90,17 +91,8 @@ class Ending:
         # A crash that is still planned would be a new fault.
         for process in world.processes.values():
             process.crash_after(1 << 60)
-        for machine in world.machines.values():
-            if not machine.running and not self.judge.facts.bookie(machine.name).wiped:
-                # A start reads metadata several times, which may be slow.
-                for _ in range(10 + round(self.plan.pace.deadline_s(0.0, metadata_requests=12))):
-                    await self.faults.restart(machine)
-                    if machine.ready:
-                        break
-                    await asyncio.sleep(1.0)
-                self.report.check(
-                    "L1", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
-                )
+        # A start reads metadata several times, which may be slow.
+        await self.revive("L1", 10 + round(self.plan.pace.deadline_s(0.0, metadata_requests=12)))
         stage.over = True
         if self.plan.hung_for_good:
             self.hung = self._hang_one()

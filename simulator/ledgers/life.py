@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
 
 from simulator.engine.faults import FaultRunner
 from simulator.engine.faults.runner import RecordedRequest
-from simulator.engine.lives import LifeResult, report_broken_invariants
-from simulator.engine.loop import Stuck
+from simulator.engine.lives import LifeResult
 from simulator.engine.plan import Plan
+from simulator.engine.planned import PlannedLife
 from simulator.engine.spies import watch_stores
 from simulator.engine.trace import Echo
 from simulator.engine.transport import Connection
 from simulator.engine.watched_hosts import watch_hosts
-from simulator.engine.world import World
+from simulator.engine.world import Machine
 from simulator.ledgers.ending import Ending
 from simulator.ledgers.liar import Liar
-from simulator.ledgers.plan import make_plan
 from simulator.ledgers.tenants import STRANGER, StrangerActor, Tenants
 from simulator.ledgers.workload.reading import ReaderActor
 from simulator.ledgers.workload.recovering import RecovererActor
-from simulator.ledgers.workload.stage import Stage
+from simulator.ledgers.workload.stage import Actor, Stage
 from simulator.ledgers.workload.writing import WriterActor
 
 CHECKED_UNDER_A_LIAR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S15", "S16", "S17", "F18", "F19", "F21", "uncaught")
@@ -43,112 +43,55 @@ class _Recorder:
         """Nothing to do: requests are kept when they are sent."""
 
 
-class Life:
-    """One life. Run it once, then ask for its result."""
+class Life(PlannedLife[Plan]):
+    """One life of ledgers."""
+
+    startless = "L1"
 
     def __init__(self, plan: Plan, echo: Echo | None = None) -> None:
-        self.plan = plan
-        self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata, pace=plan.pace)
+        super().__init__(plan, plan.seed, echo, records_only=False)
         self.stage = Stage(self.world, plan)
         self.tenants = Tenants(self.stage)
         self.faults = FaultRunner(self.stage)
         if "replay" in plan.faults:
             self.world.fabric.observers.append(_Recorder(self.faults))
 
-    async def run(self) -> None:
-        world, plan = self.world, self.plan
-        world.broken = asyncio.Event()
-        world.trace.note("plan", str(plan))
-        await self._bring_up()
-        work = asyncio.create_task(self._live(), name="life")
-        broken = asyncio.create_task(world.broken.wait(), name="broken")
-        await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
+    def watched(self) -> Iterable[AbstractContextManager[Any]]:
+        return watch_stores(self.world), watch_hosts(self.world, self.plan.sites)
 
-    async def _bring_up(self) -> None:
-        """Start a cluster without faults; they begin afterwards."""
-        world = self.world
-        store = world.store(world.loop.world, world.rng)
+    async def prepare_store(self) -> None:
+        store = self.world.store(self.world.loop.world, self.world.rng)
         await store.initialise()
         await self.tenants.prepare(store)
-        for n in range(1, self.plan.bookies + 1):
-            rack = self.plan.location(n)
-            machine = world.add_machine(f"b{n}", rack, site=self.plan.site(n))
-            if n == 1 and self.plan.liar:
-                world.judge.facts.bookie(machine.name).liar = True
-                world.fabric.tamperers[machine.name] = Liar(world.rng)
-        started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
-        if not all(started):
-            world.report.violate("L1", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
 
-    async def _live(self) -> None:
+    def add_bookie(self, number: int) -> Machine:
+        machine, world = super().add_bookie(number), self.world
+        if number == 1 and self.plan.liar:
+            world.judge.facts.bookie(machine.name).liar = True
+            world.fabric.tamperers[machine.name] = Liar(world.rng)
+        return machine
+
+    async def begin(self) -> None:
         plan, stage = self.plan, self.stage
-        actors: list[asyncio.Task[None]] = []
-        for n in range(plan.writers):
-            actors.append(asyncio.create_task(WriterActor(stage, f"w{n + 1}").run(), name=f"w{n + 1}"))
-        for n in range(plan.readers):
-            actors.append(asyncio.create_task(ReaderActor(stage, f"r{n + 1}").run(), name=f"r{n + 1}"))
-        for n in range(plan.recoverers):
-            actors.append(asyncio.create_task(RecovererActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}"))
+        actors: list[Actor] = [WriterActor(stage, f"w{n + 1}") for n in range(plan.writers)]
+        actors += [ReaderActor(stage, f"r{n + 1}") for n in range(plan.readers)]
+        actors += [RecovererActor(stage, f"c{n + 1}") for n in range(plan.recoverers)]
         if plan.tenants:
-            actors.append(asyncio.create_task(StrangerActor(stage, STRANGER).run(), name=STRANGER))
-        watchers = [
-            asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
-            for machine in self.world.machines.values()
-        ]
-        chaos = asyncio.create_task(self.faults.run(), name="faults")
-        await asyncio.sleep(plan.busy_s * 3 + 1.0)
-        await chaos
-        await Ending(stage, self.faults, self.tenants, actors).run()
-        for task in (*actors, *watchers):
-            task.cancel()
+            actors.append(StrangerActor(stage, STRANGER))
+        self.awaited = [self.start(actor.run(), actor.host) for actor in actors]
 
-    def result(self, keep_lines: bool) -> LifeResult:
-        world, report = self.world, self.world.report
-        violations = report.violations
+    async def be_busy(self) -> None:
+        await asyncio.sleep(self.plan.busy_s * 3 + 1.0)
+
+    async def end(self) -> None:
+        await Ending(self.stage, self.faults, self.tenants, self.awaited).run()
+
+    @property
+    def acked(self) -> int:
+        return sum(handle.acked for handle in self.world.judge.facts.handles)
+
+    def result(self) -> LifeResult:
+        result = super().result()
         if self.plan.liar:
-            violations = [v for v in violations if v.invariant in CHECKED_UNDER_A_LIAR]
-        acked = sum(handle.acked for handle in world.judge.facts.handles)
-        return LifeResult(
-            self.plan.seed,
-            str(self.plan),
-            violations,
-            report.evaluated,
-            report.reached,
-            acked,
-            world.crashes,
-            world.faults,
-            world.loop.steps,
-            world.loop.time(),
-            world.trace.digest,
-            list(world.trace.lines) if keep_lines else [],
-        )
-
-
-def run_life(
-    seed: int,
-    *,
-    plan: Plan | None = None,
-    echo: Echo | None = None,
-    mutant: AbstractContextManager[None] | None = None,
-) -> LifeResult:
-    """Run one life. Python's garbage collection is off meanwhile: the time of finalisers must not depend on history."""
-    enabled = gc.isenabled()
-    gc.disable()
-    with ExitStack() as stack:
-        if mutant is not None:
-            stack.enter_context(mutant)
-        life = Life(plan or make_plan(seed), echo)
-        stack.enter_context(watch_stores(life.world))
-        stack.enter_context(watch_hosts(life.world, life.plan.sites))
-        stack.enter_context(report_broken_invariants(life.world))
-        try:
-            life.world.loop.run_until_complete(life.run())
-        except Stuck as stuck:
-            life.world.report.violate("stuck", str(stuck))
-        result = life.result(keep_lines=True)
-        life.world.close()
-    if enabled:
-        gc.enable()
-    return result
+            result.violations = [one for one in result.violations if one.invariant in CHECKED_UNDER_A_LIAR]
+        return result

@@ -6,9 +6,8 @@ A client is no process: it survives the replicas that it asks, as a program that
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from buckram.errors import (
     BuckramError,
@@ -22,25 +21,25 @@ from buckram.state.machine.machine import Machine
 from simulator.engine.checkers.judge import describe
 from simulator.engine.checkers.linearizability import UNKNOWN
 from simulator.engine.world import Died
+from simulator.machine.asking import Asking
 from simulator.machine.reference import REFUSED
 from simulator.machine.rules import LISTS, REGISTERS
 from simulator.machine.stage import Stage
 from simulator.machine.state import Book
 
-T = TypeVar("T")
 _KEYS = 3
 
 
-class ClientActor:
+class ClientActor(Asking[Machine[Book]]):
     """One client."""
 
+    answers = (CommandRefused, CommandUnknown)
+
     def __init__(self, stage: Stage, name: str) -> None:
-        self.stage, self.world, self.name, self.rules = stage, stage.world, name, stage.rules
-        self.rng = random.Random(f"{stage.machines.seed} machines {name}")
+        super().__init__(stage, f"machines {name}")
+        self.stage, self.name, self.rules = stage, name, stage.rules
         self._serial = 0
         self._values: list[str] = []
-        self._last = ""
-        """The host to ask first, which answered the last question; empty if that failed."""
 
     async def run(self) -> None:
         for _ in range(self.stage.machines.commands):
@@ -120,7 +119,7 @@ class ClientActor:
         return UNKNOWN
 
     async def _attempt(self, command: list[Any], token: str | None) -> Any:
-        return await self._ask(lambda machine: machine.execute(command, token=token))
+        return await self.ask(lambda machine: machine.execute(command, token=token))
 
     # -- reads --------------------------------------------------------------------------------------------
 
@@ -135,7 +134,7 @@ class ClientActor:
         for _ in range(10):
             began = self.world.loop.time()
             try:
-                found = await self._ask(lambda machine: machine.read(look))
+                found = await self.ask(lambda machine: machine.read(look))
             except (BuckramError, TimeoutError, Died):
                 await asyncio.sleep(self.rng.random() * 0.2)
                 continue
@@ -155,7 +154,7 @@ class ClientActor:
             return machine.read(lambda state: machine.applied, "stale", at_most_s=at_most_s, after=after)
 
         try:
-            applied = await self._ask_at(host, question, 6.0)
+            applied = await self.ask_at(host, question, 6.0)
         except TooStale:
             self.world.report.situation("a read was too stale")
         except (BuckramError, TimeoutError, Died) as error:
@@ -166,42 +165,11 @@ class ClientActor:
 
     # -- asking -------------------------------------------------------------------------------------------
 
-    async def _ask(self, question: Callable[[Machine[Book]], Awaitable[T]]) -> T:
-        """Ask the host that led last, or another one. Raises the question's own error, Died, or TimeoutError."""
-        hosts = self.stage.living()
-        if not hosts:
-            raise TimeoutError
-        if self._last not in hosts or self.rng.random() < 0.1:
-            self._last = self.rng.choice(hosts)
-        try:
-            return await self._ask_at(self._last, question, self.rng.choice((1.0, 5.0)))
-        except (CommandRefused, CommandUnknown):
-            raise
-        except (BuckramError, TimeoutError, Died):
-            self._last = ""
-            raise
-
-    async def _ask_at(self, host: str, question: Callable[[Machine[Book]], Awaitable[T]], within_s: float) -> T:
-        machine = self.stage.open[host]
-
-        async def ask() -> T | BuckramError:
-            # Errors are returned as values: after a time-out no task is left to retrieve an exception.
-            try:
-                return await question(machine)
-            except BuckramError as error:
-                return error
-
-        async with asyncio.timeout(within_s):
-            answer = await self.world.join(self.world.processes[host], ask(), "ask")
-        if isinstance(answer, BuckramError):
-            raise answer
-        return answer
-
     async def _until_answered(self, question: Callable[[Machine[Book]], Awaitable[str]]) -> str:
         """Ask until there is an answer; return "" if none comes for long."""
         for _ in range(30):
             try:
-                return await self._ask(question)
+                return await self.ask(question)
             except (BuckramError, TimeoutError, Died) as error:
                 self.world.trace.note(self.name, describe(error) if isinstance(error, BuckramError) else repr(error))
             await asyncio.sleep(self.rng.random() * 0.3)

@@ -4,6 +4,8 @@ full."""
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
 
 from buckram.cluster import Client
 from buckram.errors import NotLeader
@@ -15,40 +17,66 @@ from simulator.engine.finish import Finish
 from simulator.machine.clients import ClientActor
 from simulator.machine.faults import MACHINE, NAME, NAMESPACE
 from simulator.machine.rules import Replicas
-from simulator.machine.stage import Stage
+from simulator.machine.stage import Handle, ReplicaStage, Stage
 from simulator.machine.state import Book
 
+H = TypeVar("H", bound=Handle)
 FINAL = "f1"
 """The host that verifies the log at the end."""
 
 
-class Ending(Finish):
-    """Ends one life."""
+class ReplicaEnding(Finish, ABC, Generic[H]):
+    """Ends one life of replicas: somebody leads and writes, all catch up, and what is stored is looked at."""
 
-    def __init__(self, stage: Stage, faults: FaultRunner) -> None:
+    def __init__(self, stage: ReplicaStage[H], faults: FaultRunner) -> None:
         super().__init__(stage, faults)
-        self.stage, self.rules = stage, stage.rules
+        self.replicas = stage
+
+    @abstractmethod
+    async def _lead_and_write(self) -> None: ...
+
+    @abstractmethod
+    async def _look_with(self, client: Client) -> None: ...
+
+    @abstractmethod
+    def _judge(self) -> None:
+        """Check the history of all calls."""
 
     async def run(self, clients: list[asyncio.Task[None]], replicas: list[asyncio.Task[None]]) -> None:
-        self.stage.over = True
+        self.replicas.over = True
         await self.heal()
         await self.within(self.done(clients), "the clients")
         await self.within(self._lead_and_write(), "a last leader")
         if not self.report.violations:
             await self.within(self._look(), "the last look")
-        self.rules.judge_calls()
-        self.stage.finished = True
+        self._judge()
+        self.replicas.finished = True
         await self.within(self.done(replicas), "closing the replicas")
 
-    # -- somebody leads -----------------------------------------------------------------------------------
-
-    async def _leader(self) -> Machine[Book]:
+    async def _leader(self) -> H:
         while True:
-            for host in self.stage.living():
-                machine = self.stage.open[host]
-                if machine.role == "leader":
-                    return machine
+            for host in self.replicas.living():
+                handle = self.replicas.open[host]
+                if handle.role == "leader":
+                    return handle
             await asyncio.sleep(0.05)
+
+    async def _look(self) -> None:
+        client = await self.world.client(FINAL)
+        await self.world.join(self.world.processes[FINAL], self._look_with(client), "look")
+
+
+class Ending(ReplicaEnding[Machine[Book]]):
+    """Ends one life of machines."""
+
+    def __init__(self, stage: Stage, faults: FaultRunner) -> None:
+        super().__init__(stage, faults)
+        self.stage, self.rules = stage, stage.rules
+
+    def _judge(self) -> None:
+        self.rules.judge_calls()
+
+    # -- somebody leads -----------------------------------------------------------------------------------
 
     async def _lead_and_write(self) -> None:
         """Execute enough commands that every replica meets a digest, then check that each catches up or stops.
@@ -92,10 +120,6 @@ class Ending(Finish):
 
     # -- the last look ------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
-        client = await self.world.client(FINAL)
-        await self.world.join(self.world.processes[FINAL], self._look_with(client), "look")
-
     async def _look_with(self, client: Client) -> None:
         """Check a new replica, which opens from the newest snapshot, and every record that is left in the log."""
         leader = await self._leader()
@@ -136,4 +160,4 @@ class Ending(Finish):
         self.report.check("log", read == self.rules.reference.state_before(machine.applied), "{!r} is read", read)
 
 
-__all__ = ["Ending"]
+__all__ = ["FINAL", "Ending", "ReplicaEnding"]

@@ -3,115 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
 
 from buckram.cluster import Client
-from simulator.engine.checkers.safety import Records
 from simulator.engine.faults import FaultRunner
-from simulator.engine.lives import LifeResult, bring_up, life_result, report_broken_invariants, watch_tasks
-from simulator.engine.loop import Stuck
+from simulator.engine.lives import watch_tasks
+from simulator.engine.planned import PlannedLife
 from simulator.engine.trace import Echo
-from simulator.engine.world import World
 from simulator.machine.clients import ClientActor
 from simulator.machine.ending import Ending
 from simulator.machine.faults import MACHINE, NAMESPACE
 from simulator.machine.heads import HeadWatch
 from simulator.machine.names import INVARIANTS, SITUATIONS
-from simulator.machine.plan import LIFE_S, MachinePlan, make_machine_plan
+from simulator.machine.plan import LIFE_S, MachinePlan
 from simulator.machine.replicas import ReplicaActor
 from simulator.machine.rules import Rules
 from simulator.machine.stage import Stage
 from simulator.machine.watching import watch_machines
 
 
-class Life:
-    """One life. Run it once, then ask for its result."""
+class Life(PlannedLife[MachinePlan]):
+    """One life of machines."""
+
+    invariants, situations = INVARIANTS, SITUATIONS
 
     def __init__(self, plan: MachinePlan, echo: Echo | None = None) -> None:
-        self.plan, cluster = plan, plan.cluster
-        world = self.world = World(
-            f"machines {plan.seed}", echo=echo, configs=cluster.configs, metadata=cluster.metadata, pace=cluster.pace
-        )
-        # Lives of ledgers run the other checkers, which take time.
-        world.fabric.observers.remove(world.judge.wire)
-        world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
-        world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
-        world.report.reached |= dict.fromkeys(SITUATIONS, 0)
+        super().__init__(plan, f"machines {plan.seed}", echo)
+        world = self.world
         self.rules = Rules(world)
         world.metadata.observers.append(
             HeadWatch(world.judge.facts, world.report, world.stores.layout, plan.settings.keep_snapshots)
         )
-        self.stage = Stage(world, plan, self.rules)
+        self.stage = Stage(world, plan, rules=self.rules)
         self.faults = FaultRunner(self.stage)
 
-    async def run(self) -> None:
-        world = self.world
-        world.broken = asyncio.Event()
-        world.trace.note("plan", str(self.plan))
-        await bring_up(world, self.plan.cluster.bookies)
-        work = asyncio.create_task(self._live(), name="life")
-        broken = asyncio.create_task(world.broken.wait(), name="broken")
-        await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
+    def watched(self) -> Iterable[AbstractContextManager[Any]]:
+        return watch_machines(self.world, self.rules), watch_tasks(self.world)
 
-    async def _live(self) -> None:
+    async def begin(self) -> None:
         plan, stage, world = self.plan, self.stage, self.world
         client = await world.client("s1")
         await world.join(world.processes["s1"], self._create(client), "create")
-        replicas = [
-            asyncio.create_task(ReplicaActor(stage, f"m{n + 1}", kind).run(), name=f"m{n + 1}")
+        self._replicas = [
+            self.start(ReplicaActor(stage, f"m{n + 1}", kind).run(), f"m{n + 1}")
             for n, kind in enumerate(plan.replicas)
         ]
-        clients = [
-            asyncio.create_task(ClientActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}") for n in range(plan.clients)
-        ]
-        watchers = [
-            asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
-            for machine in world.machines.values()
-        ]
-        chaos = asyncio.create_task(self.faults.run(), name="faults")
-        await asyncio.wait(clients, timeout=LIFE_S)
-        await chaos
-        await Ending(stage, self.faults).run(clients, replicas)
-        for task in (*clients, *replicas, *watchers):
-            task.cancel()
+        self.awaited = [self.start(ClientActor(stage, f"c{n + 1}").run(), f"c{n + 1}") for n in range(plan.clients)]
+
+    async def be_busy(self) -> None:
+        await asyncio.wait(self.awaited, timeout=LIFE_S)
+
+    async def end(self) -> None:
+        await Ending(self.stage, self.faults).run(self.awaited, self._replicas)
 
     async def _create(self, client: Client) -> None:
         await client.namespace(NAMESPACE).create_machine_log(MACHINE, **self.plan.policy)
         await client.close()
 
-    def result(self) -> LifeResult:
-        return life_result(self.world, self.plan.seed, self.plan, self.rules.acked)
+    @property
+    def acked(self) -> int:
+        return self.rules.acked
 
 
-def run_machine_life(
-    seed: int,
-    *,
-    plan: MachinePlan | None = None,
-    echo: Echo | None = None,
-    mutant: AbstractContextManager[None] | None = None,
-) -> LifeResult:
-    """Run one life. Python's garbage collection is off meanwhile: the time of finalisers must not depend on history."""
-    enabled = gc.isenabled()
-    gc.disable()
-    with ExitStack() as stack:
-        if mutant is not None:
-            stack.enter_context(mutant)
-        life = Life(plan or make_machine_plan(seed), echo)
-        stack.enter_context(watch_machines(life.world, life.rules))
-        stack.enter_context(report_broken_invariants(life.world))
-        stack.enter_context(watch_tasks(life.world))
-        try:
-            life.world.loop.run_until_complete(life.run())
-        except Stuck as stuck:
-            life.world.report.violate("stuck", str(stuck))
-        result = life.result()
-        life.world.close()
-    if enabled:
-        gc.enable()
-    return result
-
-
-__all__ = ["Life", "run_machine_life"]
+__all__ = ["Life"]

@@ -1,33 +1,32 @@
-"""Planted bugs of machines, and the hunt for them: `python -m buckram.sim --machine --mutants`."""
+"""Planted bugs of machines: `python -m buckram.sim --machine --mutants`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.engine import hunting
 from simulator.engine.edits import edited
-from simulator.engine.hunting import Kill, first_caught, report_kills
-from simulator.engine.planting import Patches
-from simulator.machine.life import run_machine_life
-from simulator.machine.names import INVARIANTS
-from simulator.machine.plan import make_machine_plan
+from simulator.machine.plan import MachinePlan
 
 _FOLD = "buckram.core.machine.fold:Fold"
 _LEADER = "buckram.state.machine.leader:Leader"
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
-    """A planted bug. `rows` are the invariants that it breaks, `seeds` its budget of lives."""
+class Mutant(hunting.Mutant[MachinePlan]):
+    """A planted bug of machines."""
 
-    name: str
-    rows: str
-    bug: str
-    apply: Patches
-    seeds: int = 40
     faults: tuple[str, ...] = ()
     """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
     kind: str = ""
     """The class of one replica of the mutant's lives, a key of `state.KINDS`; empty: as drawn."""
+
+    def suits(self, plan: MachinePlan) -> bool:
+        if self.kind and self.kind not in plan.replicas:
+            plan.replicas = [*(kind for kind in plan.replicas if kind == "good"), self.kind]
+        if self.faults:
+            plan.cluster.faults = list(self.faults)
+        return True
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -223,25 +222,4 @@ MUTANTS: dict[str, Mutant] = {
 }
 
 
-def kill(name: str, budget: int | None = None) -> Kill:
-    """Run lives until an invariant is violated."""
-    mutant = MUTANTS[name]
-    lives = mutant.seeds if budget is None else min(budget, mutant.seeds)
-    for seed in range(lives):
-        plan = make_machine_plan(seed)
-        if mutant.kind and mutant.kind not in plan.replicas:
-            plan.replicas = [*(kind for kind in plan.replicas if kind == "good"), mutant.kind]
-        if mutant.faults:
-            plan.cluster.faults = list(mutant.faults)
-        caught = first_caught(run_machine_life(seed, plan=plan, mutant=mutant.apply()).violations, (*INVARIANTS, "R5"))
-        if caught is not None:
-            return Kill(name, caught.invariant, f"seed {seed}", seed + 1, str(caught))
-    return Kill(name, "", "", lives, "")
-
-
-def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """Run all mutants, or one, and print the results. Return the exit code."""
-    return report_kills(kill, MUTANTS, budget, jobs, only)
-
-
-__all__ = ["MUTANTS", "Mutant", "hunt", "kill"]
+__all__ = ["MUTANTS", "Mutant"]

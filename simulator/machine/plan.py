@@ -10,13 +10,9 @@ from typing import Any
 
 from buckram.config import BookieConfig
 from buckram.state.machine.settings import MachineSettings
-from buckram.types import DigestType
-from simulator.engine.faults.registry import STREAMS
-from simulator.engine.pace import LATE_S
-from simulator.engine.plan import Plan, draw_independent_faults, make_cluster, set_pace
+from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster
 from simulator.machine.faults import OWN_FAULTS
 
-DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
 LIFE_S = 8.0
 """Time during which clients are busy, virtual seconds (approximately)."""
 
@@ -54,24 +50,14 @@ class MachinePlan:
 def make_machine_plan(seed: int) -> MachinePlan:
     """Return the plan of the seed's life."""
     rng = random.Random(f"machines {seed}")
-    cluster = make_cluster(seed)
-    cluster.liar = cluster.attacker = cluster.hung_for_good = cluster.explicit = cluster.deferred = False
-    cluster.racks, cluster.password, cluster.deleting, cluster.large = 0, b"", False, False
-    cluster.again = cluster.late_wake = False
+    cluster = make_plain_cluster(seed)
     cluster.busy_s = rng.choice((2.0, 4.0, 6.0))
-    cluster.pace = replace(cluster.pace, late_s=min(cluster.pace.late_s, LATE_S))
-    set_pace(cluster)
+    hurry(cluster)
     cluster.configs.client = replace(cluster.configs.client, placement="rack:2")
     cluster.configs.bookie = BookieConfig()
-    cluster.faults = cluster.faults[: rng.choice((0, 1, 2))]
-    cluster.faults += rng.choices(list(OWN_FAULTS), list(OWN_FAULTS.values()), k=rng.choice((1, 2, 3)))
-    none = rng.random() < 0.1
-    draw_independent_faults(cluster, STREAMS)
-    if cluster.bookies <= cluster.shape[0]:
-        cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]  # it leaves too few for new ledgers
-    if none:
-        cluster.faults = []
-    plan = MachinePlan(cluster, _policy(rng, cluster), _settings(rng), ["good"] * rng.choice((2, 2, 3)))
+    draw_faults(rng, cluster, OWN_FAULTS, (0, 1, 2), (1, 2, 3))
+    policy = log_policy(rng, cluster, (4096, 4096, 65536), (0.5, 2.0, 60.0))
+    plan = MachinePlan(cluster, policy, _settings(rng), ["good"] * rng.choice((2, 2, 3)))
     kind = rng.random()
     if kind < 0.12:
         plan.replicas.append("old")
@@ -90,15 +76,6 @@ def _settings(rng: random.Random) -> MachineSettings:
         linger_ms=rng.choice((0.0, 2.0, 50.0)),
         max_pending=rng.choice((1, 3, 1024)),
     )
-
-
-def _policy(rng: random.Random, cluster: Plan) -> dict[str, Any]:
-    return {
-        "ensemble": "/".join(map(str, cluster.shape)),
-        "digest": DIGESTS[cluster.digest],
-        "roll_bytes": rng.choice((4096, 4096, 65536)),
-        "roll_s": rng.choice((0.5, 2.0, 60.0)),
-    }
 
 
 __all__ = ["LIFE_S", "MachinePlan", "make_machine_plan"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from simulator.engine.lives import LifeResult
 from simulator.engine.planned import PlannedSubject
 from simulator.engine.trace import Echo
 from simulator.machine.faults import all_fault_names
-from simulator.machine.life import run_machine_life
-from simulator.machine.mutants import hunt
+from simulator.machine.life import Life
+from simulator.machine.mutants import MUTANTS
 from simulator.machine.names import INVARIANTS, SITUATIONS
 from simulator.machine.plan import MachinePlan, make_machine_plan
 
@@ -15,16 +14,17 @@ from simulator.machine.plan import MachinePlan, make_machine_plan
 class Machines(PlannedSubject[MachinePlan]):
     """Lives of machines."""
 
-    option, invariants, situations = "--machine", INVARIANTS, SITUATIONS
+    option, invariants, situations, mutants = "--machine", INVARIANTS, SITUATIONS, MUTANTS
+    catching = ("R5",)
 
     def plan(self, seed: int) -> MachinePlan:
         return make_machine_plan(seed)
 
-    def run(self, seed: int, plan: MachinePlan, echo: Echo | None) -> LifeResult:
-        return run_machine_life(seed, plan=plan, echo=echo)
+    def life(self, plan: MachinePlan, echo: Echo | None) -> Life:
+        return Life(plan, echo)
 
     def fault_names(self) -> list[str]:
         return all_fault_names()
 
-    def hunt(self, budget: int | None, jobs: int, only: str | None) -> int:
-        return hunt(budget, jobs, only)
+
+run_machine_life = Machines().run

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from buckram.errors import BuckramError
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.write.writer import engine_of
 from simulator.engine.faults import FaultRunner
-from simulator.engine.lives import bring_up, report_broken_invariants, watch_tasks
+from simulator.engine.lives import bring_up, watch_tasks
 from simulator.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
 from simulator.engine.trace import Echo
 from simulator.engine.world import Died, World
@@ -184,29 +183,19 @@ def play(
     mutant: AbstractContextManager[None] | None = None,
 ) -> ScheduleResult:
     """Run one schedule in a world of its own, then the ending of a life."""
-    gc.disable()
-    with ExitStack() as stack:
-        if mutant is not None:
-            stack.enter_context(mutant)
-        world = stream_world(f"{name} {seed}", plan, echo)
-        stack.enter_context(report_broken_invariants(world))
-        stack.enter_context(watch_tasks(world))
 
-        async def schedule() -> str:
-            world.broken = asyncio.Event()
-            await bring_up(world, plan.cluster.bookies)
-            bench = Bench(world, plan)
+    async def schedule(world: World) -> str:
+        await bring_up(world, plan.cluster.bookies)
+        bench = Bench(world, plan)
 
-            async def all_of_it() -> None:
-                await bench.create()
-                await play_on(bench)
-                await bench.finish()
+        async def all_of_it() -> None:
+            await bench.create()
+            await play_on(bench)
+            await bench.finish()
 
-            return await until_violated(world, all_of_it(), (ScheduleFailed, Died, BuckramError))
+        return await until_violated(world, all_of_it(), (ScheduleFailed, Died, BuckramError))
 
-        result = run_schedule(world, schedule())
-    gc.enable()
-    return result
+    return run_schedule(lambda: stream_world(f"{name} {seed}", plan, echo), schedule, watch_tasks, mutant)
 
 
 @dataclass(frozen=True, slots=True)

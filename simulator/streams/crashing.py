@@ -9,13 +9,12 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import multiprocessing
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from simulator.engine.schedules import ScheduleResult
+from simulator.engine.spreading import spread
 from simulator.engine.trace import Echo
 from simulator.streams.bench import Bench, bench_plan, play
 from simulator.streams.operations import DRILLS, Spy
@@ -91,7 +90,7 @@ def sweep(only: str | None, jobs: int) -> int:
         if not outcome.ok:
             failed += 1
             sys.stderr.write(f"{name}, nothing going wrong: {outcome.violations[:1]} {outcome.failed}\n")
-    failed += sum(_report_problem(one) for one in _all(work, jobs))
+    failed += sum(_report_problem(one) for one in spread(run_crash_point, work, jobs))
     sys.stdout.write(json.dumps({"operations": len(found), "places": found, "violations": failed}) + "\n")
     return 1 if failed else 0
 
@@ -101,14 +100,6 @@ def _report_problem(one: CrashPointResult) -> bool:
     if problems:
         sys.stderr.write(f"{place}: {problems[0]}\n")
     return bool(problems)
-
-
-def _all(work: list[CrashPoint], jobs: int) -> Iterator[CrashPointResult]:
-    if jobs <= 1:
-        yield from map(run_crash_point, work)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(run_crash_point, work)
 
 
 __all__ = ["DRILLS", "CrashPoint", "crash_points", "drill", "run_crash_point", "sweep"]

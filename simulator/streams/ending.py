@@ -6,7 +6,6 @@ Not here: reading in full (`auditing.py`), checks of the whole life (`final_chec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import replace
 
 from buckram.errors import BuckramError, NoSuchStream, StreamEnded, WriterLost
@@ -16,7 +15,7 @@ from buckram.streams.write.writer import engine_of
 from buckram.types import LedgerId
 from simulator.engine.checkers.judge import describe
 from simulator.engine.faults import FaultRunner
-from simulator.engine.finish import done_within
+from simulator.engine.finish import Finish
 from simulator.engine.pace import HOUR_US
 from simulator.streams.auditing import Auditor
 from simulator.streams.facts import HOSTILE, StreamHistory
@@ -26,65 +25,44 @@ from simulator.streams.reading import uid_of
 from simulator.streams.recording import RecordingWriter
 from simulator.streams.stage import Actor, Stage, full
 
-SETTLE_S, DEADLINE_S = 15.0, 90.0
+SETTLE_S = 15.0
 VISIBLE_S = 0.020
 """Time within which a tailing reader gets an acknowledged record in a life with fast disks and metadata, seconds."""
 FIND_SEGMENT_S = 0.010
 """Extra time for a reader to find the ledger in which the writer goes on after a roll, seconds."""
 
 
-class Ending:
+class Ending(Finish):
     """Ends one life of streams."""
 
     def __init__(self, stage: Stage, faults: FaultRunner, actors: list[asyncio.Task[None]]) -> None:
-        self.stage, self.world, self.plan, self.faults, self.actors = stage, stage.world, stage.streams, faults, actors
-        self.facts, self.rules, self.report = stage.facts, stage.rules, stage.world.report
+        super().__init__(stage, faults)
+        self.stage, self.plan, self.actors = stage, stage.streams, actors
+        self.facts, self.rules = stage.facts, stage.rules
         self.final, self.pace = Actor(stage, "f1"), stage.plan.pace
         self._alone = False
         """Set when all actors are done."""
         self._clocks_doubtful = False
         """Set if the last run of the janitor found that clocks differ."""
-        self.deadline_s = self.pace.deadline_s(DEADLINE_S, syncs=300, metadata_requests=60)
 
     async def run(self) -> None:
-        await self._heal()
+        self.stage.over = True
+        await self.heal(asleep=lambda host: self.plan.cluster.late_wake and host.startswith("w"))
         await self._await_actors()
         if not await self.final.up(20):
             self.report.violate("ends", "no client can be started although everything was healed")
             return
         for stream in (*self.plan.streams, *self._forks()):
-            await self._within(self._write_once_more(stream), f"the last writer of {stream}")
+            await self.within(self._write_once_more(stream), f"the last writer of {stream}")
         await asyncio.sleep(self.pace.deadline_s(1.0, syncs=10, metadata_requests=3))
         self._check_appends_ended()
         await self._await_followers()
-        await self._within(self._clean(), "the janitor")
+        await self.within(self._clean(), "the janitor")
         for stream in (*self.plan.streams, *self._forks()):
-            await self._within(self._read_all(stream), f"reading {stream}")
+            await self.within(self._read_all(stream), f"reading {stream}")
         if self.plan.deleter or self.plan.seed % 4 == 0:
-            await self._within(self._delete_all(), "deleting everything")
-            await self._within(self._clean(), "the janitor")
-
-    async def _heal(self) -> None:
-        """End all faults and restart bookies."""
-        world = self.world
-        world.trace.note("ending", "heals")
-        self.faults.heal()
-        self.stage.over = True
-        for process in world.processes.values():
-            process.crash_after(1 << 60)
-        for machine in world.machines.values():
-            if not machine.running and not world.judge.facts.bookie(machine.name).wiped:
-                for _ in range(10):
-                    await self.faults.restart(machine)
-                    if machine.ready:
-                        break
-                    await asyncio.sleep(1.0)
-                self.report.check(
-                    "ends", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
-                )
-        for host in world.processes:
-            if not (self.plan.cluster.late_wake and host.startswith("w")):
-                world.resume(host)
+            await self.within(self._delete_all(), "deleting everything")
+            await self.within(self._clean(), "the janitor")
 
     async def _await_actors(self) -> None:
         """Wait until all actors are done. With `late_wake`, paused writers go on long after another has taken over."""
@@ -92,7 +70,7 @@ class Ending:
             await asyncio.sleep(self.pace.deadline_s(2.0, syncs=10, metadata_requests=3))
             for stream in self.plan.streams:
                 if await self.final.up(20):
-                    await self._within(self._write_once_more(stream), f"a writer of {stream}")
+                    await self.within(self._write_once_more(stream), f"a writer of {stream}")
             for host in self.world.processes:
                 self.world.resume(host)
         pending = (await asyncio.wait(self.actors, timeout=self.deadline_s + SETTLE_S))[1] if self.actors else ()
@@ -115,9 +93,6 @@ class Ending:
             if process is None or process.dead or session.lost:
                 continue
             self.report.check("ends", not pending, "appends of {} never end: {}", session.host, pending)
-
-    async def _within(self, work: Awaitable[None], what: str) -> None:
-        await done_within(self.world, work, what, self.deadline_s)
 
     # -- writing
 

@@ -1,7 +1,7 @@
 """What a hostile tenant asks of a bookie, which holds it to its grants: each must be refused, or be harmless.
 
-Its requests pass the session of a bookie (`bookie/service/key_session.py`) on the life's own store; the rules of the
-honest streams show what came of them. Not here: what servers do for a stream whose metadata went past all this
+Its requests pass the session of a bookie (`bookie/service/metadata/key_session.py`) on the life's own store; the rules
+of the honest streams show what came of them. Not here: what servers do for a stream whose metadata went past all this
 (`hostile.py`).
 """
 

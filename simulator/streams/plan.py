@@ -9,13 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from buckram.config import BookieConfig
-from buckram.types import DigestType
-from simulator.engine.faults.registry import STREAMS
-from simulator.engine.pace import LATE_S
-from simulator.engine.plan import Plan, draw_independent_faults, make_cluster, set_pace
+from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster
 from simulator.streams.faults import OWN_FAULTS
 
-DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
 MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "forker", "hostile", "ending", "small_pages")
 LIFE_S = 6.0
 """Time during which actors are busy, virtual seconds (approximately)."""
@@ -66,15 +62,10 @@ class StreamPlan:
 
 def make_stream_plan(seed: int) -> StreamPlan:
     rng = random.Random(f"streams {seed}")
-    cluster = make_cluster(seed)
-    cluster.liar = cluster.attacker = cluster.hung_for_good = cluster.explicit = cluster.deferred = False
-    cluster.racks, cluster.password, cluster.deleting, cluster.large = 0, b"", False, False
-    cluster.again = False
+    cluster = make_plain_cluster(seed)
     cluster.late_wake = rng.random() < 0.2
     cluster.busy_s = rng.choice((1.0, 2.0, 4.0))
-    # Longer delays only make these lives long: a stream reads metadata all the time.
-    cluster.pace = replace(cluster.pace, late_s=min(cluster.pace.late_s, LATE_S))
-    set_pace(cluster)
+    hurry(cluster)
     config = cluster.configs.client
     cluster.configs.client = replace(
         config,
@@ -86,15 +77,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
         cluster.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
     elif cluster.collecting:
         cluster.configs.bookie = BookieConfig()
-    cluster.faults = cluster.faults[: rng.choice((1, 2, 2, 3))]
-    cluster.faults += rng.choices(list(OWN_FAULTS), list(OWN_FAULTS.values()), k=rng.choice((0, 1, 1, 2)))
-    none = rng.random() < 0.1
-    draw_independent_faults(cluster, STREAMS)
-    if cluster.bookies <= cluster.shape[0]:
-        # A bookie that is gone for good would leave too few for new segments.
-        cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]
-    if none:
-        cluster.faults = []
+    draw_faults(rng, cluster, OWN_FAULTS, (1, 2, 2, 3), (0, 1, 1, 2))
     plan = StreamPlan(cluster, ["one", "two"][: rng.choice((1, 1, 1, 2))], _policy(rng, cluster))
     plan.writers, plan.readers = rng.choice((1, 2, 2, 3)), rng.choice((1, 1, 2))
     plan.sessions = rng.choice((1, 2, 3, 4))
@@ -110,13 +93,8 @@ def make_stream_plan(seed: int) -> StreamPlan:
 
 
 def _policy(rng: random.Random, cluster: Plan) -> dict[str, Any]:
-    policy: dict[str, Any] = {
-        "ensemble": "/".join(map(str, cluster.shape)),
-        "digest": DIGESTS[cluster.digest],
-        "roll_bytes": rng.choice((4096, 4096, 8192, 65536)),
-        "roll_s": rng.choice((0.2, 0.5, 2.0, 60.0)),
-        "compression": rng.choice(("none", "none", "none", "zstd")),
-    }
+    policy = log_policy(rng, cluster, (4096, 4096, 8192, 65536), (0.2, 0.5, 2.0, 60.0))
+    policy["compression"] = rng.choice(("none", "none", "none", "zstd"))
     kind = rng.random()
     if kind < 0.1:
         policy["retention_s"] = rng.choice((0.5, 1.0, 3.0))

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from chaos.machines import Link
 from chaos.relay import Owners, Relays
-from chaos.wire import Link
 
 PORT, SERVER = 9000, 10
 ASK = """
@@ -35,7 +35,7 @@ with socket.create_connection((sys.argv[1], 9000)) as connection:
 @pytest.fixture
 def relays() -> Iterator[Relays]:
     with Relays() as made:
-        made.serve(SERVER, PORT)
+        made.reached(SERVER, PORT)
         yield made
 
 
@@ -57,7 +57,7 @@ def echo(relays: Relays) -> Iterator[list[int]]:
                 received.append(0)
                 threading.Thread(target=answer, args=(connection, len(received) - 1), daemon=True).start()
 
-    with socket.create_server((relays.behind(SERVER), PORT)) as listening:
+    with socket.create_server((relays.listens(SERVER), PORT)) as listening:
         thread = threading.Thread(target=serve, args=(listening,), daemon=True)
         thread.start()
         yield received

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from tests.support.polling import wait_until
 
-from chaos.wire import Link, NoWire, Wire
+from chaos.machines import Link, NoNetwork
+from chaos.wire import Wire
 
 ROOT = Path(__file__).parents[2]
 DELAY_US = 2000
@@ -63,7 +64,7 @@ def allowed() -> str:
         with Wire() as wire:
             done = subprocess.run([*wire.launcher(11), "true"], cwd=ROOT, capture_output=True, text=True, check=False)
             return done.stderr
-    except NoWire as error:
+    except NoNetwork as error:
         return str(error)
 
 

@@ -7,7 +7,8 @@ from tests.support.soak import SOAK
 
 from buckram.client.write.completions import Completions
 from buckram.core.ledgers.append import AppendWindow
-from simulator.ledgers.mutants.hunt import MUTANTS, RARE, kill
+from simulator.ledgers.mutants import MUTANTS, RARE
+from simulator.ledgers.subject import Ledgers
 
 LIVES = 40
 
@@ -17,7 +18,7 @@ LIVES = 40
 )
 def test_mutant_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
-    found = kill(name, None if SOAK or name in RARE else LIVES)
+    found = Ledgers().kill(name, None if SOAK or name in RARE else LIVES)
     assert found.by, f"{name} ({mutant.bug}) was not caught in {found.lives} lives"
 
 

@@ -9,8 +9,9 @@ from buckram.core.streams.metadata import changes as stream_changes
 from buckram.streams.read.batch_source import StreamSource
 from buckram.streams.write import roll
 from buckram.streams.write.segment import SegmentWriter
-from simulator.streams.mutants.hunt import MUTANTS, kill
+from simulator.streams.mutants import MUTANTS
 from simulator.streams.names import INVARIANTS
+from simulator.streams.subject import Streams
 
 RARE = ("epoch-ignored", "claim-keeps-epoch", "overtaking", "skips-silently", "no-marks", "atomic-cut",
         "older-than-asked", "cursors-forgotten", "producers-trimmed", "lost-reply-is-yes", "no-idle-mark",
@@ -25,13 +26,13 @@ LIVES = 8
 )
 def test_mutant_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
-    found = kill(name, None if SOAK or name in RARE else LIVES)
+    found = Streams().kill(name, None if SOAK or name in RARE else LIVES)
     assert found.by in INVARIANTS, f"{name} ({mutant.bug}) was not caught in {found.lives} lives"
 
 
 def test_mutants_are_described() -> None:
     assert len(MUTANTS) >= 30
-    assert all(mutant.trap and mutant.bug for mutant in MUTANTS.values())
+    assert all(mutant.rows and mutant.bug for mutant in MUTANTS.values())
 
 
 def test_mutants_restore_production_classes() -> None:

@@ -10,7 +10,7 @@ from simulator.__main__ import main
 from simulator.engine import swarm
 from simulator.engine.checkers.report import INVARIANTS, SITUATIONS
 from simulator.engine.swarm import Totals, shrink
-from simulator.ledgers.mutants.hunt import MUTANTS
+from simulator.ledgers.mutants import MUTANTS
 from simulator.ledgers.plan import make_plan
 from simulator.ledgers.subject import Ledgers
 

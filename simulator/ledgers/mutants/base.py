@@ -1,4 +1,4 @@
-"""The definition of a mutant: a planted bug, and where it must be caught.
+"""The definition of a mutant of ledgers: a planted bug, and where it must be caught.
 
 Not here: how bugs are planted (`simulator/engine/planting.py`, `simulator/engine/edits.py`).
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from simulator.engine import hunting
 from simulator.engine.plan import Plan
-from simulator.engine.planting import Patches
 
 
 class SuitsPlan(Protocol):
@@ -23,19 +23,18 @@ def any_plan(plan: Plan) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
+class Mutant(hunting.Mutant[Plan]):
     """A planted bug of ledgers.
 
     `rows` are the traps and invariants of docs/reference/protocol.md that it represents. The directed schedules in
     `scenarios` run first, with `scenario_seeds` seeds, then lives whose plan passes `lives`, at most `seeds` of them.
     """
 
-    name: str
-    rows: str
-    bug: str
-    apply: Patches
+    seeds: int = 200
     scenarios: tuple[str, ...] = ()
     lives: SuitsPlan = any_plan
-    seeds: int = 200
     scenario_seeds: int = 1
     """Number of seeds with which each directed schedule is run, beginning with seed 0."""
+
+    def suits(self, plan: Plan) -> bool:
+        return self.lives(plan)

@@ -24,7 +24,7 @@ MUTANTS = [
                 "await self._keys.multi([one.op for one in left]); await self._keys.multi(mark)",
             )
         ),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -32,7 +32,7 @@ MUTANTS = [
         "M12",
         "a ledger is made under an id whose deletion is recorded",
         edited((_REMOVALS + "never_deleted", "if ledger_id in decode_deleted(key, found.value):", "if False:")),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -46,7 +46,7 @@ MUTANTS = [
                 "[False] * len(some)",
             )
         ),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -56,7 +56,7 @@ MUTANTS = [
         edited(
             ("buckram.bookie.garbage.gc_limits:DeletionLimits.released", "vanished[one] <= most", "len(known) <= most")
         ),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS = [
         "M14",
         "what a store lost at once is collected",
         edited(("buckram.bookie.garbage.gc_limits:DeletionLimits.released", "vanished[one] <= most", "True")),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -72,7 +72,7 @@ MUTANTS = [
         "M12",
         "the last id of a bucket is recorded in the next one",
         edited((_PURE + "deletions:bucket_of", "ledger_id // BUCKET", "(ledger_id + 1) // BUCKET")),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = [
         "M14",
         "a bucket whose last id was deleted cannot be read",
         edited((_PURE + "deletions:_decoded", "if place > BUCKET:", "if place >= BUCKET:")),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -88,7 +88,7 @@ MUTANTS = [
         "M14",
         "the id before is taken for the one that was deleted",
         edited((_PURE + "deletions:Deleted.__contains__", "ledger_id % BUCKET", "(ledger_id + 1) % BUCKET")),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = [
         "M12",
         "what was deleted since the backup comes back with it",
         edited(("buckram.metadata.maintain.acceptance:accept", "await compare(store)", "[]")),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = [
         "M12",
         "a bookie does not remember what it deleted",
         edited((_GC + "recorded_round", "await self._memory.remember(going)", "pass")),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
     Mutant(
@@ -118,7 +118,7 @@ MUTANTS = [
                 "pass",
             )
         ),
-        ("deletions",),
+        scenarios=("deletions",),
         scenario_seeds=_SEEDS,
     ),
 ]

@@ -43,20 +43,20 @@ MUTANTS = [
         "I2",
         "a client goes on with a peer that has another identity",
         plant((Introductions, "mismatch", _no_mismatch), (Connection, "check_incarnation", nothing)),
-        ("D12",),
+        scenarios=("D12",),
     ),
     Mutant(
         "serves-strangers",
         "I3",
         "a bookie serves a client that wants another one",
         plant((Session, "refuse", nothing)),
-        ("D11",),
+        scenarios=("D11",),
     ),
     Mutant(
         "introduction-not-sent",
         "I1, S1",
         "clients do not check the identity of the bookie at an address",
         plant((Introductions, "exchange", _send_no_introduction)),
-        ("D12",),
+        scenarios=("D12",),
     ),
 ]

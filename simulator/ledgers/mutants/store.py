@@ -35,9 +35,9 @@ MUTANTS = [
                 "known = []",
             )
         ),
-        (),
-        _tail,
-        120,
+        scenarios=(),
+        lives=_tail,
+        seeds=120,
     ),
     Mutant(
         "cut-file-ignored",
@@ -50,9 +50,9 @@ MUTANTS = [
                 "elif False:",
             )
         ),
-        (),
-        _tail_after_power,
-        120,
+        scenarios=(),
+        lives=_tail_after_power,
+        seeds=120,
     ),
     Mutant(
         "rest-proves-nothing",
@@ -65,9 +65,9 @@ MUTANTS = [
                 "            result.damaged = result.damaged or bool(block.payload)\n        offset =",
             )
         ),
-        (),
-        _tail_after_power,
-        300,
+        scenarios=(),
+        lives=_tail_after_power,
+        seeds=300,
     ),
     Mutant(
         "tail-page-before-sync",
@@ -81,9 +81,9 @@ MUTANTS = [
                 "    self._disk.write([write], done)",
             )
         ),
-        (),
-        _kills,
-        200,
+        scenarios=(),
+        lives=_kills,
+        seeds=200,
     ),
     Mutant(
         "starts-not-counted",
@@ -96,9 +96,9 @@ MUTANTS = [
                 "starts=state.superblock.starts",
             )
         ),
-        (),
-        _kills,
-        40,
+        scenarios=(),
+        lives=_kills,
+        seeds=40,
     ),
     Mutant(
         "copied-with-a-bad-byte",
@@ -111,9 +111,9 @@ MUTANTS = [
                 "self._parts.append(frames[:-1] + bytes([frames[-1] ^ 1]))",
             )
         ),
-        (),
-        _small,
-        120,
+        scenarios=(),
+        lives=_small,
+        seeds=120,
     ),
     Mutant(
         "torn-counts-as-lost",
@@ -126,8 +126,8 @@ MUTANTS = [
                 "if scanned.damaged or scanned.torn or scanned.log_end < entry.log_end:",
             )
         ),
-        (),
-        _kills,
-        300,
+        scenarios=(),
+        lives=_kills,
+        seeds=300,
     ),
 ]

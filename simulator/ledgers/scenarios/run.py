@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 from collections.abc import Awaitable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from buckram.config import BookieConfig
-from simulator.engine.lives import report_broken_invariants
 from simulator.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
 from simulator.engine.spies import watch_stores
 from simulator.engine.trace import Echo
@@ -126,21 +123,13 @@ def run_scenario(
     plan = quiet_plan(scenario.shape, wire=scenario.wire)
     if scenario.bookie is not None:
         plan.configs.bookie = scenario.bookie
-    gc.disable()
-    with ExitStack() as stack:
-        if mutant is not None:
-            stack.enter_context(mutant)
-        world = World(f"{name} {seed}", echo=echo, configs=plan.configs, metadata=metadata)
-        stack.enter_context(watch_stores(world))
-        stack.enter_context(report_broken_invariants(world))
 
-        async def schedule() -> str:
-            world.broken = asyncio.Event()
-            script = Script(world, plan)
-            failed = await until_violated(world, scenario.play(script), (ScheduleFailed, Died))
-            world.judge.life_ended()
-            return failed
+    async def schedule(world: World) -> str:
+        failed = await until_violated(world, scenario.play(Script(world, plan)), (ScheduleFailed, Died))
+        world.judge.life_ended()
+        return failed
 
-        result = run_schedule(world, schedule())
-    gc.enable()
-    return result
+    def make_world() -> World:
+        return World(f"{name} {seed}", echo=echo, configs=plan.configs, metadata=metadata)
+
+    return run_schedule(make_world, schedule, watch_stores, mutant)

@@ -48,6 +48,9 @@ class Actor:
         self.rng = random.Random(f"{stage.plan.seed} {host}")
         self.client: Client | None = None
 
+    async def run(self) -> None:
+        """Act until the life is over."""
+
     @property
     def process(self) -> Process:
         return self.world.processes[self.host]

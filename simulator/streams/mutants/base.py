@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from simulator.engine.planting import Patches, nothing, patched, plant
+from simulator.engine import hunting
+from simulator.engine.planting import nothing, plant
 from simulator.streams.plan import StreamPlan
 
 
@@ -20,21 +21,20 @@ def any_plan(plan: StreamPlan) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
-    """A planted bug of streams. `trap` is what it represents.
+class Mutant(hunting.Mutant[StreamPlan]):
+    """A planted bug of streams.
 
     The directed schedules in `scenarios` run first, then the operations in `drills` with each of their crash points,
     then lives whose plan passes `lives`, at most `seeds` of them.
     """
 
-    name: str
-    trap: str
-    bug: str
-    apply: Patches
+    seeds: int = 60
     scenarios: tuple[str, ...] = ()
     drills: tuple[str, ...] = ()
     lives: SuitsPlan = any_plan
-    seeds: int = 60
+
+    def suits(self, plan: StreamPlan) -> bool:
+        return self.lives(plan)
 
 
-__all__ = ["Mutant", "Patches", "any_plan", "nothing", "patched", "plant"]
+__all__ = ["Mutant", "any_plan", "nothing", "plant"]

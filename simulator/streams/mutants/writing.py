@@ -29,7 +29,7 @@ _fresh = ProducerTable.fresh
 _summarise, _window_begin, _change = recovery.summarise, StreamWindow.begin, StreamStore.change
 
 
-async def _look_only(client: Any, name: Any, uid: Any, ledger: Any) -> Any:
+async def _look_only(client: Any, name: Any, uid: str, ledger: Any) -> Any:
     async with client.open(ledger) as reader:
         return await recovery.summarise(name, reader)
 

@@ -74,8 +74,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.serve.hrana.pipeline:Pipeline._execute",
-                "self.untouched = False  # It may be committed all the same, in whole or in part.",
-                "pass",
+                "self.untouched = False\n    raise",
+                "raise",
             )
         ),
         ("tests/serve/hrana/test_forwarding.py::test_what_may_be_done_here_is_not_done_again_by_the_next_leader",),

@@ -90,8 +90,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.metadata.maintain.migration:move",
-                'replace(before, accepted=False, moved=f"{LEAVING}',
-                'replace(before, moved=f"{LEAVING}',
+                "replace(before, accepted=False,",
+                "replace(before,",
             )
         ),
         (MOVING + "test_a_move_that_is_abandoned_leaves_the_source_as_it_was",),

@@ -93,8 +93,8 @@ MUTANTS = (
         edited(
             (
                 f"{TREE}._begin",
-                "PRAGMA busy_timeout={int(lock_within_s * 1000)}",
-                "PRAGMA busy_timeout={int(self._busy_timeout_s * 1000)}",
+                'f"PRAGMA busy_timeout={int(lock_within_s * 1000)}"',
+                'f"PRAGMA busy_timeout={int(self._busy_timeout_s * 1000)}"',
             )
         ),
         STOPPED,
@@ -167,8 +167,9 @@ MUTANTS = (
         edited(
             (
                 "buckram.metadata.sqlite.commit_statement:_statement",
-                "{_PUT[1]}",
-                "{_PUT[1].replace('CASE excluded.version WHEN version', 'CASE excluded.version WHEN -1')}",
+                'f"{COMMIT}{_PUT[0]}{places}{_PUT[1]}"',
+                "COMMIT + _PUT[0] + places"
+                " + _PUT[1].replace('CASE excluded.version WHEN version', 'CASE excluded.version WHEN -1')",
             )
         ),
         (f"{COMMITS}::test_a_count_of_children_alone_leaves_value_and_version",),

@@ -10,9 +10,9 @@ from buckram.core.machine import records
 from buckram.core.machine.records import CommandRecord
 from buckram.core.streams.records.codecs import Codec
 from simulator.__main__ import main
-from simulator.database.life import run_database_life
-from simulator.database.mutants import MUTANTS, kill, written_twice
+from simulator.database.mutants import MUTANTS, written_twice
 from simulator.database.reference import Reference
+from simulator.database.subject import Databases, run_database_life
 from simulator.engine.edits import stale
 
 LIVES = 2
@@ -71,7 +71,7 @@ def test_bugs_can_be_planted(name: str) -> None:
     ],
 )
 def test_a_planted_bug_is_caught(name: str) -> None:
-    assert kill(name).by
+    assert Databases().kill(name).by
 
 
 class _Log:

@@ -7,9 +7,9 @@ from tests.support.soak import some_of
 
 from simulator.__main__ import main
 from simulator.engine.edits import stale
-from simulator.healing.life import run_healing_life
-from simulator.healing.mutants import MUTANTS, kill
+from simulator.healing.mutants import MUTANTS
 from simulator.healing.plan import make_healing_plan, with_racks, with_shared_hosts
+from simulator.healing.subject import Healing, run_healing_life
 
 LIVES = 3
 """Of the 2000 that `make soak` runs; others with each commit."""
@@ -73,4 +73,4 @@ def test_bugs_can_be_planted(name: str) -> None:
 @pytest.mark.share(3, "planted bugs")
 @pytest.mark.parametrize("name", ["named-before-copied", "no-bookie-unnamed", "hosts-forgotten"])
 def test_a_planted_bug_is_caught(name: str) -> None:
-    assert kill(name).by
+    assert Healing().kill(name).by

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from simulator.ledgers.life import run_life
 from simulator.ledgers.scenarios import run_scenario
+from simulator.ledgers.subject import run_life
 
 SEEDS = (3, 14, 15)
 

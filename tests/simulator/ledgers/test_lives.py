@@ -10,9 +10,8 @@ from tests.support.soak import drawn, soak
 from simulator.engine.faults import all_faults
 from simulator.engine.plan import is_rare, make_cluster
 from simulator.engine.swarm import run_seeds
-from simulator.ledgers.life import run_life
 from simulator.ledgers.plan import make_plan
-from simulator.ledgers.subject import Ledgers
+from simulator.ledgers.subject import Ledgers, run_life
 
 LIVES = soak(60, 9)
 FIRST = drawn("lives of ledgers").randrange(1_000_000)

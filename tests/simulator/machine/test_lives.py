@@ -12,10 +12,10 @@ from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.value_encoding import encode_value
 from simulator.__main__ import main
 from simulator.engine.edits import stale
-from simulator.machine.life import run_machine_life
-from simulator.machine.mutants import MUTANTS, kill
+from simulator.machine.mutants import MUTANTS
 from simulator.machine.plan import make_machine_plan
 from simulator.machine.reference import REFUSED, Reference
+from simulator.machine.subject import Machines, run_machine_life
 
 LIVES = 2
 """Of the 2000 that `make soak` runs; others with each commit."""
@@ -72,7 +72,7 @@ def test_bugs_can_be_planted(name: str) -> None:
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["applied-before-acknowledged", "two-leaders", "leads-too-early"])
 def test_a_planted_bug_is_caught(name: str) -> None:
-    assert kill(name).by
+    assert Machines().kill(name).by
 
 
 def test_the_reference_executes_a_command_once() -> None:

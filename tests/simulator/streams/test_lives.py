@@ -14,12 +14,10 @@ from tests.support.soak import drawn, soak
 from simulator.__main__ import main
 from simulator.engine.swarm import run_seeds, shrink
 from simulator.streams.gated import MOVES
-from simulator.streams.life import run_stream_life
-from simulator.streams.mutants import isolating
-from simulator.streams.mutants.hunt import MUTANTS, kill
+from simulator.streams.mutants import MUTANTS, isolating
 from simulator.streams.names import INVARIANTS, SITUATIONS
 from simulator.streams.plan import OWN_FAULTS, make_stream_plan
-from simulator.streams.subject import Streams
+from simulator.streams.subject import Streams, run_stream_life
 
 LIVES = soak(20, 3)
 FIRST = drawn("lives of streams").randrange(1_000_000)
@@ -84,7 +82,7 @@ def test_a_hostile_tenant_asks_and_is_refused() -> None:
 @pytest.mark.parametrize("name", [one.name for one in isolating.MUTANTS])
 @pytest.mark.share(4)
 def test_a_gate_that_lets_a_tenant_pass_is_noticed(name: str) -> None:
-    assert kill(name) is not None
+    assert Streams().kill(name).by
 
 
 def test_plans_leave_enough_bookies_after_a_wipe() -> None:
