@@ -19,7 +19,7 @@ from bench.harness import Bench, inside
 from bench.healing import plain_copy
 from bench.machine import cpu_seconds
 from buckram import Client
-from buckram.core.streams.external.imports import Columns
+from buckram.core.streams.external.imports import ImportColumns
 from buckram.core.streams.names import StreamName
 from buckram.streams.maintain.history import iceberg  # noqa: F401 - loaded before the clock runs
 from buckram.streams.maintain.history.export import export_stream, plan_export
@@ -124,7 +124,7 @@ async def _import(
     ns, name, source = client.namespace(), StreamName("default", figure), ImportSource(place)
     await ns.create(figure, ensemble=ensemble, compression=compression)
     clock = _Clock(bench)
-    work = await plan_import(ns.store, name, source, kind, Columns())
+    work = await plan_import(ns.store, name, source, kind, ImportColumns())
     done = await import_files(client, ns.store, work, source)
     figures |= clock.figures(figure, size)
     return done.records

@@ -6,9 +6,9 @@ from itertools import groupby
 from typing import Any
 
 from buckram.serve.admin.bookie_pages import BookiePages
-from buckram.serve.admin.cluster_pages import ClusterPages
-from buckram.serve.admin.job_pages import JobPages
-from buckram.serve.admin.ledger_pages import LedgerPages
+from buckram.serve.admin.cluster_pages import AdminClusterPages
+from buckram.serve.admin.job_pages import AdminJobPages
+from buckram.serve.admin.ledger_pages import AdminLedgerPages
 from buckram.serve.operations.registry import ANY, Registry
 
 PAGE = "reference/http.md"
@@ -20,7 +20,9 @@ _NO: Any = None
 
 def page(text: str) -> str:
     """Return the page with its table of operations replaced; the rest is written by hand."""
-    operations = Registry((BookiePages(_NO, _NO, _NO), LedgerPages(_NO), ClusterPages(_NO, _NO), JobPages(_NO)))
+    operations = Registry(
+        (BookiePages(_NO, _NO, _NO), AdminLedgerPages(_NO), AdminClusterPages(_NO, _NO), AdminJobPages(_NO))
+    )
     lines = ["", "| path | methods | answer |", "|---|---|---|"]
     for path, some in groupby((one for one in operations if one.method != ANY), lambda one: one.path):
         rows = list(some)

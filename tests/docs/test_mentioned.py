@@ -17,15 +17,15 @@ from typing import Any
 
 import click
 import pytest
+from buckram.serve.admin.jobs import Jobs
 from scripts.metrics_page import metrics
 
 from buckram.bookie.pages.status_pages import SERVED
 from buckram.cli.app import app
 from buckram.config import SECTIONS
 from buckram.serve.admin.bookie_pages import BookiePages
-from buckram.serve.admin.cluster_pages import ClusterPages
-from buckram.serve.admin.jobs import Jobs
-from buckram.serve.admin.ledger_pages import LedgerPages
+from buckram.serve.admin.cluster_pages import AdminClusterPages
+from buckram.serve.admin.ledger_pages import AdminLedgerPages
 
 DOCS = Path(__file__).parents[2] / "docs"
 FOLDERS = ("howto", "tutorial", "explanation")
@@ -104,7 +104,7 @@ def test_each_metric_is_explained() -> None:
 def test_each_path_of_a_bookie_is_on_its_page() -> None:
     """A row has its first path whole, and others by what is different: `/api/v1/bookie/state`, `state/readonly`."""
     unused: Any = SimpleNamespace(bookie=None)  # Nothing is asked of it: the groups only say which paths they have.
-    groups = (BookiePages(unused, unused, Jobs()), LedgerPages(unused), ClusterPages(unused, Jobs()), Jobs())
+    groups = (BookiePages(unused, unused, Jobs()), AdminLedgerPages(unused), AdminClusterPages(unused, Jobs()), Jobs())
     paths = {path for group in groups for _, path in group.routes()} | set(SERVED)
     named = set()
     for line in (DOCS / "reference" / "http.md").read_text().splitlines():

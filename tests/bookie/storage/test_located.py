@@ -17,7 +17,7 @@ from buckram.bookie.storage.reading.lookup import MAX_EXTENTS
 from buckram.bookie.storage.store import Store
 from buckram.core.entries.packed import PackedBodies
 from buckram.core.wire import v2 as wire_v2
-from buckram.core.wire.located import Extent, Located, extended
+from buckram.core.wire.located import FileExtent, Located, extended
 from buckram.errors import Code
 from buckram.runtime.disk.local import LocalDisk
 from buckram.runtime.disk.neighbours import identity_of
@@ -116,16 +116,18 @@ async def test_a_disk_that_shows_its_files_to_nobody_has_no_places(tmp_path: Pat
 
 
 def test_neighbours_are_one_extent_up_to_a_limit() -> None:
-    one = Extent("f", 0, 100, 2, 10, 5)
-    assert extended(one, Extent("f", 100, 50, 0, 15, 3), 150) == Extent("f", 0, 150, 2, 10, 8)
-    assert extended(one, Extent("f", 100, 50, 0, 15, 3), 149) is None
-    assert extended(one, Extent("f", 101, 50, 0, 15, 3), 1000) is None
-    assert extended(one, Extent("f", 100, 50, 1, 15, 3), 1000) is None
-    assert extended(one, Extent("g", 100, 50, 0, 15, 3), 1000) is None
+    one = FileExtent("f", 0, 100, 2, 10, 5)
+    assert extended(one, FileExtent("f", 100, 50, 0, 15, 3), 150) == FileExtent("f", 0, 150, 2, 10, 8)
+    assert extended(one, FileExtent("f", 100, 50, 0, 15, 3), 149) is None
+    assert extended(one, FileExtent("f", 101, 50, 0, 15, 3), 1000) is None
+    assert extended(one, FileExtent("f", 100, 50, 1, 15, 3), 1000) is None
+    assert extended(one, FileExtent("g", 100, 50, 0, 15, 3), 1000) is None
 
 
 def test_what_is_packed_is_parsed_and_nothing_else(tmp_path: Path) -> None:
-    located = Located("/data", "boot 1 2", [Extent("log-1", 4096, 100, 0, 7, 3), Extent("log-2", 0, 50, 1, 10, 1)])
+    located = Located(
+        "/data", "boot 1 2", [FileExtent("log-1", 4096, 100, 0, 7, 3), FileExtent("log-2", 0, 50, 1, 10, 1)]
+    )
     assert Located.parse(located.pack()) == located
     document = located.pack()
     bad = [b"", b"{}", b"\xff", document[:-1], document.replace(b"4096", b"-4096"), document.replace(b"4096", b"1.5"),

@@ -21,7 +21,7 @@ from tests.support.scripted_bookie import NET
 
 from buckram.cluster import Client, connect
 from buckram.config import ClientConfig
-from buckram.core.wire.located import Extent, Located
+from buckram.core.wire.located import FileExtent, Located
 from buckram.core.wire.messages import BatchRead
 from buckram.core.wire.server_protocol import Incoming
 from buckram.core.wire.v2 import located_reply
@@ -77,7 +77,7 @@ async def test_a_bookie_that_hangs_is_waited_for_as_in_any_read(asked: PendingRe
 
 
 def lies(directory: str, identity: str, size: int) -> Iterator[Located]:
-    whole = Extent("log-1", 0, size, 0, 0, 200)
+    whole = FileExtent("log-1", 0, size, 0, 0, 200)
     for extents in (
         [whole._replace(entries=0)],
         [whole._replace(first=1)],
@@ -119,11 +119,11 @@ async def test_whatever_a_bookie_names_the_entries_are_right(tmp_path: Path, ask
 
         for bookie in bookies:
             serving(bookie)
-        said.append(Located(str(tmp_path), identity, [Extent("log-1", 0, len(frames), 0, 0, 200)]))
+        said.append(Located(str(tmp_path), identity, [FileExtent("log-1", 0, len(frames), 0, 0, 200)]))
         assert await reader.read_payloads(0, 199) == PAYLOADS
         assert files.bytes == len(frames)
         # The bookie has the end in memory.
-        part = Extent("log-1", 0, sum(28 + len(one) for one in stored[:50]), 0, 0, 50)
+        part = FileExtent("log-1", 0, sum(28 + len(one) for one in stored[:50]), 0, 0, 50)
         said.append(Located(str(tmp_path), identity, [part]))
         before, served = files.bytes, len(asked)
         assert await reader.read_payloads(0, 199) == PAYLOADS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buckram.core.machine import sessions
-from buckram.core.machine.sessions import Forgotten, Outcome, Sequences, SessionTable, Token, parse_token
+from buckram.core.machine.sessions import CommandToken, Forgotten, Outcome, Sequences, SessionTable, parse_token
 from buckram.errors import InvalidArgument
 
 
@@ -79,12 +79,12 @@ def test_encoding_and_decoding_give_the_same_table() -> None:
 def test_sequences_say_which_results_are_still_wanted() -> None:
     own = Sequences(5)
     tokens = [own.take() for _ in range(4)]
-    assert tokens[3] == Token(5, 3)
+    assert tokens[3] == CommandToken(5, 3)
     own.done(tokens[1])
     assert own.lowest == 0
     own.done(tokens[0])
     assert own.lowest == 2
-    own.done(Token(6, 2))
+    own.done(CommandToken(6, 2))
     assert own.lowest == 2
 
 
@@ -107,4 +107,4 @@ LOG = "0123456789abcdef"
 def test_a_malformed_token_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="token"):
         parse_token(text)
-    assert parse_token(Token(3, 4).text(LOG)) == (LOG, Token(3, 4))
+    assert parse_token(CommandToken(3, 4).text(LOG)) == (LOG, CommandToken(3, 4))

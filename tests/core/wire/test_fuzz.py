@@ -20,7 +20,7 @@ from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import AddRun, walk_frames
 from buckram.core.wire.client_protocol import ClientProtocol
 from buckram.core.wire.frames import frame
-from buckram.core.wire.located import Extent, Located
+from buckram.core.wire.located import FileExtent, Located
 from buckram.core.wire.messages import (
     OP_BATCH_READ,
     Add,
@@ -181,7 +181,7 @@ def test_v2_places_come_back(
     ledger: int, entry: int, extents: list[tuple[str, int, int, int, int, int]], to: str
 ) -> None:
     context = ReplyContext(2, 2, OP_BATCH_READ, ledger, entry, 3)
-    located = Located(to, to[::-1], [Extent(*extent) for extent in extents])
+    located = Located(to, to[::-1], [FileExtent(*extent) for extent in extents])
     reply = LocatedReply(Code.OK, ledger, entry, located)
     packet = wire_v2.located_reply(context, located)
     assert wire_v2.decode_reply(packet[4:]) == (reply, OP_BATCH_READ, 3)
@@ -196,7 +196,7 @@ def test_v2_places_come_back(
 ))  # fmt: skip
 def test_an_answer_that_names_no_places_is_malformed(document: bytes) -> None:
     context = ReplyContext(2, 2, OP_BATCH_READ, 1, 5, 3)
-    located = Located("d", "i", [Extent("log", 0, 1, 0, 5, 1)])
+    located = Located("d", "i", [FileExtent("log", 0, 1, 0, 5, 1)])
     packet = wire_v2.located_reply(context, located)[4:]
     whole = located.pack()
     assert packet.endswith(whole)
@@ -348,7 +348,7 @@ def test_a_client_survives_any_bytes() -> None:
         wire_v2.encode_reply(ReplyContext(2, 2, 1, 1, 0), ReadReply(Code.OK, 1, 0, b"x" * 50)),
         wire_v2.encode_reply(ReplyContext(2, 2, 2, 1, 0), AddReply(Code.FENCED, 1, 0)),
         wire_v2.encode_reply(ReplyContext(2, 2, 12, 1, 0, 2), BatchReadReply(Code.OK, 1, 0, [b"a" * 9] * 2)),
-        wire_v2.located_reply(ReplyContext(2, 2, 12, 1, 0, 2), Located("d", "i", [Extent("log", 0, 99, 0, 0, 2)])),
+        wire_v2.located_reply(ReplyContext(2, 2, 12, 1, 0, 2), Located("d", "i", [FileExtent("log", 0, 99, 0, 0, 2)])),
         wire_v3.encode_reply(ReplyContext(3, 3, 1, 1, 0, 1), ReadReply(Code.OK, 1, 0, b"x" * 50, 3, 4)),
         wire_v3.encode_reply(ReplyContext(3, 3, 7, 1, -1, 2), ReadLacReply(Code.OK, 1, b"y" * 20, b"x" * 50)),
     ]

@@ -15,7 +15,7 @@ from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.client_protocol import ClientProtocol
 from buckram.core.wire.frames import frame
-from buckram.core.wire.located import Extent, Located
+from buckram.core.wire.located import FileExtent, Located
 from buckram.core.wire.messages import OP_PULL, BadPacket, Pull, PullReply, RefusedRequest, ReplyContext
 from buckram.core.wire.pulls import MAX_PULL_BYTES
 from buckram.core.wire.server_protocol import Close, Incoming, Named, Ready, ServerProtocol, encode_error
@@ -23,7 +23,7 @@ from buckram.errors import Code, InvalidArgument
 from buckram.types import DigestType
 
 KEY = bytes(range(20))
-EXTENTS = [Extent("log-1", 4096, 900, 0, 5, 3), Extent("log-2", 0, 400, 1, 8, 1)]
+EXTENTS = [FileExtent("log-1", 4096, 900, 0, 5, 3), FileExtent("log-2", 0, 400, 1, 8, 1)]
 PULL = Pull(7, 5, 4, KEY, DigestType.CRC32C, "bookie-ü:3181", Located("/data", "boot 1 2", EXTENTS))
 I64 = st.integers(0, 2**63 - 1)
 
@@ -41,7 +41,7 @@ def test_requests_come_back(ledger: int, first: int, number: int, source: str, t
     counts = data.draw(st.lists(st.integers(1, 1000), min_size=1, max_size=5))
     extents, after = [], first
     for count in counts:
-        extents.append(Extent(to, data.draw(I64), data.draw(st.integers(0, 1 << 18)), 3, after, count))
+        extents.append(FileExtent(to, data.draw(I64), data.draw(st.integers(0, 1 << 18)), 3, after, count))
         after += count
     kind = data.draw(st.sampled_from(list(DigestType)))
     source = source.encode(errors="replace").decode()

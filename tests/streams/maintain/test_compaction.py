@@ -9,7 +9,7 @@ from tests.support.segments_kit import rows_of, written
 
 from buckram.cluster import Client
 from buckram.core.streams import compaction as stream_compaction
-from buckram.core.streams.compaction import EntryRewriter, Run, RunChanged, compacted, plan_runs
+from buckram.core.streams.compaction import CompactionRun, EntryRewriter, RunChanged, compacted, plan_runs
 from buckram.core.streams.metadata import changes as stream_changes
 from buckram.core.streams.metadata import head as stream_head
 from buckram.core.streams.metadata.head import Head, Segment, Summary
@@ -284,4 +284,4 @@ def test_a_run_that_is_not_in_the_list_is_refused() -> None:
         compacted("s", replace(head, earliest=30), run, row, paged=False)
     with pytest.raises(RunChanged, match="page"):
         compacted("s", head, run, row, paged=True)
-    assert Run(run.rows[:2]).end == 20
+    assert CompactionRun(run.rows[:2]).end == 20

@@ -14,7 +14,7 @@ pytest.importorskip("fsspec")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from buckram.core.streams.external.imports import Columns
+from buckram.core.streams.external.imports import ImportColumns
 from buckram.errors import InvalidArgument, MalformedSource
 from buckram.streams.maintain import import_sources as sources
 from buckram.streams.maintain.import_source_rows import ranges_of, steps_of
@@ -23,13 +23,13 @@ from buckram.streams.maintain.import_sources import ImportSource
 RANGES = (50, 999, 10**9)
 
 
-def read(path: Path, kind: str, columns: Columns | None = None, size: int = 10**9) -> list[dict[str, Any]]:
+def read(path: Path, kind: str, columns: ImportColumns | None = None, size: int = 10**9) -> list[dict[str, Any]]:
     """Return the rows of all ranges of one file."""
     source = ImportSource(str(path))
     (file,), _ = source.files(kind)
     found: list[dict[str, Any]] = []
     for number in range(ranges_of(source, file, kind, size)):
-        for step in steps_of(source, file, kind, columns or Columns(), size, number):
+        for step in steps_of(source, file, kind, columns or ImportColumns(), size, number):
             if (batch := step()) is not None:
                 found += batch.to_pylist()
     return found
@@ -42,7 +42,7 @@ def test_lines_of_json_come_once(tmp_path: Path, size: int, block: int, monkeypa
     path = tmp_path / "a.jsonl"
     lines = [json.dumps({"id": number, "text": "x" * (number % 40)}) for number in range(300)]
     path.write_text("\r\n\n".join(lines))
-    rows = read(path, "jsonl", Columns(key="id"), size)
+    rows = read(path, "jsonl", ImportColumns(key="id"), size)
     assert [row["value"].decode() for row in rows] == lines
     assert [row["key"] for row in rows] == [str(number) for number in range(300)]
 
@@ -51,7 +51,7 @@ def test_lines_of_json_come_once(tmp_path: Path, size: int, block: int, monkeypa
 def test_lines_of_csv_come_once(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,when,text\n" + "".join(f'{n},{n},"a, {n}"\r\n' for n in range(300)))
-    rows = read(path, "csv", Columns(value="text", key="id", time="when", time_unit="s"), size)
+    rows = read(path, "csv", ImportColumns(value="text", key="id", time="when", time_unit="s"), size)
     assert [row["value"] for row in rows] == [b"a, %d" % n for n in range(300)]
     assert [row["timestamp"].timestamp() for row in rows] == list(range(300))
 
@@ -68,7 +68,7 @@ def test_values_of_json_of_every_kind(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     given = ["text", "2026-01-01T00:00:00", 7, 2**70, 1.5, True, None, {"a": [1, 2]}, "ü", ""]
     path.write_text("".join(json.dumps({"v": item}) + "\n" for item in given) + "{}\n")
-    rows = read(path, "jsonl", Columns(value="v"))
+    rows = read(path, "jsonl", ImportColumns(value="v"))
     told = [item if item is None or isinstance(item, str) else json.dumps(item) for item in given]
     assert [row["value"] for row in rows] == [*told, None]
 
@@ -78,7 +78,7 @@ def test_times_of_every_kind(tmp_path: Path) -> None:
     times = ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00", "2026-01-01 00:00:00", 1767225600, None]
     for given in [[time] for time in times] + [times]:
         path.write_text("".join(json.dumps({"t": time}) + "\n" for time in given))
-        rows = read(path, "jsonl", Columns(time="t", time_unit="s"))
+        rows = read(path, "jsonl", ImportColumns(time="t", time_unit="s"))
         assert {row["timestamp"] and row["timestamp"].timestamp() for row in rows} <= {1767225600.0, None}
 
 
@@ -97,7 +97,7 @@ def test_a_bad_line_of_json_is_told(tmp_path: Path, line: str, why: str, size: i
     path = tmp_path / "a.jsonl"
     path.write_text('{"k": "a"}\n' * 9 + "\n" + line + "\n" + '{"k": "b"}\n')
     with pytest.raises(MalformedSource, match=rf"a\.jsonl, line 11: .*{why}") as told:
-        read(path, "jsonl", Columns(key="k", time="t"), size)
+        read(path, "jsonl", ImportColumns(key="k", time="t"), size)
     assert told.value.line == 11
 
 
@@ -125,11 +125,11 @@ def test_columns_that_are_not_there_are_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="--value"):
         read(path, "parquet")
     with pytest.raises(InvalidArgument, match="--key nothing: there is no such column, there are x, list"):
-        read(path, "parquet", Columns(value="x", key="nothing"))
+        read(path, "parquet", ImportColumns(value="x", key="nothing"))
     with pytest.raises(InvalidArgument, match="list<"):
-        read(path, "parquet", Columns(value="list"))
+        read(path, "parquet", ImportColumns(value="list"))
     with pytest.raises(InvalidArgument, match="--time-unit"):
-        Columns(time_unit="years")
+        ImportColumns(time_unit="years")
 
 
 def test_a_line_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

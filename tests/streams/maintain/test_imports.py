@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from buckram.cluster import Client
-from buckram.core.streams.external.imports import Columns, ImportPosition, position_of
+from buckram.core.streams.external.imports import ImportColumns, ImportPosition, position_of
 from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument, MalformedSource, OpenSegment, StreamError
 from buckram.namespace import Namespace
@@ -45,7 +45,7 @@ def lines_in(folder: Path, name: str, first: int, count: int = ROWS) -> None:
 async def run(
     client: Client, ns: Namespace, folder: Path, *, size: int = 200, kind: str = "jsonl", **more: Any
 ) -> ImportReport:
-    source, pace, columns = ImportSource(str(folder)), more.pop("pace", None), more.pop("columns", Columns())
+    source, pace, columns = ImportSource(str(folder)), more.pop("pace", None), more.pop("columns", ImportColumns())
     work = await plan_import(ns.store, NAME, source, kind, columns, range_bytes=size, **more)
     return await import_files(client, ns.store, work, source, pace=pace)
 
@@ -81,7 +81,7 @@ async def test_columns_become_keys_times_and_headers(client: Client, stream: Nam
     headers = pa.array([[{"key": "h", "value": b"1"}], None])
     columns = {"body": [b"a", None], "who": ["x", "y"], "at": [5, 6], "extra": headers}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    chosen = Columns("body", "who", "at", "extra", "ms")
+    chosen = ImportColumns("body", "who", "at", "extra", "ms")
     await run(client, stream, tmp_path, kind="parquet", columns=chosen)
     found = [record async for record in stream.read("s")]
     assert [(r.value, r.key, r.timestamp, r.headers) for r in found] == [
@@ -152,9 +152,9 @@ async def test_a_run_with_an_older_list_of_files_cannot_publish(
     lines_in(tmp_path, "a.jsonl", 0)
     lines_in(tmp_path, "c.jsonl", 2 * ROWS)
     source = ImportSource(str(tmp_path))
-    older = await plan_import(stream.store, NAME, source, "jsonl", Columns(), range_bytes=10**6)
+    older = await plan_import(stream.store, NAME, source, "jsonl", ImportColumns(), range_bytes=10**6)
     lines_in(tmp_path, "b.jsonl", ROWS)
-    await plan_import(stream.store, NAME, source, "jsonl", Columns(), range_bytes=10**6)
+    await plan_import(stream.store, NAME, source, "jsonl", ImportColumns(), range_bytes=10**6)
     with pytest.raises(StreamError, match="took over"):
         await import_files(client, stream.store, older, source)
     await run(client, stream, tmp_path)
@@ -173,8 +173,8 @@ async def test_sources_that_changed_are_refused(client: Client, stream: Namespac
         await run(client, stream, tmp_path)
     lines_in(tmp_path, "b.jsonl", 0)
     with pytest.raises(InvalidArgument, match="with no columns named before"):
-        await run(client, stream, tmp_path, columns=Columns(key="n"))
-    await run(client, stream, tmp_path, columns=Columns(key="n"), run="again")
+        await run(client, stream, tmp_path, columns=ImportColumns(key="n"))
+    await run(client, stream, tmp_path, columns=ImportColumns(key="n"), run="again")
     assert await numbers(stream) == [*range(ROWS), *range(ROWS)]
 
 

@@ -18,7 +18,7 @@ from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, progress, remark
 from buckram.cli.stream.janitor import janitor_places
-from buckram.core.streams.external.imports import FORMATS, TIME_UNITS, Columns
+from buckram.core.streams.external.imports import FORMATS, TIME_UNITS, ImportColumns
 from buckram.core.streams.names import stream_name
 from buckram.errors import AccessRefused, InvalidArgument, StreamExists
 
@@ -89,7 +89,7 @@ def import_(
     from buckram.streams.maintain.imports import import_files, plan_import
     from buckram.streams.shared.metadata import StreamStore
 
-    full, columns = stream_name(name), Columns(value, key, time, headers, time_unit)
+    full, columns = stream_name(name), ImportColumns(value, key, time, headers, time_unit)
     pace = values.pace(rate)
     if url.startswith("kafka://"):
         raise InvalidArgument(f"--from {url[:100]}: topics are imported on Spark, by `buckram job import-kafka`")

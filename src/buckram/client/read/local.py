@@ -16,7 +16,7 @@ from buckram.client.read.replicas import RangeOpener, ask
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.reading import Span
-from buckram.core.wire.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
+from buckram.core.wire.located import MAX_EXTENT_BYTES, FileExtent, Located, bodies_of
 from buckram.core.wire.messages import LocatedReply, ask_for_places
 from buckram.errors import Code, HandleClosed
 from buckram.runtime.process.tasks import TaskScope
@@ -126,13 +126,13 @@ class LocalReads:
     async def _read(
         self,
         directory: LocalDirectory,
-        extents: Sequence[Extent],
+        extents: Sequence[FileExtent],
         first: EntryId,
         last: EntryId,
         opener: RangeOpener[T],
     ) -> AsyncGenerator[list[T], None]:
         groups = iter(groups_of(extents, GROUP_BYTES))
-        ahead: deque[tuple[Sequence[Extent], asyncio.Future[list[FileData]]]] = deque()
+        ahead: deque[tuple[Sequence[FileExtent], asyncio.Future[list[FileData]]]] = deque()
         try:
             while True:
                 while len(ahead) < _AHEAD and (group := next(groups, None)) is not None:
@@ -171,7 +171,9 @@ def _end_of(located: Located) -> EntryId:
     return located.extents[-1].first + located.extents[-1].entries
 
 
-def groups_of(extents: Sequence[Extent], most: int, largest: int = MAX_EXTENT_BYTES) -> Iterator[Sequence[Extent]]:
+def groups_of(
+    extents: Sequence[FileExtent], most: int, largest: int = MAX_EXTENT_BYTES
+) -> Iterator[Sequence[FileExtent]]:
     """Yield neighbouring places in groups of about `most` bytes, up to the first that is longer than `largest`."""
     begin = size = 0
     for at, extent in enumerate(extents):

@@ -184,7 +184,7 @@ class SessionTable:
 _FORM = re.compile(r"([0-9a-f]{16}):([0-9]{1,19}):([0-9]{1,19})", re.ASCII)
 
 
-class Token(NamedTuple):
+class CommandToken(NamedTuple):
     """The identity of one command of one machine."""
 
     session: int
@@ -195,10 +195,10 @@ class Token(NamedTuple):
         return f"{log}:{self.session}:{self.sequence}"
 
 
-def parse_token(text: str) -> tuple[str, Token]:
+def parse_token(text: str) -> tuple[str, CommandToken]:
     """Return the uid of the log and the token. Raises InvalidArgument."""
     found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    token = Token(int(found[2]), int(found[3])) if found is not None else None
+    token = CommandToken(int(found[2]), int(found[3])) if found is not None else None
     if found is None or token is None or max(token) >= 2**63:
         raise InvalidArgument(f"token {text!r}: needs LOG:SESSION:SEQUENCE, as m.token() and CommandUnknown give it")
     return found[1], token
@@ -215,16 +215,16 @@ class Sequences:
         self._wanted: dict[int, None] = {}
         """Sequences that were issued and whose outcome the caller does not have, in order."""
 
-    def take(self) -> Token:
+    def take(self) -> CommandToken:
         """Return the next token. Its result is kept until `done`, or until very many later ones were taken."""
         sequence = self._next
         self._next = sequence + 1
         self._wanted[sequence] = None
         if sequence - self.lowest >= MAX_SEQUENCES // 2:
             self._end(self.lowest)
-        return Token(self.session, sequence)
+        return CommandToken(self.session, sequence)
 
-    def done(self, token: Token) -> None:
+    def done(self, token: CommandToken) -> None:
         """Note that the caller has the outcome, or does not want it any more."""
         session, sequence = token
         if session == self.session:

@@ -53,7 +53,7 @@ class RunChanged(StreamError):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CompactionRun:
     """Neighbouring sealed segments of one page that one segment may replace."""
 
     rows: tuple[Segment, ...]
@@ -77,18 +77,20 @@ class Run:
 
 def plan_runs(
     head: Head, rows: Iterable[Segment], *, target_bytes: int, span_us: int | None = None, even: bool = True
-) -> list[Run]:
+) -> list[CompactionRun]:
     """Return runs of neighbours that together have at most `target_bytes`, oldest first.
 
     No run spans more than `span_us` of append time: truncation by time frees whole segments. Of each run the largest
     segment has at most half of it, so that no byte is copied more than a few times however often this is done; unless
     `even` is false, for segments so small that this does not matter.
     """
-    found: list[Run] = []
+    found: list[CompactionRun] = []
     open_run: list[Segment] = []
 
     def end_run() -> None:
-        found.extend(_worthwhile(tuple(open_run)) if even else [Run(tuple(open_run))] if len(open_run) > 1 else [])
+        found.extend(
+            _worthwhile(tuple(open_run)) if even else [CompactionRun(tuple(open_run))] if len(open_run) > 1 else []
+        )
         open_run.clear()
 
     for row in rows:
@@ -102,7 +104,7 @@ def plan_runs(
     return found
 
 
-def small_runs(head: Head, policy: Policy, *, at_least: int) -> list[Run]:
+def small_runs(head: Head, policy: Policy, *, at_least: int) -> list[CompactionRun]:
     """Return runs of `at_least` small neighbours in the head's own list, oldest first; none of a mirror or a machine's
     log.
 
@@ -143,13 +145,13 @@ def _fits(run: Sequence[Segment], row: Segment, target_bytes: int, span_us: int 
     )
 
 
-def _worthwhile(rows: tuple[Segment, ...]) -> list[Run]:
+def _worthwhile(rows: tuple[Segment, ...]) -> list[CompactionRun]:
     """Return the parts of a run in which no segment has more than half of the bytes."""
     if len(rows) < 2:
         return []
     largest = max(range(len(rows)), key=lambda place: _bytes(rows[place]))
     if 2 * _bytes(rows[largest]) <= sum(map(_bytes, rows)):
-        return [Run(rows)]
+        return [CompactionRun(rows)]
     return _worthwhile(rows[:largest]) + _worthwhile(rows[largest + 1 :])
 
 
@@ -244,7 +246,7 @@ def _padded(size: int) -> int:
 # -- the change of the head -------------------------------------------------------------------------------
 
 
-def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segment:
+def replacement(name: str, run: CompactionRun, ledger: LedgerId, summary: Summary) -> Segment:
     """Return the row that takes the place of a run. Raises StreamError if the new ledger does not hold the same."""
     rows = [row.summary for row in run.rows if row.summary is not None]
     expected = Summary(
@@ -268,13 +270,13 @@ def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segm
     return Segment(run.rows[0].number, ledger, run.base, run.rows[0].created, expected)
 
 
-def compacted_page(name: str, page: Page, run: Run, row: Segment) -> Page | None:
+def compacted_page(name: str, page: Page, run: CompactionRun, row: Segment) -> Page | None:
     """Return the page with `row` in the place of the run; None if it has it already. Raises RunChanged."""
     rows = _replaced(name, page.segments, run, row)
     return None if rows is None else Page(page.number, rows)
 
 
-def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> HeadStep | None:
+def compacted(name: str, head: Head, run: CompactionRun, row: Segment, *, paged: bool) -> HeadStep | None:
     """Put `row` in the place of the run, whose ledgers become garbage. Raises RunChanged; nothing was changed then.
 
     `paged`: the run is in a page, and the same multi writes that page, as `compacted_page` made it. Otherwise None
@@ -295,7 +297,7 @@ def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> 
     return HeadStep(replace(head, tail=rows))
 
 
-def _replaced(name: str, rows: tuple[Segment, ...], run: Run, row: Segment) -> tuple[Segment, ...] | None:
+def _replaced(name: str, rows: tuple[Segment, ...], run: CompactionRun, row: Segment) -> tuple[Segment, ...] | None:
     if any(kept.ledger == row.ledger for kept in rows):
         return None
     size = len(run.rows)

@@ -24,7 +24,7 @@ class BadAvailability(CorruptStore):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class EntryGroup:
     """Entries first + k * period + j for 0 <= j < size, for starts up to `last_start`; one run when period is 0."""
 
     first_start: EntryId
@@ -51,7 +51,7 @@ def encode_runs(runs: Iterable[tuple[EntryId, int]]) -> bytes:
 class EntryList:
     """A decoded list of entries. `in` and `runs()` cost nothing per entry."""
 
-    def __init__(self, groups: tuple[Group, ...]) -> None:
+    def __init__(self, groups: tuple[EntryGroup, ...]) -> None:
         self.groups = groups
 
     @classmethod
@@ -64,7 +64,7 @@ class EntryList:
             raise BadAvailability(f"a list of entries of version {version}, only 0 is known; upgrade Buckram")
         if count < 0 or len(data) < _HEADER.size + count * _GROUP.size:
             raise BadAvailability(f"a list of entries says {count} groups but has {len(data)} bytes")
-        groups = tuple(Group(*_GROUP.unpack_from(data, _HEADER.size + i * _GROUP.size)) for i in range(count))
+        groups = tuple(EntryGroup(*_GROUP.unpack_from(data, _HEADER.size + i * _GROUP.size)) for i in range(count))
         for i, group in enumerate(groups):
             bad = group.size < 1 or group.period < 0 or group.last_start < group.first_start or group.first_start < 0
             bad = bad or (group.period == 0 and group.last_start != group.first_start)

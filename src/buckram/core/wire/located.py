@@ -18,7 +18,7 @@ MAX_EXTENT_BYTES = 16 * 1024 * 1024
 """Readers do not read extents that are longer than this themselves, but ask the bookie for the entries."""
 
 
-class Extent(NamedTuple):
+class FileExtent(NamedTuple):
     """Neighbouring frames of adds in a file, from byte `offset` to `offset` + `length`.
 
     After `skip` frames come those of the `entries` entries from `first` on; other frames may follow.
@@ -42,7 +42,7 @@ class Located:
 
     directory: str
     identity: str
-    extents: Sequence[Extent]
+    extents: Sequence[FileExtent]
 
     def pack(self) -> bytes:
         document = {"directory": self.directory, "identity": self.identity, "extents": self.extents}
@@ -54,7 +54,7 @@ class Located:
         try:
             document = json.loads(data)
             directory, identity, extents = document["directory"], document["identity"], document["extents"]
-            found = [Extent(*extent) for extent in extents]
+            found = [FileExtent(*extent) for extent in extents]
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
         texts = (directory, identity, *(extent.name for extent in found))
@@ -65,7 +65,7 @@ class Located:
         return cls(directory, identity, found)
 
 
-def extended(before: Extent, after: Extent, limit: int) -> Extent | None:
+def extended(before: FileExtent, after: FileExtent, limit: int) -> FileExtent | None:
     """Return both as one extent; None if `after` does not continue `before` or they exceed `limit` bytes.
 
     All frames of `before` after the skipped ones must be wanted.
@@ -77,7 +77,7 @@ def extended(before: Extent, after: Extent, limit: int) -> Extent | None:
     return before._replace(length=before.length + after.length, entries=before.entries + after.entries)
 
 
-def bodies_of(extent: Extent, data: bytes | bytearray, at: int) -> PackedBodies | None:
+def bodies_of(extent: FileExtent, data: bytes | bytearray, at: int) -> PackedBodies | None:
     """Return the stored entries of an extent with the bytes data[at:]; None if these are no such frames."""
     if len(data) < at + extent.length:
         return None

@@ -26,7 +26,7 @@ BOOKIE, RECOVERY = "/api/v1/bookie", "/api/v1/autorecovery"
 LONGEST_DELAY_S = 2**31 - 1
 
 
-class ClusterPages:
+class AdminClusterPages:
     """The cluster that the bookie is in, through a client."""
 
     def __init__(self, link: ClusterLink, jobs: Jobs) -> None:

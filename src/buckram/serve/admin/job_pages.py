@@ -13,7 +13,7 @@ PATH = "/api/v1/jobs"
 _ONE = f"{PATH}/{{job:path}}"
 
 
-class JobPages:
+class AdminJobPages:
     """Jobs since the start of the bookie."""
 
     def __init__(self, jobs: Jobs) -> None:

@@ -46,7 +46,7 @@ def metadata_json(ledger: LedgerId, metadata: LedgerMetadata) -> dict[str, Any]:
     }
 
 
-class LedgerPages:
+class AdminLedgerPages:
     """Ledgers of the whole cluster, through a client."""
 
     def __init__(self, link: ClusterLink) -> None:

@@ -17,10 +17,10 @@ from buckram.errors import MetadataError
 from buckram.runtime.net.http_server import Answer, Handler, Request, text_answer
 from buckram.serve.admin.bookie_pages import BookiePages
 from buckram.serve.admin.cluster_link import TOKEN, ClusterLink
-from buckram.serve.admin.cluster_pages import ClusterPages
+from buckram.serve.admin.cluster_pages import AdminClusterPages
 from buckram.serve.admin.job_pages import PATH as JOBS
-from buckram.serve.admin.job_pages import JobPages
-from buckram.serve.admin.ledger_pages import LedgerPages
+from buckram.serve.admin.job_pages import AdminJobPages
+from buckram.serve.admin.ledger_pages import AdminLedgerPages
 from buckram.serve.admin.routing import RequestError, Router
 from buckram.serve.operations.jobs import Jobs
 
@@ -32,7 +32,7 @@ OPEN = (*SERVED, "/", "/api/v1/bookie/is_ready")
 async def admin_pages(site: Site) -> AsyncIterator[Handler]:
     """The handler of all pages, while the context lasts."""
     link, jobs = ClusterLink(site.metadata_uri, site.settings["tls"]), Jobs(JOBS)
-    groups = BookiePages(site, link, jobs), LedgerPages(link), ClusterPages(link, jobs), JobPages(jobs)
+    groups = BookiePages(site, link, jobs), AdminLedgerPages(link), AdminClusterPages(link, jobs), AdminJobPages(jobs)
     pages = _Pages(site, Router(site.status, *groups), link)
     try:
         yield pages.answer

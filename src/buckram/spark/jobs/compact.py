@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from buckram.core.streams.compaction import Run
+from buckram.core.streams.compaction import CompactionRun
 from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger, NoSuchStream, StreamPurpose
 from buckram.runtime.net.pace import Pace
@@ -68,7 +68,7 @@ class _Task:
     number: int
     cluster: ClusterUri
     work: Compactable
-    run: Run
+    run: CompactionRun
     bytes_per_s: float | None
 
 

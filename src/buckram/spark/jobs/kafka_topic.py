@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from buckram.core.streams.external.kafka_imports import Bounds, Identity, KafkaSource
+from buckram.core.streams.external.kafka_imports import Bounds, KafkaSource, TopicIdentity
 from buckram.errors import ConfigError, InvalidArgument, SourceUnavailable
 
 if TYPE_CHECKING:
@@ -95,14 +95,14 @@ class KafkaTopic:
         jvm: Any = self._session.sparkContext._jvm
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._session._jsparkSession)
 
-    def look(self) -> tuple[Identity, list[int]]:
+    def look(self) -> tuple[TopicIdentity, list[int]]:
         """Return which topic it is, and its partitions."""
         topic = self.source.topic
         with self._told("cannot be described"):
             cluster = self._got(self._admin.describeCluster().clusterId())
             found = self._got(self._admin.describeTopics([topic]).allTopicNames())[topic]
             partitions = sorted(int(one.partition()) for one in found.partitions())
-            return Identity(str(cluster), topic, str(found.topicId().toString())), partitions
+            return TopicIdentity(str(cluster), topic, str(found.topicId().toString())), partitions
 
     def bounds(self, partitions: Iterable[int]) -> dict[int, Bounds]:
         """Return which offsets Kafka has of these partitions: those that are committed."""

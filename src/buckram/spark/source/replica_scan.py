@@ -25,7 +25,7 @@ from buckram.core.entries.packed import FRAME_HEAD, PackedBodies
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.introduction import NAMES_LEDGERS, Expected, Peer, refusal
-from buckram.core.wire.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
+from buckram.core.wire.located import MAX_EXTENT_BYTES, FileExtent, Located, bodies_of
 from buckram.core.wire.messages import BadPacket, BatchRead, BookieInfoReply, GetBookieInfo, ask_for_places
 from buckram.core.wire.v2 import FRAMED, LOCATED, encode_request
 from buckram.runtime.disk.neighbours import NeighbourDirectory, Neighbours
@@ -319,7 +319,7 @@ class LocalScan:
 
     # -- reading
 
-    def _extent(self, files: NeighbourDirectory, extent: Extent) -> Iterator[tuple[EntryId, list[bytes]]]:
+    def _extent(self, files: NeighbourDirectory, extent: FileExtent) -> Iterator[tuple[EntryId, list[bytes]]]:
         if extent.first != self._next or not 0 < extent.entries <= self._last - self._next + 1:
             raise _Ended
         if extent.length > MAX_EXTENT_BYTES:

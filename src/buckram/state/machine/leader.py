@@ -21,7 +21,7 @@ from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold, LogTime
 from buckram.core.machine.read_proofs import Freshness, Proofs
 from buckram.core.machine.records import CommandRecord
-from buckram.core.machine.sessions import Forgotten, Outcome, Token
+from buckram.core.machine.sessions import CommandToken, Forgotten, Outcome
 from buckram.errors import (
     BuckramError,
     CommandTooLarge,
@@ -53,7 +53,7 @@ class _Pending:
 
     value: bytes
     command: CommandRecord | None = None
-    token: Token | None = None
+    token: CommandToken | None = None
     future: asyncio.Future[Result] | None = None
     opened: asyncio.Future[int] | None = None
     others: list[asyncio.Future[Result]] | None = None
@@ -89,7 +89,7 @@ class Leader:
         """Records in flight, in order; groups are taken from its front as they are acknowledged."""
         self._durable: deque[_Durable] = deque()
         """Records that are acknowledged and not applied, in the order of the log."""
-        self._inflight: dict[Token, _Pending] = {}
+        self._inflight: dict[CommandToken, _Pending] = {}
         """Commands in flight, by tokens that a caller may use again meanwhile."""
         self._next_sent = fold.applied
         """Offset of the next record that is handed to the stream."""
@@ -151,7 +151,7 @@ class Leader:
                 self._granted += 1
                 free -= 1
 
-    def command(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result]:
+    def command(self, token: CommandToken, lowest: int, payload: bytes) -> asyncio.Future[Result]:
         """Write a command, or join the one in flight under the same token. Raises CommandTooLarge, NotLeader.
 
         The future fails with CommandUnknown, NotLeader (it was not sent) or ReplicaStopped.
@@ -166,11 +166,11 @@ class Leader:
         self._inflight[token] = self._batch[-1]
         return future
 
-    def begin(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
+    def begin(self, token: CommandToken, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
         """Write a command whose token is not used again before the future is done; None if there is no room now."""
         return self._write(token, lowest, payload) if self.has_room else None
 
-    def _write(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result]:
+    def _write(self, token: CommandToken, lowest: int, payload: bytes) -> asyncio.Future[Result]:
         if len(payload) > self._limit:
             raise CommandTooLarge(self._fold.machine, len(payload), self._limit)
         future: asyncio.Future[Result] = self._loop.create_future()

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from buckram.client.shared.handles import NotBlocking
 from buckram.core.machine.fold import LogEntry
-from buckram.core.machine.sessions import Outcome, Sequences, Token, parse_token
+from buckram.core.machine.sessions import CommandToken, Outcome, Sequences, parse_token
 from buckram.core.machine.value_encoding import decode_value, encode_value
 from buckram.errors import (
     CommandForgotten,
@@ -247,7 +247,7 @@ class Machine(NotBlocking, Generic[M]):
                 self._kept = Sequences(await self._replica.open_session())
             return self._kept.take().text(self._replica.place.uid)
 
-    def _given(self, text: str) -> Token:
+    def _given(self, text: str) -> CommandToken:
         log, token = parse_token(text)
         if log != self._replica.place.uid:
             raise CommandForgotten(self.name, text, "it is of another machine, of this name or another")

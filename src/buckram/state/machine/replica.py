@@ -21,7 +21,7 @@ from buckram.client.ledger_client import LedgerClient
 from buckram.core.backoff import MACHINE, Delays
 from buckram.core.machine.fold import Fold, Replicated
 from buckram.core.machine.read_proofs import Freshness
-from buckram.core.machine.sessions import Forgotten, Outcome, Token
+from buckram.core.machine.sessions import CommandToken, Forgotten, Outcome
 from buckram.core.streams.metadata.changes import check_usable
 from buckram.core.streams.metadata.mirrors import MIRROR, check_writable
 from buckram.core.streams.metadata.purposes import Purpose, purpose_of
@@ -136,7 +136,7 @@ class Replica:
 
     # -- executing ----------------------------------------------------------------------------------------
 
-    async def execute(self, token: Token, lowest: int, payload: bytes) -> Outcome:
+    async def execute(self, token: CommandToken, lowest: int, payload: bytes) -> Outcome:
         """Write a command, apply it when it is durable, and return its outcome: that of the first time if repeated.
 
         Raises NotLeader, CommandUnknown, CommandForgotten, CommandTooLarge, ReplicaStopped.
@@ -150,7 +150,7 @@ class Replica:
             result = await leader.command(token, lowest, payload)
         return self.outcome_of(token, result)
 
-    def begin(self, token: Token, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
+    def begin(self, token: CommandToken, lowest: int, payload: bytes) -> asyncio.Future[Result] | None:
         """Write a command under a new token that is used once, without waiting; None if that is not possible now.
 
         The future has the outcome, or Forgotten.
@@ -159,7 +159,7 @@ class Replica:
         leader = self._leader
         return None if leader is None else leader.begin(token, lowest, payload)
 
-    def outcome_of(self, token: Token, result: Result) -> Outcome:
+    def outcome_of(self, token: CommandToken, result: Result) -> Outcome:
         """Return the outcome of a command. Raises CommandForgotten if it is not kept any more."""
         if isinstance(result, Forgotten):
             raise CommandForgotten(str(self.place.name), token.text(self.place.uid), result.message)

@@ -30,8 +30,8 @@ from functools import partial
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.compaction import (
+    CompactionRun,
     EntryRewriter,
-    Run,
     RunChanged,
     compacted,
     compacted_page,
@@ -105,14 +105,14 @@ class Compactable:
     uid: str
     epoch: int
     policy: Policy
-    runs: tuple[Run, ...]
+    runs: tuple[CompactionRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
     """A closed ledger, or files of history, with a run's records, and the row that can replace the run."""
 
-    run: Run
+    run: CompactionRun
     row: Segment
     intent: Intent
 
@@ -153,7 +153,7 @@ async def copy_run(
     client: LedgerClient,
     streams: StreamStore,
     work: Compactable,
-    run: Run,
+    run: CompactionRun,
     *,
     pace: Pace | None = None,
     progress: ProgressCallback = lambda _: None,
@@ -202,7 +202,9 @@ async def _held(entries: Sequence[list[bytes]]) -> AsyncGenerator[list[bytes], N
         yield chunk
 
 
-async def entries_of(client: LedgerClient, name: StreamName, uid: str, run: Run) -> AsyncGenerator[list[bytes], None]:
+async def entries_of(
+    client: LedgerClient, name: StreamName, uid: str, run: CompactionRun
+) -> AsyncGenerator[list[bytes], None]:
     """Yield the entries of a copy of the run, some at a time. Raises CorruptEntry and the errors of reading."""
     rewriter = EntryRewriter()
     for row in run.rows:
@@ -351,7 +353,7 @@ async def join(
     name: StreamName,
     head: Head,
     policy: Policy,
-    runs: list[Run],
+    runs: list[CompactionRun],
     *,
     purpose: str = RETIRED,
 ) -> int:

@@ -22,7 +22,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
-from buckram.core.streams.external.imports import TIME_UNITS, Columns, SourceFile
+from buckram.core.streams.external.imports import TIME_UNITS, ImportColumns, SourceFile
 from buckram.errors import InvalidArgument, MalformedSource, ReadFailed
 from buckram.streams.maintain.import_sources import Block, ImportSource, blocks, line_number
 
@@ -44,7 +44,7 @@ def ranges_of(source: ImportSource, file: SourceFile, kind: str, range_bytes: in
 
 
 def steps_of(
-    source: ImportSource, file: SourceFile, kind: str, columns: Columns, range_bytes: int, number: int
+    source: ImportSource, file: SourceFile, kind: str, columns: ImportColumns, range_bytes: int, number: int
 ) -> Generator[Step, None, None]:
     """Yield what gives the rows of one range, step by step; the steps may be carried out at once, by several threads.
 
@@ -91,7 +91,9 @@ def _groups(parquet: Any, range_bytes: int) -> list[list[int]]:
     return found
 
 
-def _parquet_rows(parquet: Any, path: str, columns: Columns, range_bytes: int, number: int) -> Iterator[pa.RecordBatch]:
+def _parquet_rows(
+    parquet: Any, path: str, columns: ImportColumns, range_bytes: int, number: int
+) -> Iterator[pa.RecordBatch]:
     names = parquet.schema_arrow.names
     wanted = _chosen(path, names, columns)
     groups = _groups(parquet, range_bytes)[number]
@@ -139,7 +141,7 @@ class _Lines:
 class _Json(_Lines):
     """Lines that are JSON objects. Without a column for the value the line is the value."""
 
-    def __init__(self, source: ImportSource, file: SourceFile, columns: Columns) -> None:
+    def __init__(self, source: ImportSource, file: SourceFile, columns: ImportColumns) -> None:
         super().__init__(source, file)
         if columns.headers:
             raise InvalidArgument(f"{self._path}: --headers is for Parquet; lines of JSON have no column of that type")
@@ -205,7 +207,7 @@ class _Json(_Lines):
 class _Csv(_Lines):
     """Lines of CSV; the first line of a file has the names. Values have no newlines."""
 
-    def __init__(self, source: ImportSource, file: SourceFile, opened: BinaryIO, columns: Columns) -> None:
+    def __init__(self, source: ImportSource, file: SourceFile, opened: BinaryIO, columns: ImportColumns) -> None:
         super().__init__(source, file)
         self._columns, path = columns, self._path
         first = next(blocks(opened, path, 0, 1), None)
@@ -260,7 +262,7 @@ class _Csv(_Lines):
 # -- columns ----------------------------------------------------------------------------------------------
 
 
-def _chosen(path: str, names: Sequence[str], columns: Columns) -> dict[str, str]:
+def _chosen(path: str, names: Sequence[str], columns: ImportColumns) -> dict[str, str]:
     """Return the columns of a file by what they become. InvalidArgument for one that is not there."""
     found: dict[str, str] = {}
     usual = {"value": "value", "key": "key", "time": "timestamp", "headers": "headers"}
@@ -278,7 +280,7 @@ def _chosen(path: str, names: Sequence[str], columns: Columns) -> dict[str, str]
 
 
 def _batch(
-    path: str, found: dict[str, Any], columns: Columns, place: Callable[[int], int], what: str
+    path: str, found: dict[str, Any], columns: ImportColumns, place: Callable[[int], int], what: str
 ) -> pa.RecordBatch:
     made: dict[str, Any] = {}
     for name, column in found.items():

@@ -26,8 +26,8 @@ from buckram.client.ledger_client import LedgerClient
 from buckram.core.streams.external.imports import (
     FORMATS,
     RANGE_BYTES,
-    Columns,
     Import,
+    ImportColumns,
     ImportPosition,
     SourceFile,
     application_of,
@@ -127,7 +127,7 @@ async def plan_import(
     name: StreamName,
     source: ImportSource,
     kind: str,
-    columns: Columns,
+    columns: ImportColumns,
     *,
     run: str = "",
     range_bytes: int = RANGE_BYTES,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.streams.compaction import Run
+from buckram.core.streams.compaction import CompactionRun
 from buckram.core.streams.external.history import check_location, directory_of, may_offload, offloaded_row
 from buckram.core.streams.metadata.changes import check_usable
 from buckram.core.streams.metadata.head import Head, Offloaded, Segment
@@ -154,7 +154,7 @@ async def _begin(client: LedgerClient, streams: StreamStore, work: Offloadable, 
 
 def _copied(work: Offloadable, row: Segment, copy: SegmentCopy, digest: str) -> tuple[Copied, int]:
     place = Offloaded(work.directory, digest)
-    return Copied(Run((row,)), offloaded_row(row, copy.copy, place), copy.intent), copy.file_bytes
+    return Copied(CompactionRun((row,)), offloaded_row(row, copy.copy, place), copy.intent), copy.file_bytes
 
 
 async def _attempted(work: Offloadable, attempt: Attempt[Segment]) -> tuple[Copied, int]:

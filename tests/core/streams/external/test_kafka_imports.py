@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from buckram.core.streams.external.kafka_imports import (
     Bounds,
-    Identity,
     KafkaImport,
+    TopicIdentity,
     application,
     check_same,
     decode_kafka_import,
@@ -22,7 +22,7 @@ from buckram.core.streams.external.kafka_imports import (
 )
 from buckram.errors import BuckramError, InvalidArgument, MalformedRecord
 
-HERE = Identity("cluster", "orders", "id-1")
+HERE = TopicIdentity("cluster", "orders", "id-1")
 FRESH = KafkaImport(HERE)
 
 
@@ -82,7 +82,7 @@ def test_another_topic_of_that_name_is_refused() -> None:
         check_same(FRESH, replace_id(HERE))
 
 
-def replace_id(identity: Identity) -> Identity:
+def replace_id(identity: TopicIdentity) -> TopicIdentity:
     return identity._replace(topic_id="id-2")
 
 

@@ -22,7 +22,7 @@ from buckram.bookie.storage.store import Store
 from buckram.core.entries.entry import Digest
 from buckram.core.entries.packed import FRAME_HEAD
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun, take_runs
-from buckram.core.wire.located import Extent, Located, bodies_of
+from buckram.core.wire.located import FileExtent, Located, bodies_of
 from buckram.core.wire.messages import MemoryUse, Pull, PullReply, ReplyContext
 from buckram.errors import Code, MetadataError
 from buckram.runtime.process.tasks import TaskScope
@@ -194,7 +194,7 @@ class PullPath:
         directory.give_back(pieces)
         return Code.OK
 
-    def _runs(self, request: Pull, extent: Extent, piece: FileData) -> Sequence[AddRun]:
+    def _runs(self, request: Pull, extent: FileExtent, piece: FileData) -> Sequence[AddRun]:
         """Yield runs of the good entries of one extent, up to the first entry that is not what the request names."""
         bodies = bodies_of(extent, *piece)
         if bodies is None or not bodies:

@@ -25,7 +25,7 @@ from buckram.bookie.storage.segments.segments import MAX_RUNS, DirEntry, FooterR
 from buckram.core.entries.packed import FrameParts
 from buckram.core.storage.segment_format import CorruptBytes
 from buckram.core.wire.adds import FRAME_OVERHEAD
-from buckram.core.wire.located import Extent, extended
+from buckram.core.wire.located import FileExtent, extended
 from buckram.seams import Disk
 from buckram.types import EntryId, LedgerId
 
@@ -287,9 +287,9 @@ class Lookup:
 
         self._fetcher.fetch(fetches, [], finish, from_files=from_files)
 
-    def extents(self, ledger: LedgerId, first: EntryId, count: int) -> list[Extent]:
+    def extents(self, ledger: LedgerId, first: EntryId, count: int) -> list[FileExtent]:
         """Return where files hold `count` entries from `first` on, as far as they are durable; at most MAX_EXTENTS."""
-        found: list[Extent] = []
+        found: list[FileExtent] = []
         whole = False  # all frames of the last extent are wanted, so that others may follow in it
         entry, end = first, first + count
         while entry < end:
@@ -305,7 +305,7 @@ class Lookup:
                 bad = segment.bad
                 if offset + length > durable or (bad is not None and bad.meets(ledger, entry, taken)):
                     return found
-                extent = Extent(segment.name, offset, length, skip + entry - start, entry, taken)
+                extent = FileExtent(segment.name, offset, length, skip + entry - start, entry, taken)
                 joined = extended(found[-1], extent, CHUNK_BYTES) if whole else None
                 if joined is not None:
                     found[-1] = joined

@@ -60,7 +60,7 @@ def position_of(version: int) -> ImportPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ImportColumns:
     """Columns of a source for each part of a record. Empty: the column of the usual name if there is one, otherwise
     none.
 
@@ -87,7 +87,7 @@ class Import:
 
     source: str
     format: str
-    columns: Columns
+    columns: ImportColumns
     range_bytes: int = RANGE_BYTES
     marks: tuple[str, ...] = ()
     done: int = -1
@@ -167,7 +167,7 @@ def decode_import(key: str, data: bytes, version: int) -> Import:
         return Import(
             str(raw["source"]),
             str(raw["kind"]),
-            Columns(*map(str, raw["columns"])),
+            ImportColumns(*map(str, raw["columns"])),
             raw["range_bytes"],
             tuple(marks[at : at + 12] for at in range(0, len(marks), 12)),
             raw["done"],
@@ -177,7 +177,7 @@ def decode_import(key: str, data: bytes, version: int) -> Import:
         raise MalformedRecord(f"{key}: not the record of an import ({error!r}); restore it from a backup") from None
 
 
-def _shown(columns: Columns) -> str:
+def _shown(columns: ImportColumns) -> str:
     named = {"value": columns.value, "key": columns.key, "time": columns.time, "headers": columns.headers}
     options = [f"--{option} {column}" for option, column in named.items() if column]
     if columns.time_unit != "us":

@@ -40,7 +40,7 @@ class KafkaSource(NamedTuple):
         return f"kafka://{self.servers}/{self.topic}"
 
 
-class Identity(NamedTuple):
+class TopicIdentity(NamedTuple):
     """Identity of a topic: cluster, name and id. A name alone can be that of another topic tomorrow."""
 
     cluster: str
@@ -73,7 +73,7 @@ def kafka_source(url: str) -> KafkaSource:
 class KafkaImport:
     """Record of an import: the topic and the current range. Offsets are Kafka's, by partition."""
 
-    identity: Identity
+    identity: TopicIdentity
     number: int = 0
     """The transaction's version of the range from `start` to `end`."""
     start: Mapping[int, int] = field(default_factory=dict)
@@ -95,13 +95,13 @@ class KafkaImport:
         return replace(self, number=self.number + 1, start=dict(self.end))
 
 
-def application(identity: Identity, partition: int | None, run: str) -> str:
+def application(identity: TopicIdentity, partition: int | None, run: str) -> str:
     """Return the application of an import; `partition` is None for all of them into one stream."""
     where = "" if partition is None else f" {partition}"
     return application_of(f"kafka {identity.cluster} {identity.topic}{where}", run)
 
 
-def check_same(known: KafkaImport, identity: Identity) -> None:
+def check_same(known: KafkaImport, identity: TopicIdentity) -> None:
     """Raise InvalidArgument if the topic is not the one that was imported before."""
     if known.identity != identity:
         raise InvalidArgument(
@@ -181,4 +181,4 @@ def decode_kafka_import(key: str, data: bytes, version: int) -> KafkaImport:
             f"{key}: not the record of an import from Kafka ({error!r}); restore it from a backup"
         ) from None
     start, end = ({row[0]: row[at] for row in rows} for at in (1, 2))
-    return KafkaImport(Identity(cluster, topic, topic_id), raw["number"], start, end, version)
+    return KafkaImport(TopicIdentity(cluster, topic, topic_id), raw["number"], start, end, version)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from buckram.core.db.group import cut
 from buckram.core.db.outcomes import OwnToken
 from buckram.core.machine.records import COMMAND_OVERHEAD
-from buckram.core.machine.sessions import Forgotten, Outcome, Sequences, Token
+from buckram.core.machine.sessions import CommandToken, Forgotten, Outcome, Sequences
 from buckram.errors import (
     BuckramError,
     CommandForgotten,
@@ -152,7 +152,7 @@ class Committing:
 
         Raises the errors of `Replica.execute`; if a part was not sent, none of the later parts was.
         """
-        flying: deque[tuple[Token, asyncio.Future[Result]]] = deque()
+        flying: deque[tuple[CommandToken, asyncio.Future[Result]]] = deque()
         outcome: Outcome | None = None
         try:
             for part in parts:
@@ -171,7 +171,9 @@ class Committing:
         assert outcome is not None, "a group has a part"
         return outcome
 
-    async def _acknowledged(self, own: Sequences, flying: deque[tuple[Token, asyncio.Future[Result]]]) -> Outcome:
+    async def _acknowledged(
+        self, own: Sequences, flying: deque[tuple[CommandToken, asyncio.Future[Result]]]
+    ) -> Outcome:
         """Wait for the acknowledgement of the oldest part in flight and return its outcome."""
         token, future = flying[0]
         result = await future
