@@ -17,7 +17,6 @@ from typing import Any
 
 import click
 import pytest
-from buckram.serve.admin.jobs import Jobs
 from scripts.metrics_page import metrics
 
 from buckram.bookie.pages.status_pages import SERVED
@@ -25,6 +24,7 @@ from buckram.cli.app import app
 from buckram.config import SECTIONS
 from buckram.serve.admin.bookie_pages import BookiePages
 from buckram.serve.admin.cluster_pages import AdminClusterPages
+from buckram.serve.admin.job_pages import AdminJobPages
 from buckram.serve.admin.ledger_pages import AdminLedgerPages
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -104,11 +104,16 @@ def test_each_metric_is_explained() -> None:
 def test_each_path_of_a_bookie_is_on_its_page() -> None:
     """A row has its first path whole, and others by what is different: `/api/v1/bookie/state`, `state/readonly`."""
     unused: Any = SimpleNamespace(bookie=None)  # Nothing is asked of it: the groups only say which paths they have.
-    groups = (BookiePages(unused, unused, Jobs()), AdminLedgerPages(unused), AdminClusterPages(unused, Jobs()), Jobs())
-    paths = {path for group in groups for _, path in group.routes()} | set(SERVED)
+    groups = (
+        BookiePages(unused, unused, unused),
+        AdminLedgerPages(unused),
+        AdminClusterPages(unused, unused),
+        AdminJobPages(unused),
+    )
+    paths = {one.path.replace(":path}", "}") for group in groups for one in group.operations()} | set(SERVED)
     named = set()
     for line in (DOCS / "reference" / "http.md").read_text().splitlines():
-        first, *others = re.findall(r"`([\w/]+)`", line.partition(" | ")[0]) or [""]
+        first, *others = re.findall(r"`([\w/{}]+)`", line.partition(" | ")[0]) or [""]
         named |= {first, *others, *(f"{first.rpartition('/')[0]}/{other}" for other in others)}
         named |= {f"{first.rpartition('/')[0].rpartition('/')[0]}/{other}" for other in others}
     assert len(paths) > 30

@@ -462,10 +462,7 @@ class Bookie:
         self._fail(WrongCookie(why))
 
     def _stood_still(self) -> None:
-        log.warning(
-            "the process stood still: no request is served until the metadata store confirms that the "
-            "id still belongs to this directory"
-        )
+        log.warning("the process stood still: nothing is served until the metadata store confirms whose its id is")
         self._server.doubt()
         self._scope.spawn(self._confirm_member(), "confirmation")
 

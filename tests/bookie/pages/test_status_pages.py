@@ -12,11 +12,12 @@ from tests.support.secure_kit import guarded
 from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.bookie.pages.http_thread import OtherLoop
 from buckram.bookie.pages.status_pages import MONITOR, PROBES, StatusPages
-from buckram.config import AuthConfig
+from buckram.config import AuthConfig, TlsConfig
 from buckram.core.tenants.audit_trail import REFUSED
 from buckram.runtime.net.http_server import Answer, Request, text_answer
 from buckram.runtime.process.stats import NullStats, PrometheusStats
 from buckram.runtime.production import production_runtime
+from buckram.serve.admin.cluster_link import ClusterLink
 from buckram.serve.admin.serving import _Pages
 
 
@@ -60,7 +61,8 @@ async def test_who_is_refused_a_page_is_in_the_audit_trail(tmp_path: Path) -> No
         async def nothing(request: Request) -> Answer:
             return text_answer("")
 
-        api = _Pages(site, nothing)  # type: ignore[arg-type]
+        link = ClusterLink("memory:unused", TlsConfig())
+        api = _Pages(site, nothing, link)  # type: ignore[arg-type]
         alice, root = await running.token("alice"), await running.token("root", "admin")
         wanted = {"": ("anonymous", "login"), "nonsense": ("anonymous", "login"), alice: ("token:alice", "read")}
         for page, pages in (("/metrics", status), ("/api/v1/bookie/info", api.answer)):

@@ -101,7 +101,7 @@ async def test_each_page_and_the_actions_on_a_stream(
 ) -> None:
     await page.goto(f"{gateway.url}/")
     await see(page, WELL)
-    await see(page, "3 of 3 serve")
+    await see(page, "3 of 3 bookies serve")
     await page.get_by_role("link", name="Streams").click()
     await page.get_by_label("Namespace").select_option("shop")
     await see(page, "There are none.")

@@ -356,9 +356,9 @@ async def test_turns_to_write_go_round_by_principal(client: Client) -> None:
         assert use is not None
         queue = use.database._writer._queue
         many = [asyncio.create_task(write("alice", alice)) for _ in range(4)]
-        await until(lambda: sum(map(len, queue._queues.values())) == 4)
+        await until(lambda: sum(map(len, queue.queues.values())) == 4)
         few = asyncio.create_task(write("bob", bob))
-        await until(lambda: len(queue._queues) == 2)
+        await until(lambda: len(queue.queues) == 2)
         end = {"baton": held.value["baton"], "requests": [execute("ROLLBACK"), {"type": "close"}]}
         await first.post("v3/pipeline", end, **alice)
         await asyncio.gather(*many, few)

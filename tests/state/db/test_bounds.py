@@ -158,7 +158,7 @@ async def test_calls_beyond_those_that_may_wait_are_told_at_once(db: Database) -
     insert = "INSERT INTO item VALUES (?)"
     async with db.transaction("immediate"):
         waiting = [asyncio.create_task(db.execute(insert, (str(number),))) for number in range(4)]
-        await until(lambda: sum(map(len, db._writer._queue._queues.values())) == 4)
+        await until(lambda: sum(map(len, db._writer._queue.queues.values())) == 4)
         for _ in range(2):
             with pytest.raises(DatabaseBusy, match=r"5 calls wait already.*waiting_calls"):
                 await db.execute(insert, ("never",))
@@ -168,7 +168,7 @@ async def test_calls_beyond_those_that_may_wait_are_told_at_once(db: Database) -
     await asyncio.gather(*waiting)
     async with db.transaction("immediate"):
         waiting = [asyncio.create_task(db.execute(insert, ("x" * (_LIMIT // 2),)))]
-        await until(lambda: sum(map(len, db._writer._queue._queues.values())) == 1)
+        await until(lambda: sum(map(len, db._writer._queue.queues.values())) == 1)
         with pytest.raises(DatabaseBusy, match="waiting_bytes"):
             await db.execute(insert, ("x" * (_LIMIT // 2),))
         with pytest.raises(DatabaseBusy, match="waiting_bytes"):
@@ -223,7 +223,7 @@ async def test_the_schema_changes_beside_open_transactions(db: Database) -> None
     # One that has not read yet sees the newest schema; and who changes it waits for who writes.
     await idle.execute("INSERT INTO other SELECT n FROM item")
     dropping = asyncio.create_task(db.execute("DROP TABLE other"))
-    await until(lambda: sum(map(len, db._writer._queue._queues.values())) == 1)
+    await until(lambda: sum(map(len, db._writer._queue.queues.values())) == 1)
     assert (await idle.execute("SELECT a FROM other")).rows == [(7,)]
     await idle.commit()
     await dropping

@@ -86,7 +86,7 @@ async def test_the_loop_goes_on_while_groups_wait_for_a_long_statement(
 async def test_a_statement_that_can_never_be_committed_is_stopped(two: Two) -> None:
     first, second = two
     calling = asyncio.create_task(first.execute(f"INSERT INTO item {_ENDLESS}"))
-    await until(lambda: first._writer._running is not None and not first._writer._queue)
+    await until(lambda: first._writer._running is not None and not first._writer._queue.queues)
     await second.lead(takeover=True)
     await _write(second)
     async with asyncio.timeout(3):  # The statement alone would be stopped after 5 s.

@@ -98,7 +98,7 @@ async def test_a_call_that_waits_is_pending(db: Database, ns: Namespace) -> None
         async with db.transaction("immediate") as transaction:
             waiting = asyncio.create_task(db.execute(INSERT, ("one",), token="t"))
             late = asyncio.create_task(db.execute("VACUUM", token="late"))
-            await until(lambda: sum(map(len, db._writer._queue._queues.values())) == 2)
+            await until(lambda: sum(map(len, db._writer._queue.queues.values())) == 2)
             assert [await db.outcome("t"), await db.outcome("late"), await db.outcome("other")] == [
                 "pending",
                 "pending",

@@ -116,7 +116,13 @@ class Connection(HttpToolsProtocol):
         """End it at once, for another one that needs its place."""
         self._owes_head = False
         self._end_wait()
+        self._forget_head()
         self.transport.abort()
+
+    def _forget_head(self) -> None:
+        """Free the headers of an incomplete head now: the loop may end this connection after it has read many others."""
+        if self._in_head:
+            self.headers.clear()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         super()._start_asgi_task(cycle, cast("Any", _OneWrite(cycle, app)))
@@ -244,6 +250,7 @@ class Connection(HttpToolsProtocol):
         problem.__traceback__ = None  # which holds what came, and would as long as the connection does
         self._end_wait()
         self._leave_heads()
+        self._forget_head()
         content = json.dumps(problem.content()).encode()
         head = [STATUS_LINE[problem.status], b"content-type: application/json\r\n", b"connection: close\r\n"]
         head += [f"{name}: {value}\r\n".encode() for name, value in problem.headers.items()]
