@@ -53,7 +53,7 @@ class DiskWatch:
         self._seen = store.syncs
         self._told_us = 0
         self._lost = 0
-        """How many sessions were lost so far: a key that was written in one of them is gone."""
+        """Number of sessions lost so far: a key that was written in one of them is gone."""
         self._slow_told = False
         metadata.on_session_lost(self._session_lost)
         self._mean_gauge = stats.gauge("buckram_disk_sync_seconds", "mean of a sync, with its write, lately")

@@ -1,4 +1,4 @@
-"""What an operator requests of one bookie: its state, a collection of garbage, the removal or reuse of its id.
+"""Requests of an operator to one bookie: its state, a collection of garbage, the removal or reuse of its id.
 
 The commands are `buckram bookie readonly`, `writable`, `maintenance`, `collect`, `forget` and `rejoin`. States are
 requested of a bookie whether it runs or not; `collect` needs a running one, and `forget` and `rejoin` refuse while it

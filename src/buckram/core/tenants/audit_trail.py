@@ -105,7 +105,7 @@ class AuditEvent:
     number: int = 0
     before: str = ""
     _encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
-    """What `encode` returned before; no event that is made of this one has it."""
+    """Result of `encode`, kept; no event that is made of this one has it."""
 
     def row(self) -> dict[str, Any]:
         """Return the fields by name; without those of the chain if it is in none."""

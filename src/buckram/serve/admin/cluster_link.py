@@ -20,7 +20,7 @@ from buckram.serve.admin.routing import RequestError
 
 CONNECT_S = 15.0
 MOST_CLIENTS = 8
-"""More clients stay open only while requests or jobs use them."""
+"""Limit of open clients; those beyond it are open only while requests or jobs use them."""
 IDLE_S = 60.0
 TOKEN: ContextVar[str] = ContextVar("token", default="")
 """The token of the request that is served; empty without logins."""

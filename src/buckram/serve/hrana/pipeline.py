@@ -44,7 +44,7 @@ class Pipeline:
         if token is not None:
             stream.session.use_token(token)
         self.untouched = fresh
-        """Whether no statement has been executed on this stream."""
+        """True if no statement has been executed on this stream."""
         self._room = limits.answer_bytes
 
     async def run(self, requests: tuple[Request, ...]) -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ class Lane:
         """Rights of the last request that went to the leader."""
         self._use: Use | None = None
         self._untouched = True
-        """Whether no statement has been executed on this stream here."""
+        """True if no statement has been executed on this stream here."""
         self._baton: str | None = None
         self._in_transaction = self._remembers = False
         """State of the stream at the leader: in a transaction, and holding settings that would be lost with it."""

@@ -46,7 +46,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*given, **named)
         self._in_head = False
         self._in_line = True
-        """Whether the next byte is of a request line. The parser accepts no line with bytes that are not ASCII."""
+        """True if the next byte is of a request line. The parser accepts no line with bytes that are not ASCII."""
         self._head_bytes = self._head_count = 0
         """Bytes of the head's complete lines, and the number of its headers."""
         self._raw_bytes = 0
@@ -120,7 +120,7 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def _forget_head(self) -> None:
-        """Free the headers of an incomplete head now: the loop may end this connection after it has read many others."""
+        """Free the headers of an incomplete head now: the loop may end this connection after it read many others."""
         if self._in_head:
             self.headers.clear()
 

@@ -34,7 +34,7 @@ class HttpProblem(Exception):
         self.status, self.code, self.message = status, code, message
         self.headers, self.details = dict(headers or {}), details
         self.refuses = status in (401, 403)
-        """Whether the request is refused because of its sender, so that it counts in the audit trail."""
+        """True if the request is refused because of its sender, so that it counts in the audit trail."""
 
     def content(self) -> dict[str, Any]:
         return {"message": self.message, "code": self.code, **self.details}

@@ -1,4 +1,4 @@
-"""What commands and servers show of a cluster as JSON, with stable keys.
+"""Values of a cluster as JSON with stable keys, as commands and servers show them.
 
 Nothing here listens or decides who may see it.
 """

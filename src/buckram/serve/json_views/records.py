@@ -140,7 +140,7 @@ class JsonLines:
     """
 
     one_by_one: ClassVar[bool] = True
-    """Whether an error in a line may come out as late as when it is appended; then one batch is in flight at a time."""
+    """True if an error in a line may come out as late as when it is appended; then one batch is in flight at a time."""
 
     def parse(self, lines: Sequence[bytes], first: int, limit: int) -> Parsed:
         rows = Rows()

@@ -201,13 +201,13 @@ class Operation:
     others: Mapping[int, str] = field(default_factory=dict)
     """Meanings of further statuses of answers that are no errors."""
     streamed: bool = False
-    """Whether the handler reads the body itself, by `Ask.pieces`, of any media type."""
+    """True if the handler reads the body itself, by `Ask.pieces`, of any media type."""
     makes: bool = False
-    """Whether the operation creates what its path names. Without the permission the answer is then 403 in any case,
+    """True if the operation creates what its path names. Without the permission the answer is then 403 in any case,
     whether or not that exists.
     """
     statements: bool = False
-    """Whether the request carries SQL statements, which need a token and never take a browser's session. The
+    """True if the request carries SQL statements, which need a token and never take a browser's session. The
     statements decide whether it changes something, and are repeated safely by tokens of their own, not by an
     Idempotency-Key.
     """

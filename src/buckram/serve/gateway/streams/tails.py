@@ -59,7 +59,7 @@ class Feed:
         self.next: Offset = 0
         """The offset after the last record that was read."""
         self.ended = False
-        """Whether the stream was ended and all its records were read."""
+        """True if the stream was ended and all its records were read."""
         self.error: BuckramError | None = None
         """Error that ended the feed; its tails end with it."""
         self._changed = asyncio.Event()

@@ -283,7 +283,7 @@ class RoundRobin(Generic[T]):
 
     def __init__(self) -> None:
         self.queues: OrderedDict[str, deque[T]] = OrderedDict()
-        """What waits, by caller; no caller without items is here."""
+        """Items that wait, by caller; no caller without items is here."""
 
     def add(self, caller: str, item: T) -> None:
         """Append an item behind this caller's earlier ones."""
