@@ -34,7 +34,7 @@ async def test_a_uid_stays_taken_as_long_as_its_stream_is_there(world: World) ->
         with pytest.raises((AccessRefused, KeyExists)):
             await mine.tenant.keys.multi(ops)
     assert await world.direct.keys.get(theirs.data)
-    with pytest.raises(AccessRefused, match="stream shop/orders is there"):
+    with pytest.raises(AccessRefused, match="stream shop/orders still exists"):
         await theirs.tenant.keys.delete(theirs.data, 0)
     await theirs.tenant.keys.multi([SetValue(theirs.head_key, theirs.head_value(deleting=True), 0)])
     await theirs.tenant.keys.delete(theirs.data, 0)
