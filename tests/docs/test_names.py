@@ -111,7 +111,9 @@ def exists(name: str) -> bool:
     path, _, function = name.partition(":")
     found = [root / path for root in (PACKAGE, ROOT, ROOT / "src") if (root / path).exists()]
     if not found and "/" not in path:
-        found = [file for folder in ("src", "bench", "tests") for file in (ROOT / folder).rglob(path)]
+        found = [
+            file for folder in ("src", "bench", "simulator", "chaos", "tests") for file in (ROOT / folder).rglob(path)
+        ]
     if not function:
         return bool(found)
     return any(function in functions(file) for file in found)
