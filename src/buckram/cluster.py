@@ -67,6 +67,8 @@ class Client(LedgerClient):
     InvariantViolation is a bug: please report it.
     """
 
+    _namespaces: Namespaces | None = None
+
     def namespace(self, name: str = "default") -> Namespace:
         """Return a namespace of streams: `async with client.namespace("shop").writer("orders") as writer: ...`."""
         from buckram.namespace import Namespace
@@ -98,7 +100,9 @@ class Client(LedgerClient):
     def namespaces(self) -> Namespaces:
         """Return the registry of namespaces, which creates, lists, changes and deletes them."""
         self._guard()
-        from buckram.streams.shared.metadata import StreamStore
-        from buckram.streams.shared.namespaces import Namespaces
+        if self._namespaces is None:
+            from buckram.streams.shared.metadata import StreamStore
+            from buckram.streams.shared.namespaces import Namespaces
 
-        return Namespaces(StreamStore(self.services.store))
+            self._namespaces = Namespaces(StreamStore(self.services.store))
+        return self._namespaces

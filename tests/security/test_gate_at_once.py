@@ -10,10 +10,12 @@ from buckram.bookie.service.metadata.immediate_changes import AtOnce
 from buckram.core.security.acl import Acl
 from buckram.core.security.namespace_rules import ClusterKeys, Known, NamespaceRules
 from buckram.core.security.principal import Principal
-from buckram.core.security.write_limits import OF_STREAM
+from buckram.core.security.write_limits import NAMESPACE, OF_STREAM
 from buckram.core.streams.metadata.head import Page, encode_page
-from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, NoSuchKey, VersionConflict
+from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, NamespaceExists, NoSuchKey, VersionConflict
 from buckram.metadata.tree.layout import Layout
+from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.namespaces import Namespaces
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
 UID, THEIRS = "a" * 16, "b" * 16
@@ -71,6 +73,7 @@ NOT: dict[str, KeyOp] = {
     "a stream that nobody knows": Create(f"{DATA}/{'c' * 16}/cursors/c", b"{}"),
     "a head": Create("/buckram/streams/heads/mall/s", b"{}"),
     "a namespace": Create("/buckram/streams/namespaces/mall", b"{}"),
+    "a namespace's link": Create("/buckram/streams/replication/mall", b"{}"),
     "nothing of a stream": Create("/buckram/streams/data-of-others", b"{}"),
 }
 
@@ -90,6 +93,49 @@ def test_any_other_change_is_judged_as_a_whole(what: str) -> None:
 def test_permissions_are_those_of_the_key() -> None:
     reader = at_once("read")
     assert [what for what, op in ALLOWED.items() if reader.allows([op])] == list(ALLOWED)[:3]
+
+
+RECORDS = "/buckram/streams/namespaces"
+SPACE, SAME = Create(f"{RECORDS}/mall", b"{}"), CheckVersion(f"{RECORDS}/mall2", 0)
+NO_SPACE: dict[str, list[KeyOp]] = {
+    "too large": [Create(SPACE.key, bytes(NAMESPACE.most_bytes + 1))],
+    "of a session": [Create(SPACE.key, b"{}", True)],
+    "below another": [Create(f"{SPACE.key}/x", b"{}")],
+    "a name that is none": [Create(f"{RECORDS}/.hidden", b"{}")],
+    "a long name": [Create(f"{RECORDS}/{'m' * 300}", b"{}")],
+    "no key": [Create(f"{RECORDS}/mall\x7f", b"{}")],
+    "another's": [Create(f"{RECORDS}/shop", b"{}")],
+    "another's on a condition": [Create(f"{RECORDS}/shop", b"{}"), SAME],
+    "on condition of another's": [SPACE, CheckVersion(f"{RECORDS}/shop", 0)],
+    "on condition of nothing": [SPACE, CheckVersion(SAME.key, -1)],
+    "on condition of another key": [SPACE, CheckVersion(f"{MINE}/cursors/c", 0)],
+    "on two conditions": [SPACE, SAME, SAME],
+    "two": [SPACE, Create(f"{RECORDS}/mall2", b"{}")],
+    "one that goes": [Delete(SPACE.key, 0)],
+    "one that changes": [SetValue(SPACE.key, b"{}", 0)],
+    "one that changes along with it": [SPACE, SetValue(SAME.key, b"{}", 0)],
+}
+
+
+def of_malls() -> AtOnce:
+    """What is judged at once for an administrator of all namespaces that begin with "mall"."""
+    layout = Layout()
+    places = ClusterKeys(layout.root, layout.own, lambda key: layout.ledger_of(key) is not None)
+    acl = Acl().granting("token:me", "mall*", ("admin",))
+    rules = NamespaceRules(places, lambda: acl, Principal("token:me"), Known({UID: "mall/bait"}))
+    return AtOnce(places, rules, lambda ledger: False, {})
+
+
+def test_a_new_namespace_is_allowed_at_once() -> None:
+    assert of_malls().allows([SPACE])
+    assert of_malls().allows([SPACE, SAME])
+    assert not at_once("read", "append", "create", "delete").allows([SPACE])
+
+
+@pytest.mark.parametrize("what", NO_SPACE)
+def test_any_other_change_of_namespaces_is_judged_as_a_whole(what: str) -> None:
+    assert not of_malls().allows(NO_SPACE[what])
+    assert not of_malls().allows([])
 
 
 def test_as_many_are_made_as_were_counted() -> None:
@@ -162,3 +208,30 @@ async def test_the_key_of_a_uid_stays_and_no_intent_is_of_an_id_of_others(world:
     with pytest.raises(LedgerIdRefused):
         await mine.tenant.keys.create(name, INTENT)
     assert await world.held([mine.data, name]) == {mine.data: (b"", 0), name: None}
+
+
+async def test_new_namespaces_are_those_of_the_grants_whatever_may_be_known_of_default(world: World) -> None:
+    records = f"{world.direct.own}/streams/namespaces"
+    default, made = f"{records}/default", [f"{records}/mall{number}" for number in range(4)]
+    await world.direct.keys.create(default, b'{"format": 1, "policy": {"ensemble": "1/1/1"}, "fitted": true}')
+    world.grant("mallory", "mall*", "admin")
+    world.grant("mallory", "default", "read")
+    keys = (await world.tenant("mallory")).keys
+    namespaces = Namespaces(StreamStore((await world.tenant("mallory")).store))
+    assert [(await namespaces.create(f"mall{number}")).fitted for number in range(2)] == [True, True]
+    with pytest.raises(NamespaceExists):
+        await namespaces.create("mall0")
+    for ops in ([Create(f"{records}/other", b"{}")], [Create(f"{records}/other", b"{}"), CheckVersion(default, 0)]):
+        with pytest.raises(AccessRefused):
+            await keys.multi(ops)
+    with pytest.raises(AccessRefused):
+        await namespaces.create("other")
+    with pytest.raises(VersionConflict):
+        await keys.multi([Create(made[2], b"{}"), CheckVersion(default, 1)])
+    world.acl = Acl()
+    world.grant("mallory", "mall*", "admin")
+    with pytest.raises(AccessRefused):
+        await keys.multi([Create(made[2], b"{}"), CheckVersion(default, 0)])
+    assert not (await namespaces.create("mall3")).fitted
+    held = await world.held([*made, f"{records}/other"])
+    assert [name for name, found in held.items() if found is not None] == [made[0], made[1], made[3]]

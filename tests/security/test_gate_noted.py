@@ -18,13 +18,13 @@ from buckram.config import AuthConfig
 from buckram.core.security import write_limits as bounds
 from buckram.core.security.write_limits import Bound
 from buckram.core.tenants.audit_trail import REFUSED, AuditEvent
-from buckram.errors import AccessRefused, LedgerIdRefused, QuotaExceeded, ValueTooLarge
+from buckram.errors import AccessRefused, KeyExists, LedgerIdRefused, QuotaExceeded, ValueTooLarge
 from buckram.metadata.records.tenants import TenantStore
 from buckram.metadata.service.keys import ServiceKeys
 from buckram.metadata.service.uri import ServiceUri
 from buckram.runtime.process.stats import NullStats
 from buckram.runtime.production import production_runtime
-from buckram.types import Create, Delete, LedgerId, SetValue
+from buckram.types import CheckVersion, Create, Delete, LedgerId, SetValue
 
 AUTH = AuthConfig(logins="token", authorisation="on")
 
@@ -59,11 +59,15 @@ class Case:
         self.mine = await (await self.tenant("mallory")).stream("mall/bait", "b" * 16)
         self.refused()
 
-    def refused(self) -> list[AuditEvent]:
-        """The refusals that were noted since."""
+    def noted(self) -> list[AuditEvent]:
+        """The events that were noted since."""
         events = self.log.batch(1000)
         self.log.written(events)
-        return [event for event in events if event.result == REFUSED]
+        return list(events)
+
+    def refused(self) -> list[AuditEvent]:
+        """The refusals that were noted since."""
+        return [event for event in self.noted() if event.result == REFUSED]
 
     def only(self, principal: str = "token:mallory") -> tuple[str, str]:
         """What was wanted of what, by the only refusal since."""
@@ -205,3 +209,27 @@ async def test_what_is_as_things_are_is_no_refusal(case: Case) -> None:
         with pytest.raises(Exception, match="cursors"):
             await keys.multi(ops)
     assert case.refused() == []
+
+
+async def test_a_new_namespace_once_by_whoever_made_it(case: Case) -> None:
+    guard = case.running.bookie._guard
+    assert guard is not None
+    wanted = await case.running.security.change_acl(lambda acl: acl.granting("token:mallory", "mall*", ("admin",)))
+    await until(lambda: guard.state.acl == wanted)
+    admin = await case.tenant("root", "admin")
+    places, own = f"{case.running.store.own}/streams/namespaces", case.mine.tenant.keys
+    case.noted()
+    await own.create(f"{places}/mall1", b"{}")
+    await own.multi([Create(f"{places}/mall2", b"{}"), CheckVersion(f"{places}/mall", 0)])
+    await admin.keys.create(f"{places}/other", b"{}")
+    with pytest.raises(KeyExists):
+        await own.create(f"{places}/mall1", b"{}")
+    with pytest.raises(AccessRefused):
+        await own.create(f"{places}/other2", b"{}")
+    done, refused = ("create", "done"), ("create", REFUSED)
+    assert [(one.principal, (one.action, one.result), one.what, one.namespace) for one in case.noted()] == [
+        ("token:mallory", done, "namespace mall1", "mall1"),
+        ("token:mallory", done, "namespace mall2", "mall2"),
+        ("token:root", done, "namespace other", "other"),
+        ("token:mallory", refused, f"key {places}/other2", ""),
+    ]

@@ -8,6 +8,10 @@ _NAMES, _UIDS = "tests/security/test_gate_names.py::", "tests/security/test_gate
 _LEDGERS, _BOUNDS = "tests/security/test_gate_ledgers.py::", "tests/security/test_gate_bounds.py::"
 _NAMING, _GATE = "buckram.core.security.ledger_claims:", "buckram.bookie.service.metadata.change_gate:"
 _AT_ONCE = "buckram.bookie.service.metadata.immediate_changes:AtOnce"
+_SERVICE = "buckram.bookie.service.metadata.metadata_service:"
+_NAMESPACES = (
+    "tests/security/test_gate_at_once.py::test_new_namespaces_are_those_of_the_grants_whatever_may_be_known_of_default"
+)
 
 MUTANTS = (
     TestMutant(
@@ -49,6 +53,24 @@ MUTANTS = (
         (
             "tests/security/test_gate_at_once.py::test_the_key_of_a_uid_stays_and_no_intent_is_of_an_id_of_others[sqlite]",
         ),
+    ),
+    TestMutant(
+        "gate-namespaces-made-unjudged",
+        "a tenant makes namespaces that it has no grant on, where no look at the store is needed",
+        edited((f"{_AT_ONCE}._makes_namespace", 'self._rules.refusal(op.key, KeyUse.CREATE, op.value) == ""', "True")),
+        (f"{_NAMESPACES}[sqlite]",),
+    ),
+    TestMutant(
+        "gate-conditions-unjudged",
+        "a tenant learns by the creation of a namespace which version the record of another one's has",
+        edited((f"{_AT_ONCE}._makes_namespace", 'self._rules.refusal(same.key, KeyUse.READ) != ""', "False")),
+        (f"{_NAMESPACES}[sqlite]",),
+    ),
+    TestMutant(
+        "gate-namespaces-unnoted",
+        "the audit trail has no namespace that was made where no look at the store is needed",
+        edited((f"{_SERVICE}KeyTurn._changed", "one.keys.changed_at_once(one.request.ops)", "pass")),
+        ("tests/security/test_gate_noted.py::test_a_new_namespace_once_by_whoever_made_it",),
     ),
     TestMutant(
         "gate-names-anything",

@@ -206,4 +206,10 @@ MUTANTS = (
         ),
         ("tests/streams/maintain/test_janitor.py::test_finish_waits_and_seals_streams_of_dead_writers",),
     ),
+    TestMutant(
+        "namespaces-fitted-to-the-past",
+        "a namespace that is made while the cluster grows stays as small as the cluster was",
+        edited(("buckram.streams.shared.namespaces:Namespaces._make", "if default.same is None:", "if True:")),
+        ("tests/streams/shared/test_fitting.py::test_a_namespace_that_is_made_while_the_cluster_grows_is_as_wide",),
+    ),
 )

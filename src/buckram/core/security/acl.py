@@ -162,6 +162,8 @@ class Acl:
 
     def _left_of(self, principal: Principal, grant: Grant, namespace: str = "") -> frozenset[str]:
         """Return the permissions that denials leave of a grant, or of its part in one namespace."""
+        if not self.denials:
+            return _together((grant,))
         rest = grant.namespaces.partition("/")[1:]
         here = Grant(grant.who, "".join((namespace, *rest)), grant.permissions) if namespace else grant
         denials = (one for one in self.denials if one.names(principal) and one.takes_all_of(here))

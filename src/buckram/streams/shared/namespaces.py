@@ -37,7 +37,7 @@ from buckram.errors import (
 from buckram.metadata.records.tenants import TenantStore
 from buckram.streams.shared.layout import list_names
 from buckram.streams.shared.metadata import StreamStore, head_retries
-from buckram.types import CheckVersion, KeyOp
+from buckram.types import CheckVersion, Create, KeyOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,24 @@ class NamespaceInfo:
     """True if `fit_namespaces` chose its ensemble, as large as a small cluster is, and no user has chosen one since."""
 
 
+class _Default(NamedTuple):
+    """The ensemble that namespace default was fitted to, "" for none, and the condition that this is still so, None if
+    that does not matter or cannot be known."""
+
+    fitted: str
+    same: CheckVersion | None
+
+
+_ANY = _Default("", None)
+
+
 class Namespaces(NotCopied):
     """Creates, lists, changes and deletes namespaces; from `client.namespaces`."""
 
     def __init__(self, streams: StreamStore) -> None:
         self._streams = streams
+        self._default: _Default | None = None
+        """State of namespace default that the last creation relied on; None if that may have changed since."""
 
     async def create(self, name: str, **policy: Any) -> NamespaceInfo:
         """Create a namespace with these settings (those of Policy in `core/streams/policy.py`). NamespaceExists.
@@ -64,31 +77,51 @@ class Namespaces(NotCopied):
         Where `buckram up` fitted namespace default to few bookies and no ensemble is given, the new one is fitted, too.
         """
         key, checked = self._key(name), check_overrides(policy)
-        retries, doubt = head_retries(), False
+        asks = "ensemble" not in checked and name != DEFAULT_NAMESPACE
+        retries, doubt, tried = head_retries(), False, list[Mapping[str, Any]]()
         while True:
+            remembered = self._default if asks else _ANY
             try:
-                fits = "" if "ensemble" in checked else await self._fits_default()
-                wanted = {**checked, "ensemble": fits} if fits else checked
-                version = await self._streams.keys.create(key, _encode(wanted, fitted=bool(fits)))
-                return NamespaceInfo(name, wanted, version, fitted=bool(fits))
+                default = remembered or await self._read_default()
+                wanted = {**checked, "ensemble": default.fitted} if default.fitted else checked
+                tried.append(wanted)
+                await self._make(Create(key, _encode(wanted, fitted=bool(default.fitted))), default)
+                return NamespaceInfo(name, wanted, 0, fitted=bool(default.fitted))
             except KeyExists:
                 present = await self.get(name)
-                if doubt and present.version == 0 and present.policy == wanted:
+                if doubt and present.version == 0 and present.policy in tried:
                     return present  # This call created it, and the reply was lost.
                 raise NamespaceExists(name) from None
+            except AccessRefused:
+                if remembered is None or not asks:
+                    raise
+                self._default = None  # It may not be allowed any more to look at it, and that is no reason to refuse.
             except MetadataUnavailable as error:
                 doubt = True
                 await retries.wait(error)
+            except (VersionConflict, NoSuchKey) as error:
+                self._default = None
+                await retries.wait(error)
 
-    async def _fits_default(self) -> str:
-        """Return the ensemble that namespace default was fitted to; empty if none, or if it cannot be read."""
+    async def _make(self, op: Create, default: _Default) -> None:
+        """Create the record of a namespace on condition that namespace default still is as it was read, so that
+        `fit_namespaces`, which changes it first, finds the new one or excludes its creation."""
+        if default.same is None:
+            await self._streams.keys.create(op.key, op.value)
+            return
+        await self._streams.keys.multi([op, default.same])
+        self._default = default
+
+    async def _read_default(self) -> _Default:
+        """Return how namespace default is fitted; not at all if it does not exist, or cannot be read."""
         key = self._key(DEFAULT_NAMESPACE)
         try:
             kept = await self._streams.keys.get(key)
         except (NoSuchKey, AccessRefused):
-            return ""
+            return _ANY
         info = _decode(DEFAULT_NAMESPACE, key, kept.value, kept.version)
-        return str(info.policy.get("ensemble", "")) if info.fitted else ""
+        fitted = str(info.policy.get("ensemble", "")) if info.fitted else ""
+        return _Default(fitted, CheckVersion(key, kept.version))
 
     async def get(self, name: str) -> NamespaceInfo:
         """Return a namespace. NoSuchNamespace, except for `default`, which is created at its first use."""

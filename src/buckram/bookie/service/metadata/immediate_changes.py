@@ -1,5 +1,5 @@
-"""Changes of a stream's data that are judged without a look at the store, because nothing that they depend on is there:
-a cursor is made, set or deleted, and so is the intent of a ledger whose id this connection was given.
+"""Changes that are judged without a look at the store, because nothing that the judgement depends on is there: a cursor
+is made, set or deleted, and so is the intent of a ledger whose id this connection was given; a namespace is made.
 
 What is not allowed here is not refused: the whole judgement does that, and says why
 (`bookie/service/metadata/change_gate.py`).
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from buckram.core.security.key_access import KeyRules, KeyUse
 from buckram.core.security.ledger_claims import LedgerKeyKind, NamingKey, naming_key, uid_and_ids
 from buckram.core.security.namespace_rules import ClusterKeys
-from buckram.core.security.write_limits import Bound, bound_of, name_refusal
+from buckram.core.security.write_limits import NAMESPACE, Bound, bound_of, name_refusal
 from buckram.errors import InvalidArgument, MalformedRecord, ValueTooLarge
 from buckram.metadata.tree.key_grammar import check_op
 from buckram.types import CheckVersion, Create, KeyOp, LedgerId, SetValue
@@ -29,9 +29,12 @@ class AtOnce:
     ) -> None:
         self._places, self._rules, self._has_unused, self._room = places, rules, has_unused, room
         self._known_plain: dict[str, tuple[Bound | None]] = {}
+        self._records = f"{places.namespaces}/"
 
     def allows(self, ops: Sequence[KeyOp]) -> bool:
-        """Return whether a change may be made that is about one key of a stream's data."""
+        """Return whether a change may be made that is about one key of a stream's data, or makes a namespace."""
+        if ops and isinstance(ops[0], Create) and ops[0].key.startswith(self._records):
+            return self._makes_namespace(ops[0], ops[1:])
         if len(ops) != 1:
             return False
         op = ops[0]
@@ -47,9 +50,7 @@ class AtOnce:
         at = naming_key(self._places, op.key)
         if at is not None and at.kind is not LedgerKeyKind.INTENT:
             return False
-        try:
-            check_op(op)
-        except (InvalidArgument, ValueTooLarge):  # which the audit trail is to have
+        if not _has_form(op):
             return False
         if isinstance(op, Create):
             return self._creates(op, at)
@@ -72,6 +73,20 @@ class AtOnce:
         places = self._places
         names = naming_key(places, key) is not None or self._rules.is_ledger(key) or places.is_share(key)
         return None if names or key.startswith(places.told) else (bound_of(places, key),)
+
+    def _makes_namespace(self, op: Create, conditions: Sequence[KeyOp]) -> bool:
+        """Return whether a namespace may be made, on condition that the record of another one is as its maker read
+        it."""
+        if op.ephemeral or len(conditions) > 1 or len(op.value) > NAMESPACE.most_bytes:
+            return False
+        if bound_of(self._places, op.key) is not NAMESPACE or name_refusal(self._places, op.key, NAMESPACE):
+            return False
+        for same in conditions:
+            if not (isinstance(same, CheckVersion) and same.key.startswith(self._records) and _has_form(same)):
+                return False
+            if self._rules.refusal(same.key, KeyUse.READ) != "":
+                return False
+        return _has_form(op) and self._rules.refusal(op.key, KeyUse.CREATE, op.value) == ""
 
     def _sets(self, op: SetValue) -> bool:
         plain = self.plain(op.key)
@@ -104,6 +119,15 @@ class AtOnce:
             return False
         self._room[parent] -= 1
         return True
+
+
+def _has_form(op: KeyOp) -> bool:
+    """Return whether every store takes the operation. If not, that is refused, which the audit trail is to have."""
+    try:
+        check_op(op)
+    except (InvalidArgument, ValueTooLarge):
+        return False
+    return True
 
 
 __all__ = ["AtOnce"]

@@ -126,6 +126,11 @@ class KeySession:
             return None
         return None if any(map(self._needs_a_look, ops)) else self._prompt
 
+    def changed_at_once(self, ops: Sequence[KeyOp]) -> None:
+        """Note for the audit trail that a change was carried out which `prompt_for_change` gave the keys for."""
+        if (noting := self._shared.noting) is not None:
+            noting.done(self._session, ops, {})
+
     def _needs_a_look(self, op: KeyOp) -> bool:
         """Return whether a change needs a look first: at a secret, a first session key, a new stream (for quotas and
         uids), or the deletion of a ledger or a stream."""

@@ -353,6 +353,7 @@ class KeyTurn:
             return
         error = done.exception()
         if error is None:
+            one.keys.changed_at_once(one.request.ops)
             alone = len(one.request.ops) == 1 and isinstance(one.request.ops[0], Create | SetValue)
             one.session.send(encode_reply(one.request_id, done.result()[0] if alone else None))
         self._ended(one, error)
