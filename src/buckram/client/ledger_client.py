@@ -1,7 +1,7 @@
 """LedgerClient: one connection to a cluster, with ledgers and nothing above them. The rooms above take this class.
 
-Not here: `connect()` and `Client`, which programs use (`cluster.py`); what the handles do (`client/write/writer.py`,
-`client/read/reader.py`, `client/maintain`).
+Not here: `connect()` and `Client`, which programs use (`cli/cluster/commands.py`); what the handles do
+(`client/write/writer.py`, `client/read/reader.py`, `client/maintain`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def connecting(
     telemetry: TelemetryConfig | None = None,
     runtime: Runtime | None = None,
 ) -> Opening[C]:
-    """Connect a client of the class `make`. `connect()` in `cluster.py` says what the arguments mean."""
+    """Connect a client of the class `make`. `connect()` in `cli/cluster/commands.py` says what the arguments mean."""
 
     async def start() -> C:
         settings, network = config or client_config(), net or _net_config()

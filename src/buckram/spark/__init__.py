@@ -2,8 +2,8 @@
 
     spark.read.format("buckram").option("metadata", uri).load("shop/orders")
 
-`source.py` is the entry point for PySpark, `session.py` starts a local session. Neither bookies nor the client import
-anything from here.
+`data_source.py` is the entry point for PySpark, `session.py` starts a local session. Neither bookies nor the client
+import anything from here.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     spark.read.format("buckram").option("metadata", uri).load("shop/orders")
     spark.readStream.format("buckram").option("metadata", uri).option("subscribe", "shop/orders").load()
 
-It only picks the implementation: `stream_batch_read.py`, `stream_live.py`, `ledger_read.py` and `table_read.py` read,
-`sink.py` writes, `options.py` has the options and `columns.py` the columns.
+It only picks the implementation: `spark/source/batch_read.py`, `spark/source/micro_batches.py`,
+`spark/source/batch_read.py` and `spark/source/cluster_tables.py` read, `spark/sink/stream_sink.py` writes, `options.py`
+has the options and `columns.py` the columns.
 """
 
 from __future__ import annotations

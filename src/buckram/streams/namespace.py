@@ -1,4 +1,4 @@
-"""StreamNamespace: all operations on the streams of a namespace. `cluster.py` makes `Namespace` of it.
+"""StreamNamespace: all operations on the streams of a namespace. `cli/cluster/commands.py` makes `Namespace` of it.
 
 The methods check arguments and call the rooms below: `write`, `read`, `maintain` and `shared`.
 """

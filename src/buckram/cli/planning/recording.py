@@ -1,4 +1,4 @@
-"""Takes samples and writes them; reads the history. What is made of it is core/planning."""
+"""Takes samples and writes them; reads the history. Forecasts from it are `cli/planning/outlook.py`."""
 
 from __future__ import annotations
 

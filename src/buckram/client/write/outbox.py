@@ -1,7 +1,7 @@
 """The outbox of a writer: what it appended in this turn of the loop, framed and handed to the lanes at the end of it.
 
 From reading the LAC to the lanes is one step without await, and the ensemble is the window's of that step (2.2). Also
-tells when a bookie is so slow to take bytes that the writer must wait for it. Room for appends is `append_room.py`'s.
+tells when a bookie is so slow to take bytes that the writer must wait for it. Room for appends is `append_limits.py`'s.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The first few refusals of a principal in an interval are events; the others are 
 principals is bounded, too: further ones share one name. So a million refusals do not fill the trail, and each of them
 is in it as an event or in a count.
 
-Not here: recording events (`bookie/accounting/audit_queue.py`), writing and reading them (`audit`).
+Not here: recording events (`bookie/accounting/audit_queue.py`), writing them (`cli/security/audit_writer.py`).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class KazooSession:
     `hosts` is host:port[,host:port]. `acl` "creator" gives new nodes to whoever is authenticated as this session is,
     which needs `auth`: pairs of scheme and credential, such as ("digest", "user:password"), or "sasl" for a login by
     SASL DIGEST-MD5. `tls` gives the context of a new connection; None: no TLS. `shared_root`: with "creator", the
-    ledgers root whose nodes Apache's software may use with a login of its own (`shared_tree.py`). An operation that is
+    ledgers root whose nodes Apache's software may use with a login of its own (`access_lists.py`). An operation that is
     not answered within `operation_timeout_s` fails with MetadataUnavailable; at most 10,000 wait at the same time.
     """
 

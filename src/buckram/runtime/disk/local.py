@@ -4,7 +4,7 @@ Files opened with direct=True are written past the page cache (O_DIRECT) and rea
 made on, buffered writing of large blocks costs four times as much. Everything else is plain pread and pwrite.
 Modes say where writes with a sync run: inline in the caller, in a thread, or adaptive: inline while the device is fast.
 
-Not here: reads (`local_reads.py`).
+Not here: reads (`local_files.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     spark.read.format("buckram.db").options(metadata=uri, dbtable="item").load("shop/main")
 
-It only picks the implementation: `db_read.py` and `db_changes.py` read, `db_sink.py` writes, `db_options.py` has the
-options. Not here: streams, ledgers and tables of the cluster (`source.py`).
+It only picks the implementation: `table_read.py` and `row_changes.py` read, `table_sink.py` writes,
+`database_options.py` has the options. Not here: streams, ledgers and tables of the cluster (`spark/data_source.py`).
 """
 
 from __future__ import annotations

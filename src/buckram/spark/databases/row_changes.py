@@ -1,9 +1,9 @@
 """Changes of rows as a table and as a streaming source: what committed transactions did, in their order.
 
 An offset is `{"shop/main": 120, "uid": "5f..."}`: the next record of the database's log, and the log's uid; and what
-tells whether the log went back with its metadata (`remembered.py`). Each record is one transaction, so a micro-batch
-has whole transactions. A task folds the log as `state/db/commits/changes.py` does and keeps the state for the next
-micro-batch. Not here: what a change is (`core/db/changes.py`).
+tells whether the log went back with its metadata (`spark/shared/rollback_detection.py`). Each record is one
+transaction, so a micro-batch has whole transactions. A task folds the log as `state/db/commits/changes.py` does and
+keeps the state for the next micro-batch. Not here: what a change is (`core/db/changes.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The streaming reader of changes with a limit for each trigger, for PySpark 4.2 and newer.
 
-Not here: the reader for older releases, and reading (`db_changes.py`).
+Not here: the reader for older releases, and reading (`row_changes.py`).
 """
 
 from __future__ import annotations

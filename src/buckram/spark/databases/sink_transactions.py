@@ -3,7 +3,7 @@
 The table `buckram_spark` has a row for each application with its newest version, as the head of a stream has a
 transaction. It is written together with the rows of the step, and only if no other step was noted since it was read:
 the table `buckram_spark_steps` counts them, and its CHECK ends the transaction otherwise. Not here: what Spark sees
-(`db_sink.py`), what a record means for a step (`core/streams/metadata/transactions.py`).
+(`table_sink.py`), what a record means for a step (`core/streams/metadata/transactions.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     spark.read.format("buckram.db").options(metadata=uri, dbtable="item").load("shop/main")
 
-Not here: the copies that are read (`db_copies.py`), changes of rows (`db_changes.py`).
+Not here: the copies that are read (`local_copies.py`), changes of rows (`row_changes.py`).
 """
 
 from __future__ import annotations

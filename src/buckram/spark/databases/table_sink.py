@@ -2,7 +2,7 @@
 
 Tasks send their rows to the driver in their messages. It writes them in one transaction of the database, which also
 notes the batch in the table `buckram_spark`, as `exactly_once.py` decides. Not here: records and how the transaction
-reaches the process that leads (`db_writing.py`), options (`db_options.py`).
+reaches the process that leads (`sink_transactions.py`), options (`database_options.py`).
 """
 
 from __future__ import annotations

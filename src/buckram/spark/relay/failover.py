@@ -1,7 +1,7 @@
 """The gateways behind a relay: a request is sent to one after the other until one of them has answered it.
 
 The gateway that answered last is asked first, because gateways that write to one namespace at once take turns. Not
-here: the reply to the client (`relay.py`).
+here: the reply to the client (`server.py`).
 """
 
 from __future__ import annotations

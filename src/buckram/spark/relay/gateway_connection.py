@@ -1,6 +1,6 @@
 """One connection of a relay to a gateway: requests go there, answers come back, and silence ends it.
 
-Not here: which gateway, and what if it fails (`relay_gateways.py`).
+Not here: which gateway, and what if it fails (`failover.py`).
 """
 
 from __future__ import annotations

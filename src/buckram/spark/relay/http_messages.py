@@ -1,7 +1,7 @@
 """HTTP/1.1 as the relay reads and writes it: heads as they came, bodies in pieces or kept as a whole.
 
 It uses the standard library alone: the extra `spark` brings no HTTP. Not here: choosing a gateway
-(`relay_gateways.py`).
+(`failover.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Hadoop's client goes on with another gateway by itself, but not while it writes 
 leave the relay. So the relay has all of a file before it sends it, sends it again when a gateway dies, and goes on in
 the middle of a file that is read. A repeated request is marked as such (`serve/webhdfs/protocol_names.py`), so the work
 of its first attempt counts once. It serves this machine only, checks nothing and holds no token: a gateway sees what
-the client sent. Not here: the gateways behind it (`relay_gateways.py`), the settings of Hadoop's client (`files.py`).
+the client sent. Not here: the gateways behind it (`failover.py`), the settings of Hadoop's client
+(`hadoop_settings.py`).
 """
 
 from __future__ import annotations

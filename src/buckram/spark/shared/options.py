@@ -1,7 +1,7 @@
 """The table of all options of the data source `buckram`: role, default, meaning, and how a text becomes a value.
 
 Source and sink share the table, and docs/tutorial/spark.md shows it. Nothing here does I/O. Not here: checks of options
-against one another (`planning.py`, `sink.py`).
+against one another (`planning.py`, `spark/sink/stream_sink.py`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from buckram.types import History
 
 TIMES, HISTORY = "times", "history"
 VOUCHED = "vouched"
-"""The key of the proof of who made an offset (`access.py`), which is no part of a position either."""
+"""The key of the proof of who made an offset (`cluster_uri.py`), which is no part of a position either."""
 
 
 def noted(times: Mapping[str, int], history: History) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     df.write.format("buckram").mode("append").option("metadata", uri).save("shop/orders")
     df.writeStream.format("buckram").option("metadata", uri).option("checkpointLocation", path).start("shop/orders")
 
-Tasks write and close ledgers (`sink_task.py`), and the driver publishes them with a recorded transaction in one step
+Tasks write and close ledgers (`write_task.py`), and the driver publishes them with a recorded transaction in one step
 (`transactions.py`), as `exactly_once.py` decides. Rows keep their order within a task; tasks follow one another in the
 order of their partitions.
 """

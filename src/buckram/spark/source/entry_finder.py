@@ -1,6 +1,6 @@
 """Finder: finds the entry of a ledger that holds a record, by reading the headers of a few entries.
 
-Not here: finding the ledger (`stream_plan.py`).
+Not here: finding the ledger (`stream_planner.py`).
 """
 
 from __future__ import annotations

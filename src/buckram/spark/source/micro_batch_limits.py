@@ -1,6 +1,6 @@
 """The stream reader with a rate limit per trigger, for PySpark 4.2 and newer, which let a source limit its batches.
 
-Not here: how a limit becomes offsets (`Live.latest` in `stream_live.py`), and the reader for older releases
+Not here: how a limit becomes offsets (`Live.latest` in `micro_batches.py`), and the reader for older releases
 (`LiveReader` there).
 """
 

@@ -2,11 +2,11 @@
 
 An offset is `{"shop/orders": 120, "uids": {"shop/orders": "5f..."}}`: the next record of each stream, and the stream's
 uid, so that a stream that was deleted and created again is not taken for the old one; and what tells whether a stream
-went back with its metadata (`remembered.py`). With a cursor the offset also
-names it, for the listener that moves the cursor past the last batch (`cursor.py`). A stream that is new to the query
-enters the offset at its earliest record and without rows, so that the start of each batch is recorded before the batch
-is read. Not here: the start of the first batch (`first_batch.py`), PySpark's rate limit per trigger
-(`stream_limits.py`), cutting a batch into partitions (`stream_plan.py`).
+went back with its metadata (`spark/shared/rollback_detection.py`). With a cursor the offset also
+names it, for the listener that moves the cursor past the last batch (`query_cursor.py`). A stream that is new to the
+query enters the offset at its earliest record and without rows, so that the start of each batch is recorded before the
+batch is read. Not here: the start of the first batch (`first_batch.py`), PySpark's rate limit per trigger
+(`micro_batch_limits.py`), cutting a batch into partitions (`stream_planner.py`).
 """
 
 from __future__ import annotations

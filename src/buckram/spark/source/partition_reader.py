@@ -1,6 +1,6 @@
 """Reading one partition in an executor, from the bookies, as Arrow record batches.
 
-A slice is read by scans of one replica (`local_scan.py`, `stream_scan.py`), and after the first failure with the
+A slice is read by scans of one replica (`replica_scan.py`, `replica_scan.py`), and after the first failure with the
 client; one of an offloaded segment is read from its files. None of them asks the metadata store. If the ledger is not
 where the planner saw it, because it was repaired, compacted, offloaded or truncated meanwhile, the rest of the slice is
 read through the segment list by a client of the cluster.

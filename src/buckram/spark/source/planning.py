@@ -1,6 +1,6 @@
 """Pure functions for planning reads: checked options, limits of a micro-batch, and cutting the work into partitions.
 
-Not here: a single option's value (`options.py`), asking the cluster what there is to read (`stream_plan.py`).
+Not here: a single option's value (`options.py`), asking the cluster what there is to read (`stream_planner.py`).
 """
 
 from __future__ import annotations

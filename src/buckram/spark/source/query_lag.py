@@ -2,7 +2,7 @@
 
 PySpark has no metrics of a source's own. The source therefore puts the lag into what it reports as its latest offset,
 which Spark copies into the query's progress; a listener in the driver program takes it from there. Not here: the
-offsets (`stream_live.py`), how a lag is measured (`streams/read/lag.py`), cursors and their lag (`cursor.py`).
+offsets (`micro_batches.py`), how a lag is measured (`streams/read/lag.py`), cursors and their lag (`query_cursor.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A partition has all that executors need, including ledger metadata and the addresses of bookies, so they do not ask the
 metadata store. Reading never fences and never recovers: the end of an open segment is the LAC at planning time. The
 records of a slice depend on its offsets only, however the stream is cut. Not here: the arithmetic of cutting
-(`planning.py`), reading the partitions (`stream_read.py`).
+(`planning.py`), reading the partitions (`partition_reader.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tokens and grants of the cluster, for administrators. Not here: enforcing them (`access.py`)."""
+"""Tokens and grants of the cluster, for administrators.
+
+Not here: enforcing them (`serve/gateway/shared/authentication.py`).
+"""
 
 from __future__ import annotations
 
