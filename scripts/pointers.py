@@ -17,6 +17,8 @@ PRODUCT = ROOT / "src" / "buckram"
 FOLDERS = ("src", "simulator", "chaos", "bench", "javakit", "scripts", "examples", "docs")
 PAST = ("docs/project/changelog.md",)
 """Pages that tell of what was."""
+_BARE = re.compile(r"`(?P<name>\w+\.py)(?::[A-Za-z_][\w.]*)?`")
+"""A file named without its folder, which is looked for below all folders."""
 _POINTER = re.compile(r"`(?P<path>(?:[\w.-]+/)+[\w-]+\.(?:py|toml|md|c))(?::(?P<name>[A-Za-z_][\w.]*))?`")
 
 
@@ -33,13 +35,23 @@ def target(path: str, source: Path) -> Path | None:
     return None
 
 
+@cache
+def names(root: Path) -> frozenset[str]:
+    """Return the names of all Python files."""
+    return frozenset(path.name for folder in (*FOLDERS, "tests") for path in (root / folder).rglob("*.py"))
+
+
 def lost(source: Path) -> Iterator[str]:
     """Yield the pointers of a file that lead nowhere."""
+    product = source.is_relative_to(PRODUCT)
     for number, line in enumerate(text_of(source).splitlines(), 1):
         for found in _POINTER.finditer(line):
             there = target(found["path"], source)
             name = (found["name"] or "").rpartition(".")[2]
             if there is None or (name and re.search(rf"\b{re.escape(name)}\b", text_of(there)) is None):
+                yield f"{source.relative_to(ROOT)}:{number}: {found[0]} leads nowhere"
+        for found in _BARE.finditer(line) if product else ():
+            if found["name"] not in names(ROOT):
                 yield f"{source.relative_to(ROOT)}:{number}: {found[0]} leads nowhere"
 
 

@@ -33,13 +33,17 @@ def test_a_file_and_a_name_that_are_there_are_found(source: Path, text: str) -> 
     source.write_text(f'"""Not here: tails ({text})."""\n')
     (source.parent / "tail.py").write_text("class Tail:\n    def next(self): ...\n")
     pointers.text_of.cache_clear()
+    pointers.names.cache_clear()
     assert list(pointers.lost(source)) == []
 
 
-@pytest.mark.parametrize("text", ["`streams/read/tails.py`", "`streams/read/tail.py:Head`"])
+@pytest.mark.parametrize(
+    "text", ["`streams/read/tails.py`", "`streams/read/tail.py:Head`", "`tails.py`", "`tails.py:Tail`"]
+)
 def test_what_is_gone_is_told(source: Path, text: str) -> None:
     source.write_text(f'"""Not here.\n\nTails ({text})."""\n')
     pointers.text_of.cache_clear()
+    pointers.names.cache_clear()
     assert list(pointers.lost(source)) == [f"src/buckram/streams/read/cursors.py:3: {text} leads nowhere"]
 
 
