@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     """A namespace's record, and its quotas."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-_PAGE = 1000
 
 
 def policy_option(command: F) -> F:
@@ -109,15 +108,13 @@ def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
     """
 
     from buckram.errors import AccessRefused
+    from buckram.streams.shared.namespaces import all_namespaces
 
     async def main() -> list[str]:
         async with connected(uri) as client:
             with suppress(AccessRefused):  # Who may not use it lists his own.
                 await client.namespaces.get("default")
-            found: list[str] = []
-            while page := await client.namespaces.list(prefix=prefix, after=found[-1] if found else "", limit=_PAGE):
-                found += page
-            return found
+            return [name async for name in all_namespaces(client.namespaces, prefix)]
 
     names = run_async(main())
     if as_json:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Sequence
 
+from tests.support.polling import until
 from tests.support.store_kit import add, open_store, read, settle, small_config
 
 from buckram.bookie.storage.store import Store
@@ -125,9 +126,7 @@ async def test_a_store_that_found_space_again_takes_adds() -> None:
     disk.go_on(OSError(errno.ENOSPC, "full"))
     assert store._log.full
     assert told.said == {}
-    async with asyncio.timeout(5):
-        while not disk.waiting:  # noqa: ASYNC110 - it tries again by a timer
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(disk.waiting), "it does not try again by its timer", 5.0)
     disk.go_on()
     assert told.said == {"x": None}
     assert not store._log.full

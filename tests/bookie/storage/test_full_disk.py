@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from tests.support.polling import until
 from tests.support.store_kit import add, durable, open_store, read, settle, small_config, stored
 
 from buckram.bookie.storage.disk_space import RESERVE_FILE, Reserve
@@ -56,9 +57,7 @@ async def everything(store: Store, count: int = 160) -> bool:
 
 
 async def until_writable(store: Store) -> None:
-    async with asyncio.timeout(10):
-        while not store.is_writable:  # noqa: ASYNC110  # its own poll looks again
-            await asyncio.sleep(0.001)
+    await until(lambda: store.is_writable, "its own poll does not look again", 10.0)
 
 
 async def test_deletion_frees_space_on_a_full_disk() -> None:

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.polling import until
 from tests.support.store_kit import add, durable, open_store, read, settle, stored
 
 from buckram.bookie.registration import Registration
@@ -102,9 +103,7 @@ async def test_a_log_file_that_cannot_be_made_is_a_state_with_a_reason(monkeypat
     assert "raise the limit of open files" in store._state.space.reason
     disk.short = 0
     assert await durable(store) is None
-    async with asyncio.timeout(10):
-        while not store.is_writable:  # noqa: ASYNC110  # its own poll looks again
-            await asyncio.sleep(0.001)
+    await until(lambda: store.is_writable, "its own poll does not look again", 10.0)
     await settle(store)
     assert store.failed is None
     everything = [stored(1, one, -1, bytes(2000)) for one in range(entry)]

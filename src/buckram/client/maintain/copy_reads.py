@@ -94,14 +94,10 @@ class CopyReads:
         return await self._reads.batch(target, run[0], len(run), opener, _ignore, from_files=True)
 
     async def _bad_singly(self, target: BookieId, ids: Sequence[EntryId]) -> list[EntryId]:
-        bad: list[EntryId] = []
-        for start in range(0, len(ids), AT_ONCE):
-            part = ids[start : start + AT_ONCE]
-            answers = await self.all([self._reads.stored(target, entry) for entry in part])
-            held_singly = [_held(answer) for answer in answers]
-            bad += [entry for entry, one in zip(part, held_singly, strict=True) if one is None]
-            await self._pace.take(sum(len(one.payload) for one in held_singly if one is not None))
-        return bad
+        """Return those that are missing or damaged of entries that are read side by side."""
+        held = [_held(answer) for answer in await self.all([self._reads.stored(target, entry) for entry in ids])]
+        await self._pace.take(sum(len(one.payload) for one in held if one is not None))
+        return [entry for entry, one in zip(ids, held, strict=True) if one is None]
 
     async def stored(self, target: BookieId, ids: Sequence[EntryId]) -> list[tuple[EntryId, Answer[Entry]]]:
         """Return what the bookie says about entries that it has just acknowledged, by what its files have. Those are

@@ -27,6 +27,7 @@ from buckram.serve.webhdfs.paths import FilePath
 from buckram.serve.webhdfs.problems import RemoteProblem
 from buckram.serve.webhdfs.protocol_names import ABSENT, ACCESS, EXISTS, FILLED, INPUT_OUTPUT, NO_DIRECTORY
 from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
+from buckram.streams.shared.namespaces import all_namespaces
 
 Info = ObjectInfo | DirectoryInfo
 CREATED = "webhdfs.created"
@@ -69,10 +70,7 @@ class Files:
 
     async def namespaces(self) -> list[str]:
         """All namespaces, in order."""
-        found: list[str] = []
-        while page := await self._client.namespaces.list(after=found[-1] if found else ""):
-            found += page
-        return found
+        return [name async for name in all_namespaces(self._client.namespaces)]
 
     async def status(self, path: FilePath) -> Info:
         """Return the file or directory at a path below the root. Raises RemoteProblem."""

@@ -239,10 +239,10 @@ async def fit_namespaces(streams: StreamStore, before: int, count: int) -> None:
             await namespaces._fit(name, wanted, "")
 
 
-async def all_namespaces(namespaces: Namespaces) -> AsyncIterator[str]:
-    """Yield the names of all namespaces in order, read in pages. Raises MetadataError."""
+async def all_namespaces(namespaces: Namespaces, prefix: str = "") -> AsyncIterator[str]:
+    """Yield the names of all namespaces that begin with `prefix`, in order, read in pages. Raises MetadataError."""
     after = ""
-    while page := await namespaces.list(after=after):
+    while page := await namespaces.list(prefix=prefix, after=after):
         for name in page:
             yield name
         after = page[-1]

@@ -209,9 +209,7 @@ async def test_a_block_waits_for_a_file_that_cannot_grow() -> None:
     disk.model.total_bytes = 1 << 30
     assert await durable(store) is None
     assert acked == [None] * 8
-    async with asyncio.timeout(10):
-        while not store.is_writable:  # noqa: ASYNC110  # its own poll looks again
-            await asyncio.sleep(0.001)
+    await until(lambda: store.is_writable, "its own poll does not look again", 10.0)
     await store.close()
 
 
@@ -240,14 +238,12 @@ async def test_an_empty_store_takes_little_room(tmp_path: Path, monkeypatch: pyt
         return sorted(one.stat().st_size >> 20 for one in tmp_path.glob("log-*"))
 
     async with asyncio.timeout(20):
-        while store._state.spare is None:  # noqa: ASYNC110  # made by a task of the store
-            await asyncio.sleep(0.001)
+        await until(lambda: store._state.spare is not None, "the store's task makes no spare file")
         assert sizes() == [16, 16]
         for entry in range(24):
             add(store, 1, entry, [bytes(1 << 20)])
             assert await durable(store) is None
-        while sizes() != [16, 64]:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: sizes() == [16, 64], "the next file does not grow")
     assert store.failed is None
     await store.close()
     disk.close()
