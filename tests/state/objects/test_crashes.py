@@ -167,6 +167,28 @@ async def test_what_was_refused_or_cut_leaves_no_ledger(client: Client, ns: Name
         assert await swept(objects, client, ns) == []
 
 
+async def test_a_put_that_is_cancelled_as_its_ledger_begins_leaves_none(client: Client, ns: Namespace) -> None:
+    """The process lives on, so that no sweeper takes the ledger for a dead writer's."""
+
+    async def begun(objects: Objects) -> bool:
+        return await objects._index.machine.read(lambda index: bool(index.space.open), "stale")
+
+    async with client.objects("shop") as objects:
+        await objects.put("a", b"")
+        for turns in range(12):
+            putting = asyncio.create_task(objects.put("b", bytes(2 * MIB)))
+            while not await begun(objects):
+                await asyncio.sleep(0)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            putting.cancel()
+            await asyncio.wait((putting,))
+            if not putting.cancelled():
+                break
+            assert await swept(objects, client, ns) == []
+        assert turns
+
+
 async def test_a_sweep_that_was_killed_in_the_middle_is_done_again(client: Client, ns: Namespace) -> None:
     async with client.objects("shop") as objects:
         await objects.put("a", bytes(2 * MIB))

@@ -20,7 +20,7 @@ from buckram.core.objects.rows import Extent
 from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
-from buckram.errors import BuckramError, CommandRefused, DataLost
+from buckram.errors import BuckramError, CommandRefused, DataLost, HandleClosed
 from buckram.runtime.process.tasks import TaskScope
 from buckram.state.objects.index_client import IndexClient
 from buckram.state.objects.presence import Presence
@@ -70,27 +70,54 @@ class LedgerMaker:
         await self._index.check_writable()
         await self.presence.show()
         for left in reversed(range(_TRIES)):
-            writer, _ = await make_ledger(
-                self._client,
-                self._streams,
-                self._log,
-                self._head.uid,
-                self._policy,
-                epoch=self._head.epoch,
-                purpose=OBJECT,
-            )
+            # A caller that is cancelled meanwhile cannot know how far it got: the task goes on and gives the ledger up.
+            making = self._scope.spawn(self._make(), "make a ledger")
             try:
-                if await self._begin(writer.ledger_id):
-                    return writer
-            except BaseException:
-                await writer.abandon()
+                await asyncio.wait((making,))
+            except asyncio.CancelledError:
+                making.add_done_callback(self._not_wanted)
                 raise
-            await writer.abandon()
+            if making.cancelled():
+                raise HandleClosed(f"objects of {self._log.namespace} were closed")
+            writer, begun = making.result()
+            if begun:
+                return writer
             if not left:
                 raise DataLost(
                     str(self._log), f"ledger {writer.ledger_id} was given up, as others took this process for dead"
                 )
         raise AssertionError("unreachable")
+
+    async def _make(self) -> tuple[LedgerAppender, bool]:
+        """Create a ledger and record it in the index; whether this was in time, as for `_begin`."""
+        writer, _ = await make_ledger(
+            self._client,
+            self._streams,
+            self._log,
+            self._head.uid,
+            self._policy,
+            epoch=self._head.epoch,
+            purpose=OBJECT,
+        )
+        begun = False
+        try:
+            begun = await self._begin(writer.ledger_id)
+        except BaseException:
+            self.give_up([(writer.ledger_id, 0)])
+            raise
+        finally:
+            if not begun:
+                await writer.abandon()
+        return writer, begun
+
+    def _not_wanted(self, making: asyncio.Task[tuple[LedgerAppender, bool]]) -> None:
+        """Give up the ledger that was made for a caller who is gone."""
+        if making.cancelled() or making.exception() is not None or self._scope.closed:
+            return
+        writer, begun = making.result()
+        if begun:
+            self._scope.spawn(writer.abandon(), f"abandon {writer.ledger_id}")
+            self.give_up([(writer.ledger_id, 0)])
 
     async def _begin(self, ledger: LedgerId) -> bool:
         """Record a new ledger in the index. Return False if a sweeper has found it before that, and deletes it."""
