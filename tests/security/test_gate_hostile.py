@@ -289,16 +289,27 @@ GAMES, LONG = soak(1000, 8), 100
 """In `make soak` 100,000 changes in games of so many: what one change left is there for all that come later."""
 
 
-def drawn_game(rng: random.Random, changes: int) -> list[list[Piece]]:
+def drawn_game(seed: int, changes: int) -> list[list[Piece]]:
+    """The same changes for the same seed: `played(drawn_game(seed, LONG), loan)` replays a game that failed."""
+    rng = random.Random(seed)
+
     def piece() -> Piece:
         return Piece(*(rng.randrange(10_000) for _ in Piece._fields))
 
     return [[piece() for _ in range(rng.choice((1, 1, 2, 3, 5)))] for _ in range(changes)]
 
 
+def play(seed: int, loan: Sequence[str], backend: Backend | None = None) -> int:
+    try:
+        return asyncio.run(played(drawn_game(seed, LONG), loan, backend))
+    except AssertionError as error:
+        error.add_note(f"replay: play({seed}, {loan})")
+        raise
+
+
 def test_nothing_comes_of_many_changes_one_after_the_other() -> None:
     rng = drawn("changes of a hostile tenant")
-    taken = sum(asyncio.run(played(drawn_game(rng, LONG), LOANS[game % len(LOANS)])) for game in range(GAMES))
+    taken = sum(play(rng.getrandbits(32), LOANS[game % len(LOANS)]) for game in range(GAMES))
     assert taken > GAMES * LONG // 40, "nearly all are refused: the game tries nothing"
 
 
@@ -313,4 +324,4 @@ def test_nor_on_stores_that_other_programs_serve(store: str, request: pytest.Fix
     for game in range(SERVED):
         backend = ZooKeeperBackend(server) if store == "zookeeper" else EtcdBackend(server)
         loan = LOANS[game % len(LOANS)] if SERVED > 1 else rng.choice(LOANS)
-        assert asyncio.run(played(drawn_game(rng, LONG), loan, backend))
+        assert play(rng.getrandbits(32), loan, backend)

@@ -243,6 +243,7 @@ async def test_a_fork_names_what_it_holds(world: World) -> None:
     assert isinstance(own, Create)
     refused: list[list[KeyOp]] = [
         [ops[2]],  # nobody holds it
+        [ops[0]],  # it makes nobody hold it but the owner, of whose stream mallory may change nothing
         [own],  # the ledger's own stream does not, so mallory would be the last to let go
         [ops[0], Create(own.key, b"shop/other")],
         [ops[0], Create(own.key, b"")],

@@ -15,6 +15,12 @@ _NAMESPACES = (
 
 MUTANTS = (
     TestMutant(
+        "gate-readers-hold-for-owners",
+        "who may only read a stream makes keys below its ledgers that hold them for it",
+        edited((f"{_GATE}ChangeGate._check_shares", "others == {op.key}", "not others")),
+        (f"{_NAMES}test_a_fork_names_what_it_holds[sqlite]",),
+    ),
+    TestMutant(
         "gate-cursors-unjudged",
         "a tenant sets keys below the streams of another one, where no look at the store is needed",
         edited(

@@ -330,8 +330,9 @@ class ChangeGate:
 
     async def _check_shares(self, ops: Sequence[KeyOp], trial: KeyRules) -> list[CheckVersion]:
         """Check keys by which streams hold ledgers: they carry the stream's name, and the ledger's own stream has one
-        before another stream gets one; otherwise the last of the others to let go would delete its ledger. Returns
-        conditions."""
+        before another stream gets one; otherwise the last of the others to let go would delete its ledger. Who may
+        only read the ledger's own stream makes the latter's key together with that of a fork, and not otherwise.
+        Returns conditions."""
         made = [op for op in ops if isinstance(op, Create | SetValue) and self._places.is_share(op.key)]
         if not made:
             return []
@@ -353,6 +354,10 @@ class ChangeGate:
             if not known and not await self._store().keys.children(ledger, limit=1):
                 raise self._judge.refused(
                     op.key, USES[type(op)], "the stream that the ledger was made for does not hold it yet"
+                )
+            if uid == own and others == {op.key} and (why := trial.refusal(op.key, KeyUse.SET)):
+                raise self._judge.refused(
+                    op.key, USES[type(op)], f"no fork comes to hold the ledger with it, and {why}"
                 )
         changed = {op.key for op in ops if not isinstance(op, Create)}
         creates = {op.key.rpartition("/")[0] for op in made if isinstance(op, Create)}
