@@ -26,7 +26,7 @@ INSERT = "INSERT INTO item (name) VALUES (?)"
 
 @pytest.fixture
 async def db(ns: Namespace) -> AsyncIterator[Database]:
-    async with ns.database("main", limits=DatabaseLimits(wait_s=0.3)) as database:
+    async with ns.database("main", limits=DatabaseLimits(wait_s=3.0)) as database:
         await database.lead()
         await database.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
         yield database
