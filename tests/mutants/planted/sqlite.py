@@ -12,7 +12,39 @@ INTERLEAVED = (
 COMMITS, NEAR = "tests/metadata/sqlite/test_commit_statement.py", "tests/metadata/sqlite/test_durable_reads.py"
 STOPPED = ("tests/metadata/test_sqlite_processes.py::test_process_stopped_inside_a_write_blocks_no_reads_and_is_named",)
 
+_MARK, _MARKED = "buckram.metadata.sqlite.durable_mark:DurableMark", "tests/metadata/sqlite/test_durable_mark.py::"
+
 MUTANTS = (
+    TestMutant(
+        "sqlite-marked-before-the-sync",
+        "the mark of what is durable counts what was committed while the log was synced",
+        edited(
+            (
+                "buckram.metadata.sqlite.database_file:Log.sync",
+                "self._mark.synced(end)",
+                "self._mark.synced(self._mark.end())",
+            )
+        ),
+        (f"{_MARKED}test_a_commit_during_the_sync_is_not_marked",),
+    ),
+    TestMutant(
+        "sqlite-mark-of-another-file",
+        "the mark of what is durable is believed beside a copy of the files",
+        edited((f"{_MARK}._salts_and_frames", "and (device, inode) == self._log", "")),
+        (f"{_MARKED}test_a_copy_of_all_files_is_not_durable",),
+    ),
+    TestMutant(
+        "sqlite-mark-of-another-log",
+        "the mark of what is durable is believed after the log was begun anew",
+        edited((f"{_MARK}.covers", "durable.salts == end.salts and", "")),
+        (f"{_MARKED}test_a_log_that_was_begun_anew_is_not_durable",),
+    ),
+    TestMutant(
+        "sqlite-mark-after-a-failed-sync",
+        "a sync of one process makes others believe in pages that a failed sync of another one has lost",
+        edited((f"{_MARK}.covers", "trusted and", "")),
+        (f"{_MARKED}test_after_a_failed_sync_everybody_syncs_until_the_log_is_begun_anew",),
+    ),
     TestMutant(
         "sqlite-second-watch",
         "an older watch takes over the state of a later read",

@@ -261,8 +261,8 @@ def _refuse_embedded(uri: str) -> None:
     if parsed.scheme == "sqlite":
         name = Path(parsed.path).name
         raise ConfigError(
-            f"{uri}: an embedded cluster is a file: stop its bookies and remove {parsed.path}, {name}-wal, {name}-shm "
-            f"and {name}.sessions beside it, and the bookies' directories"
+            f"{uri}: an embedded cluster is a file: stop its bookies and remove {parsed.path}, {name}-wal, {name}-shm, "
+            f"{name}-durable and {name}.sessions beside it, and the bookies' directories"
         )
     raise ConfigError(f"{uri}: there is nothing to remove, such a cluster ends with its process")
 

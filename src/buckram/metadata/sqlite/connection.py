@@ -31,7 +31,7 @@ class SqliteConnection:
     """A connection. A commit is visible to all when it is made, and durable when the log was synced after it.
 
     The writer syncs before it reports the commit (`_sync`), and a reader before it passes on what it has read
-    (`make_durable`).
+    (`make_durable`), unless a mark beside the file says that somebody has (`metadata/sqlite/durable_mark.py`).
     """
 
     def __init__(self, path: Path, busy_timeout_s: float, *, one_thread: bool = True) -> None:
@@ -120,7 +120,9 @@ class SqliteConnection:
                 return
             version = self.seen_version()
             if version != self._durable_version:
-                self._sync()
+                assert self._log is not None
+                if self._lacks_sync or not self._log.is_durable():
+                    self._sync()
                 self._durable_version = version
 
     def make_all_durable(self) -> None:

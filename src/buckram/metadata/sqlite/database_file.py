@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from buckram.errors import ClusterNotInitialised, MetadataError, StoreReplaced
 from buckram.metadata.sqlite import commit_statement as sqlite_commit
+from buckram.metadata.sqlite.durable_mark import DurableMark
 from buckram.runtime.disk.syncing import sync_data, sync_directory
 
 FORMAT_VERSION = 1
@@ -48,15 +49,27 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        self._mark = DurableMark(path, self._fd)
 
     def sync(self) -> None:
         """Make durable what was committed, by any process. Raises OSError."""
-        sync_data(self._fd)
+        end = self._mark.end()  # before the sync, which may not cover what comes meanwhile
+        try:
+            sync_data(self._fd)
+        except OSError:
+            self._mark.failed(end)
+            raise
+        self._mark.synced(end)
+
+    def is_durable(self) -> bool:
+        """Return whether all that was committed until now was synced, by whomever."""
+        return self._mark.covers(self._mark.end())
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
+        self._mark.close()
         os.close(self._fd)
 
 

@@ -223,12 +223,12 @@ class SqliteTree(SqliteConnection):
                 self.check_file()
             version = self.seen_version()
             if version != self._data_version:
-                for place, token in watched.items():
-                    if self.token(place) != token:
-                        self.touched[place] = None
+                changed = [place for place, token in watched.items() if self.token(place) != token]
+                self.touched |= dict.fromkeys(changed)
                 self._keys_known = False
                 self._polled_own = self._is_own_known()
-                self.make_durable()
+                if changed:
+                    self.make_durable()
                 self._data_version = version
             if not liveness:
                 return
