@@ -10,6 +10,11 @@ _SWEPT = "tests/state/objects/test_objects.py::test_space_returns_after_deletion
 _REPAIR = "buckram.healing.repair.ledger_repair:LedgerRepair"
 _ORDER = "tests/healing/repair/test_ledger_repair.py::test_"
 _WAIT = "buckram.healing.operations.decommission:_wait"
+_COLLECTOR, _RECORDED, _LIMBO_TESTS = (
+    f"tests/bookie/{name}.py::test_"
+    for name in ("garbage/test_collector", "garbage/test_recorded_deletions", "integrity/test_limbo_end")
+)
+_LIMBO = "buckram.bookie.integrity.limbo_end:LimboEnd"
 _AT_THE_END = "tests/healing/test_leaving.py::test_a_ledger_that_is_seen_only_at_the_end_is_waited_for"
 
 MUTANTS = (
@@ -112,5 +117,53 @@ MUTANTS = (
         "the last proof of a decommission is read without a sync of the store",
         edited((_WAIT, "await store.sync()", "pass")),
         (_AT_THE_END,),
+    ),
+    TestMutant(
+        "collected-by-a-listing-of-another-history",
+        "ledgers are deleted by a listing of a store that went back meanwhile",
+        edited(
+            (
+                "buckram.bookie.garbage.collector:Collector.round",
+                "if not await self._brake.trusted():  # the listing may be of another history",
+                "if False:",
+            )
+        ),
+        (f"{_COLLECTOR}a_store_that_went_back_while_it_was_listed_deletes_nothing",),
+    ),
+    TestMutant(
+        "collected-by-number",
+        "a recorded deletion counts for another ledger of the same id",
+        edited(("buckram.bookie.garbage.gc_limits:DeletionLimits.unambiguous", "if one > memory.settled", "if True")),
+        (f"{_RECORDED}an_id_that_may_have_been_given_twice_is_not_known_by_its_number",),
+    ),
+    TestMutant(
+        "limbo-ends-by-another-history",
+        "limbo ends by the listing of a store that went back meanwhile",
+        edited(
+            (
+                f"{_LIMBO}.look",
+                "await self._fence(loss)\n        if not await self._trust.confirm():",
+                "await self._fence(loss)\n    if False:",
+            )
+        ),
+        (f"{_LIMBO_TESTS}a_store_that_went_back_while_it_was_looked_at_ends_no_limbo",),
+    ),
+    TestMutant(
+        "limbo-ends-by-number",
+        "another ledger of the same id counts as younger than the loss",
+        edited((f"{_LIMBO}._judge", "and not is_other(record, birth_of(metadata))", "")),
+        (f"{_LIMBO_TESTS}another_ledger_of_the_same_id_is_not_younger_than_a_loss",),
+    ),
+    TestMutant(
+        "ready-unregistered",
+        "a bookie that clients do not find is said to be ready",
+        edited(
+            (
+                "buckram.bookie.pages.status_pages:StatusPages.__call__",
+                'state in ("writable", "readonly")',
+                'state != "failed"',
+            )
+        ),
+        ("tests/bookie/pages/test_status_pages.py::test_a_bookie_that_clients_do_not_find_is_healthy_and_not_ready",),
     ),
 )
