@@ -14,7 +14,9 @@ from tests.support.polling import eventually
 from buckram.cluster import Client
 from buckram.config import HealingConfig
 from buckram.core.healing.operator_requests import NOTHING
+from buckram.core.ledgers.metadata import member_replaced
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
+from buckram.healing.operations import decommission as decommission_module
 from buckram.healing.operations.decommission import DecommissionProgress, decommission, drain, replace_bookie
 from buckram.healing.operations.dependency_check import OperationRefused, ledgers_naming
 from buckram.healing.operations.operator_calls import allow_rejoin, ask_readonly, begin_maintenance, end_maintenance
@@ -185,6 +187,37 @@ async def test_a_stopped_bookie_is_decommissioned_at_once_and_two_at_the_same_ti
             with pytest.raises(NoSuchKey):
                 await client.services.store.read_cookie(bookie)
         assert await read_wishes(client.services.store) == {}
+
+
+async def test_a_ledger_that_is_seen_only_at_the_end_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof is made after a sync of the store: a record that was changed meanwhile names the bookie again."""
+    monkeypatch.setattr(decommission_module, "_ASK_S", 0.2)
+    async with leaving(5) as (c, client):
+        store = client.services.store
+        ledgers = [await write(client, 20) for _ in range(3)]
+        late = ledgers[0]
+        gone = sorted(await members(client, ledgers[1]))[0]
+        await c.kill(c.bookies.index(gone))
+        await eventually(lambda: is_gone(client, gone), "gone")
+        sync, came_back = store.sync, list[str]()
+
+        async def sync_with_news() -> None:
+            """Show, once the bookie is named by nobody, a record that names it."""
+            if not came_back and not await ledgers_naming(store, gone):
+                found = await store.read_ledger(late)
+                other = found.metadata.last_fragment.ensemble[0]
+                came_back.append(other)
+                await store.write_ledger(late, member_replaced(found.metadata, 0, other, gone), found.version)
+            await sync()
+
+        monkeypatch.setattr(store, "sync", sync_with_news, raising=False)
+        found = await decommission(client, gone, ignore)
+        assert came_back
+        assert found.done
+        assert await ledgers_naming(store, gone) == {}
+        with pytest.raises(NoSuchKey):
+            await store.read_cookie(gone)
+        assert await whole(client, *ledgers)
 
 
 async def test_the_last_bookie_that_holds_something_stays_known() -> None:

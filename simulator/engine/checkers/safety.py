@@ -322,6 +322,18 @@ class Records(Checker):
                 new.state.name,
                 who,
             )
+        if new.state is not old.state or len(new.fragments) != len(old.fragments):
+            # Only a repair changes members of fragments that cannot grow, and nothing else with them.
+            earlier = old.fragments[:-1]
+            self.report.check(
+                "S10",
+                new.fragments[: len(earlier)] == earlier,
+                "ledger {}: its earlier fragments were {}, {} made them {}",
+                ledger.ledger,
+                earlier,
+                who,
+                new.fragments,
+            )
         self._check_new_fragment(ledger, old, new, who)
 
     def _check_new_fragment(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:

@@ -17,6 +17,7 @@ from buckram.core.ledgers.recovery import Fencing, ForwardRead, WriteBack
 from buckram.core.wire import adds
 from buckram.errors import MetadataError
 from buckram.types import Fragment
+from simulator.engine.edits import edited
 from simulator.engine.plan import Plan
 from simulator.engine.planting import nothing, plant
 from simulator.ledgers.mutants.base import Mutant
@@ -278,6 +279,22 @@ MUTANTS = [
         plant((_Attempt, "run", _remember_own_end), (recover, "Reader", _own_result)),
         scenarios=("D6",),
         lives=_recovering,
+    ),
+    Mutant(
+        "first-fragments-closed",
+        "S10, S3",
+        "a recovery closes the record of today with the fragments that it began with",
+        edited(
+            (
+                "buckram.client.maintain.recover:_Attempt.run",
+                "return recovered(metadata, fragments, back.head, length)",
+                (
+                    "first = __import__('dataclasses').replace(metadata, fragments=self._metadata.fragments)\n"
+                    "        return recovered(first, fragments, back.head, length)"
+                ),
+            )
+        ),
+        scenarios=("repaired-while-recovered",),
     ),
     Mutant(
         "replaced-before-copied",

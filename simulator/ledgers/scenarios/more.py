@@ -9,7 +9,7 @@ from buckram.client.read.reader import Reader
 from buckram.cluster import Client
 from buckram.core.wire.messages import Read
 from buckram.errors import BuckramError, Code
-from buckram.types import LedgerId
+from buckram.types import BookieId, LedgerId, LedgerState
 from simulator.engine.damage import flip_some_byte
 from simulator.engine.metadata import HOST
 from simulator.ledgers.ending import clear_limbo
@@ -395,6 +395,36 @@ async def two_repairs(s: Script) -> None:
     await two
     fragment = (await s.setup.read_ledger(w.ledger)).metadata.last_fragment
     s.world.report.check("M7", "b4" in fragment.ensemble, "b4 is not in {}", fragment.ensemble)
+
+
+async def repaired_while_recovered(s: Script) -> None:
+    """S10 (3/3/2): a repair replaces a dead member of the first fragment while a recovery, which began before, cannot
+    reach the metadata: a naive recovery closes the record with the fragments that it has read."""
+    await s.bookies(5)
+    w = await s.writer()
+    w.append(2)
+    await s.until(lambda: w.acked == 2 and s.claimed(w.ledger, 1, "b3"), "acks")
+    s.kill("b3")
+    w.append(2)
+    ledger = s.ledger(w.ledger)
+
+    def first_members() -> tuple[BookieId, ...]:
+        assert ledger.metadata is not None
+        return ledger.metadata.fragments[0].ensemble if len(ledger.metadata.fragments) == 2 else ()
+
+    await s.until(lambda: w.acked == 4 and bool(first_members()), "a second fragment", 60.0)
+    s.process("w1").crash()
+    await asyncio.sleep(5.0)  # the session of b3 has ended
+    first, repairer = await s.recoverer("c1"), await s.recoverer("c2")
+    recovery = s.start_recovery(first, w.ledger)
+    await s.until(lambda: ledger.state is LedgerState.IN_RECOVERY, "the recovery begins")
+    s.block(("c1", HOST), (HOST, "c1"))
+    assert repairer.client is not None
+    await repairer.repair(repairer.client, w.ledger)
+    s.expect("b3" not in first_members(), "b3 was not replaced")
+    s.unblock(("c1", HOST), (HOST, "c1"))
+    await recovery
+    await s.recover_and_read(w.ledger)
 
 
 async def wrong_key(s: Script) -> None:

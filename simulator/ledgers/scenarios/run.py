@@ -104,6 +104,7 @@ SCENARIOS: dict[str, Scenario] = {
     "slow-repair": Scenario(more.slow_repair, (3, 3, 2), metadata=("memory",)),
     "two-repairs": Scenario(more.two_repairs, (3, 3, 2)),
     "collected-while-repaired": Scenario(more.collected_while_repaired, (3, 3, 2)),
+    "repaired-while-recovered": Scenario(more.repaired_while_recovered, (3, 3, 2)),
     "wrong-key": Scenario(more.wrong_key, (3, 3, 2)),
     "quota-used-up": Scenario(quotas.used_up, (3, 3, 2)),
     "quota-over-its-rate": Scenario(quotas.over_its_rate, (3, 3, 2)),

@@ -258,3 +258,25 @@ async def test_a_late_writer_of_a_collected_ledger_is_refused(tmp_path: Path) ->
         wire = await kit.wire()
         assert (await wire.call(add(4, 1))).code is Code.FENCED
         assert kit.store.ledger(4).tombstone
+
+
+async def test_a_store_that_went_back_while_it_was_listed_deletes_nothing(tmp_path: Path) -> None:
+    """The listing may be of another history, so the store is asked again whether it is believed."""
+    async with running(tmp_path, collection_age_s=0.0, collection_interval_s=3600.0) as kit:
+        finder, witness = kit.bookie.collector, kit.bookie.witness
+        assert finder is not None
+        assert witness is not None
+        await kit.ledger(1)
+        await write(kit, 1)
+        await kit.metadata.keys.delete(await kit.metadata.ledger_key(1), 0)  # as Apache's clients do
+        assert (await finder.round()).tolist() == []
+        believed, answers = witness.confirm, [True, False]
+
+        async def confirm() -> bool:
+            return answers.pop(0) if answers else await believed()
+
+        witness.confirm = confirm  # type: ignore[method-assign]
+        assert (await finder.round()).tolist() == []
+        assert answers == []
+        assert kit.store.entries(1) == [(0, 1)]
+        assert (await finder.round()).tolist() == [1]

@@ -125,6 +125,20 @@ async def test_a_store_that_is_not_believed_deletes_nothing(tmp_path: Path) -> N
         await eventually(followed, "what is recorded does not go")
 
 
+async def test_an_id_that_may_have_been_given_twice_is_not_known_by_its_number(tmp_path: Path) -> None:
+    """After a restore the store gives ids anew: what is recorded up to there may be another ledger's deletion."""
+    async with running(tmp_path, deletions_interval_s=3600.0) as kit:
+        finder, witness = kit.bookie.collector, kit.bookie.witness
+        assert finder is not None
+        assert witness is not None
+        await write(kit, 1, 2)
+        await delete(kit, 1, 2)
+        await until(lambda: witness.memory.history == witness.history, "it has learned of the store's history")
+        witness._memory.value = replace(witness.memory, settled=1)
+        assert (await finder.recorded_round()).tolist() == [2]
+        assert kit.store.entries(1) == [(0, 1)]
+
+
 async def test_dead_files_are_given_back_without_a_listing(tmp_path: Path) -> None:
     async with running(tmp_path, store=SMALL, deletions_interval_s=0.1) as kit:
         for ledger in (1, 2):

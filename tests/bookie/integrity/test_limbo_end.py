@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from buckram.bookie.process import Bookie
 from buckram.bookie.storage.store import Store
 from buckram.cluster import Client
 from buckram.core.backoff import Backoff
+from buckram.core.ledgers.metadata import BIRTH, birth_of
 from buckram.core.wire.messages import DISK_STATE, LOSS, BookieInfoReply, GetBookieInfo, Read
 from buckram.errors import Code, MetadataUnavailable
 from buckram.testing import Cluster, cluster
@@ -215,3 +217,38 @@ async def test_a_listing_that_fails_ends_no_limbo(monkeypatch: pytest.MonkeyPatc
         assert store_of(c).limbo
         assert "as the test says" in end_of(c).troubles()[0].why
         assert ledger >= 0
+
+
+async def test_a_store_that_went_back_while_it_was_looked_at_ends_no_limbo() -> None:
+    """What its listing proved may be of another history: it is asked once more before limbo ends."""
+    async with cluster(bookies=3) as c, c.client() as client:
+        ledger = await write(client, 20)
+        await damage(c, (10).to_bytes(4, "big") * 50)
+        trust, answers = end_of(c)._trust, list[bool]()
+        believed = trust.confirm
+
+        async def confirm() -> bool:
+            answers.append(end_of(c)._unproved != 0)  # believed until everything is proved
+            return answers[-1] and await believed()
+
+        trust.confirm = confirm  # type: ignore[method-assign]
+        async with healing(c):
+
+            async def asked_at_the_end() -> bool:
+                return not all(answers) or not store_of(c).limbo
+
+            await eventually(asked_at_the_end, "everything is proved")
+            assert store_of(c).limbo
+            trust.confirm = believed  # type: ignore[method-assign]
+            await eventually(lambda: over(c), "over")
+        assert ledger >= 0
+
+
+async def test_another_ledger_of_the_same_id_is_not_younger_than_a_loss() -> None:
+    async with cluster(bookies=3) as c, c.client() as client:
+        ledger = await write(client, 20)
+        metadata = await client.metadata(ledger)
+        other = replace(metadata, custom_metadata={**metadata.custom_metadata, BIRTH: b"another birth!!!"})
+        assert len(birth_of(other)) == len(birth_of(metadata))
+        assert end_of(c)._judge(ledger, metadata) == ""
+        assert end_of(c)._judge(ledger, other) == "this bookie lacks entries of it"

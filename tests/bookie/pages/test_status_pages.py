@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.polling import until
 from tests.support.secure_kit import guarded
 
 from buckram.bookie.accounting.audit_queue import AuditLog
@@ -48,6 +49,17 @@ async def test_without_tokens_metrics_are_for_all(tmp_path: Path) -> None:
         pages = StatusPages(OtherLoop(running.bookie, asyncio.get_running_loop()), PrometheusStats())
         for page in ("/metrics", "/version", *PROBES):
             assert (await pages(Request("GET", page))).status == 200
+
+
+async def test_a_bookie_that_clients_do_not_find_is_healthy_and_not_ready(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as running:
+        pages = StatusPages(OtherLoop(running.bookie, asyncio.get_running_loop()), PrometheusStats())
+        registration = running.bookie._registration
+        assert registration is not None
+        await registration.close(unregister=True)
+        await until(lambda: running.bookie.state == "unregistered", "its registration stays")
+        answers = {page: (await pages(Request("GET", page))).status for page in ("/health", "/ready")}
+        assert answers == {"/health": 200, "/ready": 503}
 
 
 async def test_who_is_refused_a_page_is_in_the_audit_trail(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.support.readable_bookie import DIGEST, ReadableBookie, ReadableCluste
 from buckram.client.maintain import recover
 from buckram.cluster import Client
 from buckram.config import ClientConfig
+from buckram.core.ledgers.metadata import member_replaced
 from buckram.core.wire.messages import Read, ReadLac
 from buckram.errors import Code, RecoveryFailed
 from buckram.seams import MetadataStore
@@ -202,3 +203,26 @@ async def test_a_conflict_that_changes_nothing_is_no_obstacle() -> None:
             assert reader.last_confirmed == 2
         await until(lambda: lying.writes == 3, "one write more")
         assert await closed_at(cluster, ledger) == 2
+
+
+async def test_a_member_that_a_repair_replaced_meanwhile_stays_replaced() -> None:
+    """The close is derived from the record that it meets, whose older fragments a repair may have changed by then."""
+    async with readable(5, config=QUIET) as (cluster, client):
+        writer = await client.create()
+        await writer.append(b"payload 0")
+        old = writer.metadata.last_fragment.ensemble
+        cluster[old[0]].add_code = lambda entry: Code.IO_ERROR
+        await writer.append(b"payload 1")
+        await until(lambda: len(writer.metadata.fragments) == 2, "a second fragment")
+        await writer.abandon()
+        ledger = writer.ledger_id
+        before = (await cluster.store.read_ledger(ledger)).metadata.fragments
+        spare = next(name for name in cluster.bookies if all(name not in one.ensemble for one in before))
+        changing = Interfering(client.services.store)
+        changing.before[2] = lambda found: member_replaced(found, 0, old[0], spare)
+        services = replace(client.services, store=changing)
+        async with await recover.recover_ledger(services, ledger) as reader:
+            assert reader.last_confirmed == 1
+        after = (await cluster.store.read_ledger(ledger)).metadata
+        assert not changing.before
+        assert after.fragments == (Fragment(0, (spare, *old[1:])), *before[1:])

@@ -153,6 +153,18 @@ MUTANTS = (
         ("tests/bookie/storage/upkeep/test_compaction.py::test_wholly_dead_files_are_handed_on",),
     ),
     TestMutant(
+        "compaction-uncovered",
+        "files are compacted whose states no ledger table covers",
+        edited(
+            (
+                "buckram.bookie.storage.upkeep.compaction:Compaction._run",
+                "or segment.seq > self._covered(segment)",
+                "",
+            )
+        ),
+        ("tests/bookie/storage/upkeep/test_compaction.py::test_files_with_states_that_no_table_covers_are_left_alone",),
+    ),
+    TestMutant(
         "commit-open-first",
         "the open block is written before closed ones",
         edited(

@@ -491,4 +491,10 @@ MUTANTS = (
         edited(("buckram.state.db.table_engine.statements:Executor.execute", "if text.files:", "if False:")),
         ("tests/state/db/test_bounds.py::test_no_statement_tells_where_the_files_are",),
     ),
+    TestMutant(
+        "fork-of-nothing-differs",
+        "a fork of an empty database has another page than its source, and so another digest",
+        edited(("buckram.state.db.transfer:_schema_after", "if page == before:", "if False:")),
+        ("tests/state/db/test_transfer.py::test_a_fork_has_the_very_pages_of_its_source",),
+    ),
 )

@@ -21,6 +21,21 @@ MUTANTS = (
         (OTHER,),
     ),
     TestMutant(
+        "recovery-first-fragments",
+        "a recovery closes the record of today with the fragments that it began with",
+        edited(
+            (
+                f"{RECOVER}:_Attempt.run",
+                "return recovered(metadata, fragments, back.head, length)",
+                (
+                    "first = __import__('dataclasses').replace(metadata, fragments=self._metadata.fragments)\n"
+                    "        return recovered(first, fragments, back.head, length)"
+                ),
+            )
+        ),
+        (f"{ABSENCE}::test_a_member_that_a_repair_replaced_meanwhile_stays_replaced",),
+    ),
+    TestMutant(
         "conflict-old-decision",
         "after a conflict the change is not computed again from the new metadata",
         edited(

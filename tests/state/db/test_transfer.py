@@ -227,6 +227,23 @@ async def test_a_snapshot_with_other_pages_than_its_digest_is_passed_over_loudly
             assert (await copy.query("SELECT count(*) FROM item")).rows == [(5,)]
 
 
+async def test_a_fork_has_the_very_pages_of_its_source(ns: Namespace) -> None:
+    await ns.create_database("main")
+    digests = []
+    for name in ("empty", "filled"):
+        await ns.fork_database("main", name)
+        reports = [await ns.verify_database(one) for one in ("main", name)]
+        assert [report.faults for report in reports] == [(), ()]
+        assert reports[0].digest == reports[1].digest
+        digests.append(reports[0].digest)
+        async with ns.database("main") as db, ns.database(name) as fork:
+            for one in (db, fork):
+                await one.lead()
+                await one.execute(f"CREATE TABLE {name}_row (id INTEGER PRIMARY KEY)")
+                assert (await one.query(f"SELECT count(*) FROM {name}_row")).rows == [(0,)]
+    assert len(set(digests)) == 2
+
+
 async def test_a_fork_has_the_state_of_a_moment(ns: Namespace, client: Client) -> None:
     async with ns.database("main", settings=MachineSettings(snapshot_commands=1000)) as db:
         await _filled(db)

@@ -157,7 +157,12 @@ async def _write_pages(database: Database, pages: Pages, size: int, *, into_empt
 
 
 def _schema_after(before: bytes, page: bytes) -> bytes:
-    """Return the new page 1 with a schema cookie above the present one, so that connections read the schema again."""
+    """Return the new page 1 with a schema cookie above the present one, so that connections read the schema again.
+
+    A page that is the present one keeps its cookie: the copy of an empty database has its very bytes and its digest.
+    """
+    if page == before:
+        return page
     numbers = int.from_bytes(before[_SCHEMA], "big") + 1, int.from_bytes(page[_SCHEMA], "big")
     return page[: _SCHEMA.start] + (max(numbers) % 2**32).to_bytes(4, "big") + page[_SCHEMA.stop :]
 

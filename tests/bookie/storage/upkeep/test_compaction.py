@@ -9,6 +9,7 @@ import pytest
 from tests.support.store_kit import KEY, add, durable, open_store, read, reopened, settle, small_config, stored
 
 from buckram.bookie.storage.store import Store
+from buckram.core.storage.segment_format import PAGE
 from buckram.runtime.disk.memory import MemoryDisk
 
 Content = dict[tuple[int, int], bytes]
@@ -218,4 +219,41 @@ async def test_ledger_states_outlive_the_segments_that_held_them() -> None:
         store = await reopened(store, disk)
     assert store.ledger(51) is None
     store.put_ledger(51, KEY)
+    await store.close()
+
+
+@pytest.mark.parametrize("trouble", ["no room", "a damaged index"])
+async def test_files_with_states_that_no_table_covers_are_left_alone(trouble: str) -> None:
+    """The table cannot be written, for want of room or because the states of an older file are damaged: what only the
+    footers of later files hold must not go with these."""
+    disk = MemoryDisk()
+    store = open_store(disk, small_config(ledger_cache_entries=1))
+    await written(store)
+    store.put_ledger(50, b"f" * 20)
+    store.fence(50)
+    await written_again(store)
+    for ledger in (*range(6), 70):
+        store.delete_ledger(ledger)
+    await settle(store)
+    state = store._state
+    waiting = [one for one in state.uncovered() if one.footer is not None]
+    assert len(waiting) > 3
+    if trouble == "no room":
+        state.reserve.give_up()
+        disk.model.total_bytes = disk.model.used_bytes() + 2000  # a superblock, and no page of a table
+    else:
+        oldest = waiting[-1]
+        assert oldest.footer is not None
+        trailer = oldest.footer.trailer
+        disk.model.inode(oldest.name).content[trailer.footer_at + trailer.first_state_page * PAGE + 100] ^= 1
+        state.cache.clear()
+    await store.compact()
+    disk.model.total_bytes = 1 << 40
+    await settle(store)
+    for _ in range(2):
+        record = store.ledger(50)
+        assert record is not None
+        assert (record.master_key, record.fenced) == (b"f" * 20, True)
+        assert store.ledgers(-1, 10) == [50]
+        store = await reopened(store, disk)
     await store.close()

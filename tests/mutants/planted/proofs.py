@@ -1,0 +1,169 @@
+"""Bugs of steps that are safe only with a proof: a count, a fence, a sync, a last look before what cannot be undone."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+_INDEX, _SPACE = "buckram.core.objects.index:ObjectIndex", "buckram.core.objects.ledger_use:LedgerSpace"
+_COUNTED = "tests/core/objects/test_references.py::test_references_are_those_of_the_rows"
+_SWEPT = "tests/state/objects/test_objects.py::test_space_returns_after_deletion_and_small_ones_share_ledgers"
+_REPAIR = "buckram.healing.repair.ledger_repair:LedgerRepair"
+_ORDER = "tests/healing/repair/test_ledger_repair.py::test_"
+_WAIT = "buckram.healing.operations.decommission:_wait"
+_COLLECTOR, _RECORDED, _LIMBO_TESTS = (
+    f"tests/bookie/{name}.py::test_"
+    for name in ("garbage/test_collector", "garbage/test_recorded_deletions", "integrity/test_limbo_end")
+)
+_LIMBO = "buckram.bookie.integrity.limbo_end:LimboEnd"
+_AT_THE_END = "tests/healing/test_leaving.py::test_a_ledger_that_is_seen_only_at_the_end_is_waited_for"
+
+MUTANTS = (
+    TestMutant(
+        "object-moved-unreferred",
+        "a ledger to which the bytes of an object were moved counts as needed by nobody",
+        edited((f"{_INDEX}._moved", "self.space.refer(extents)", "pass")),
+        (_COUNTED,),
+    ),
+    TestMutant(
+        "object-part-kept-for-ever",
+        "the ledger of a part that another one replaced is never freed",
+        edited((f"{_INDEX}._in_parts", "self.space.release(old[2])", "pass")),
+        (_COUNTED,),
+    ),
+    TestMutant(
+        "object-one-row-left",
+        "a sealed ledger is dead while one row keeps an extent of it",
+        edited((f"{_SPACE}._judge", "row.references == 0", "row.references <= 1")),
+        (_COUNTED,),
+    ),
+    TestMutant(
+        "object-living-ledger-gone",
+        "a ledger that is not dead is forgotten because somebody says that it is deleted",
+        edited((f"{_SPACE}.gone", "if ledger in self.dead:", "if ledger in self._ledgers:")),
+        (_COUNTED,),
+    ),
+    TestMutant(
+        "object-sweep-takes-sealed",
+        "a sweep deletes sealed ledgers that rows keep extents of",
+        edited(
+            (
+                "buckram.state.objects.garbage_collection:Sweeper._delete",
+                "list(state.space.dead)",
+                "[one for one in state.space._ledgers if one not in state.space.open]",
+            )
+        ),
+        (_SWEPT,),
+    ),
+    TestMutant(
+        "promoted-unfenced",
+        "a promotion takes an open stream over and lets its writer go on",
+        edited(
+            (
+                "buckram.replication.fencing:hand_over",
+                "live = ledger, await recover_segment(side.client, name, present.uid, ledger)",
+                (
+                    "from buckram.core.streams.names import StreamId\n"
+                    "            from buckram.streams.shared.ownership import opened\n"
+                    "            from buckram.streams.shared.recovery import summarise\n"
+                    "            async with opened(side.client, StreamId(name, present.uid), ledger) as reader:\n"
+                    "                live = ledger, await summarise(name, reader)"
+                ),
+            )
+        ),
+        (
+            "tests/replication/test_promotion.py::"
+            "test_a_live_writer_of_the_source_is_fenced_before_the_mirror_takes_records",
+        ),
+    ),
+    TestMutant(
+        "repair-without-second-look",
+        "a repair names a member and does not look whether it still has its copies",
+        edited(
+            (f"{_REPAIR}._replace", "for again in (False, True):", "for again in (False,):"),
+            (
+                f"{_REPAIR}._replace",
+                "if await lists_all(self._services, target, copy.ledger, birth, ranges()) is not False:",
+                "if True:",
+            ),
+        ),
+        (f"{_ORDER}copies_that_the_target_dropped_before_it_was_named_are_made_again",),
+    ),
+    TestMutant(
+        "repair-named-before-forced",
+        "a repair names a member before its copies are synced",
+        edited((f"{_REPAIR}._replace", "await self._force(target, digest, copy.ledger)", "pass")),
+        (f"{_ORDER}a_member_is_named_when_its_copies_are_synced",),
+    ),
+    TestMutant(
+        "repair-refused-sync-is-well",
+        "a bookie that refuses the sync of its copies is named all the same",
+        edited((f"{_REPAIR}._force", "if reply.code is not Code.OK:", "if False:")),
+        (f"{_ORDER}a_member_that_does_not_confirm_the_sync_is_not_named",),
+    ),
+    TestMutant(
+        "repair-failed-sync-is-well",
+        "a bookie that died before it answered the sync is named all the same",
+        edited((f"{_REPAIR}._force", "raise reply", "return")),
+        (f"{_ORDER}a_member_that_dies_before_it_has_synced_is_not_named",),
+    ),
+    TestMutant(
+        "decommission-without-proof",
+        "a bookie is forgotten when the ledgers that were seen at first are free",
+        edited((_WAIT, "found = await ledgers_naming(store, bookie)", "found = {}")),
+        (_AT_THE_END,),
+    ),
+    TestMutant(
+        "decommission-proof-of-yesterday",
+        "the last proof of a decommission is read without a sync of the store",
+        edited((_WAIT, "await store.sync()", "pass")),
+        (_AT_THE_END,),
+    ),
+    TestMutant(
+        "collected-by-a-listing-of-another-history",
+        "ledgers are deleted by a listing of a store that went back meanwhile",
+        edited(
+            (
+                "buckram.bookie.garbage.collector:Collector.round",
+                "if not await self._brake.trusted():  # the listing may be of another history",
+                "if False:",
+            )
+        ),
+        (f"{_COLLECTOR}a_store_that_went_back_while_it_was_listed_deletes_nothing",),
+    ),
+    TestMutant(
+        "collected-by-number",
+        "a recorded deletion counts for another ledger of the same id",
+        edited(("buckram.bookie.garbage.gc_limits:DeletionLimits.unambiguous", "if one > memory.settled", "if True")),
+        (f"{_RECORDED}an_id_that_may_have_been_given_twice_is_not_known_by_its_number",),
+    ),
+    TestMutant(
+        "limbo-ends-by-another-history",
+        "limbo ends by the listing of a store that went back meanwhile",
+        edited(
+            (
+                f"{_LIMBO}.look",
+                "await self._fence(loss)\n        if not await self._trust.confirm():",
+                "await self._fence(loss)\n    if False:",
+            )
+        ),
+        (f"{_LIMBO_TESTS}a_store_that_went_back_while_it_was_looked_at_ends_no_limbo",),
+    ),
+    TestMutant(
+        "limbo-ends-by-number",
+        "another ledger of the same id counts as younger than the loss",
+        edited((f"{_LIMBO}._judge", "and not is_other(record, birth_of(metadata))", "")),
+        (f"{_LIMBO_TESTS}another_ledger_of_the_same_id_is_not_younger_than_a_loss",),
+    ),
+    TestMutant(
+        "ready-unregistered",
+        "a bookie that clients do not find is said to be ready",
+        edited(
+            (
+                "buckram.bookie.pages.status_pages:StatusPages.__call__",
+                'state in ("writable", "readonly")',
+                'state != "failed"',
+            )
+        ),
+        ("tests/bookie/pages/test_status_pages.py::test_a_bookie_that_clients_do_not_find_is_healthy_and_not_ready",),
+    ),
+)
