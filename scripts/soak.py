@@ -1,4 +1,4 @@
-"""The long checks in full. `python scripts/soak.py [--minutes M] [CHECK...]`; what held on this commit is not run again.
+"""The long checks in full. `python scripts/soak.py [--minutes M] [CHECK...]`; what held for this commit runs no more.
 
 Each check has a state file in .soak/ and its output beside it. `lives` stands for the checks of simulated lives, two
 thousand of each subject. After M minutes no further check begins, and simulated lives stop; the next start continues
