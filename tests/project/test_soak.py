@@ -131,8 +131,8 @@ def test_a_soak_runs_every_folder() -> None:
 
 def test_simulated_lives_of_each_subject_stop_with_the_time_of_a_soak() -> None:
     lives = [name for name, command in CHECKS.items() if "buckram.sim" in command and "--seeds" in command]
-    assert GROUPS["lives"] == lives
-    assert len(lives) == 5
+    assert len(lives) >= 5
+    assert GROUPS["lives"] == lives, "each of them goes on where it ended: [*SIM, option, *LIVES]"
     for name in lives:
         assert "0:2000" in CHECKS[name]
         assert command_of(name, 90.0) == [*CHECKS[name], "--minutes", "1.50"]
