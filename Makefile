@@ -93,8 +93,8 @@ bench-java: $(ALL_STAMP)  ## side by side with Apache BookKeeper, 75 minutes; ne
 chaos: $(ALL_STAMP)  ## five minutes of faults on real processes, then a verdict; METADATA=sqlite, zookeeper or etcd
 	@$(BIN)/python -m buckram.chaos --minutes 5 --metadata $(or $(METADATA),sqlite) $(if $(SEED),--seed $(SEED))
 
-soak: $(ALL_STAMP)  ## the long checks in full; resumable, state in .soak/
-	@$(BIN)/python scripts/soak.py $(CHECKS)
+soak: $(ALL_STAMP)  ## the long checks in full; resumable, state in .soak/; CHECKS="lives chaos_etcd" runs some, MINUTES=60 as far as that goes
+	@$(BIN)/python scripts/soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(CHECKS)
 
 site: $(ALL_STAMP)  ## the documentation as a site in build/site, with all links checked
 	@$(BIN)/python scripts/build_site.py

@@ -48,7 +48,7 @@ class Costs:
     def load(self, part: Part) -> float:
         """Cores that it keeps busy."""
         budget = self.of(part)
-        return budget.usual_cpu / budget.seconds
+        return budget.usual / budget.seconds
 
 
 def parts_of(folders: Iterable[str], budgets: Mapping[str, Budget]) -> list[Part]:

@@ -2,8 +2,10 @@
 
 `python scripts/run_tests.py [--lanes N] [--light] [--lint] [FOLDER...]`. Long folders run in parts (tests/budget.toml),
 and which parts run side by side is decided in scripts/lanes.py. Each line says how long it has been, how far the
-whole is, and which test file ended. At the end come the output of what failed, the slowest ten tests, folders that took
-more CPU than tests/budget.toml allows, and one line with the sums. Exit code 0 only if all passed within their budgets.
+whole is, and which test file ended. At the end come the output of what failed, the slowest ten tests, what each folder
+took (scripts/timings.py) and which took more CPU than tests/budget.toml allows, and one line with the sums. How dear
+work is on the machine is measured meanwhile (scripts/machine_speed.py). Exit code 0 only if all passed within their
+budgets.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts import share
 from scripts.lanes import LINT, Costs, Part, next_part, parts_of, split
+from scripts.machine_speed import MachineSpeed, Sample
 from scripts.pytest_timing import ALWAYS, DEADLINE, OUTCOMES, VARIABLE
-from scripts.timings import TIMES, file_seconds, over_budget, read_budgets, read_times, slowest
+from scripts.timings import HEADING, TIMES, Spent, file_seconds, read_budgets, read_times, slowest, verdicts_of
 
 HEAVY = ("spark", "bench", "interop", "mutants")
 """Folders that --light leaves out: they need Spark, or a JDK, or plant bugs in code that needs one."""
@@ -53,8 +56,8 @@ class Suite:
     lock: threading.Condition = field(default_factory=threading.Condition)
     shares: dict[Part, float] = field(default_factory=dict)
     """Completed share of each part that has begun."""
-    cpu: dict[str, float] = field(default_factory=dict)
-    """CPU seconds by folder, of whole folders and of parts that have ended."""
+    spent: list[Spent] = field(default_factory=list)
+    """Costs of the parts that have ended."""
     ended: set[Part] = field(default_factory=set)
     sums: Counter[str] = field(default_factory=Counter)
     failed: dict[Part, str] = field(default_factory=dict)
@@ -91,7 +94,7 @@ class Suite:
 
     def run(self, part: Part) -> None:
         """Run one part to its end."""
-        times = times_of(part)
+        times, began = times_of(part), time.monotonic()
         times.unlink(missing_ok=True)
         # With CI set a test fails where there is no Java; without it is skipped.
         environment = {key: value for key, value in os.environ.items() if not (self.light and key == "CI")}
@@ -116,22 +119,23 @@ class Suite:
             if found := FILE_LINE.match(line.rstrip()):
                 self.shares[part] = int(found[1]) / 100
                 self.say(line.rstrip())
-        # Its CPU with that of all that it waited for: a busy machine makes tests slow, but hardly dear.
+        # Its CPU with that of all that it waited for.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         process.stdout.close()
-        self.end(part, process.returncode, "".join(said), last, usage.ru_utime + usage.ru_stime)
+        spent = Spent(part.folder, usage.ru_utime + usage.ru_stime, began, time.monotonic())
+        self.end(part, process.returncode, "".join(said), last, spent)
 
-    def end(self, part: Part, code: int, text: str, last: str, cpu: float) -> None:
+    def end(self, part: Part, code: int, text: str, last: str, spent: Spent) -> None:
         with self.lock:
             self.ended.add(part)
             self.shares[part] = 1.0
             if part.folder != LINT:
-                self.cpu[part.folder] = self.cpu.get(part.folder, 0.0) + cpu
+                self.spent.append(spent)
                 for number, what in COUNT.findall(last):
                     self.sums[what.rstrip("s") if what == "errors" else what] += int(number)
             name = LINT if part.folder == LINT else f"tests/{part}"
-            self.say(f"{name}: {last.strip('= ')}, {cpu:.0f} s of CPU")
+            self.say(f"{name}: {last.strip('= ')}, {spent.cpu:.0f} s of CPU")
             if code not in (0, NO_TESTS):
                 self.failed[part] = text
                 sys.stdout.write(text)
@@ -174,15 +178,16 @@ def main() -> int:
         os.environ[share.VARIABLE] = str(number)  # the same for all folders, whatever is committed meanwhile
     print(share.told(number), flush=True)
     lanes = [threading.Thread(target=suite.lane, daemon=True) for _ in range(options.lanes)]
-    try:
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
-    except BaseException:
-        suite.stop()
-        raise
-    return report(suite, parts)
+    with MachineSpeed() as speed:
+        try:
+            for lane in lanes:
+                lane.start()
+            for lane in lanes:
+                lane.join()
+        except BaseException:
+            suite.stop()
+            raise
+    return report(suite, parts, speed.samples)
 
 
 def times_of(part: Part) -> Path:
@@ -207,11 +212,15 @@ def all_folders(root: Path = Path("tests")) -> list[str]:
     return sorted(folder.name for folder in root.iterdir() if folder.is_dir() and any(folder.rglob("test_*.py")))
 
 
-def report(suite: Suite, parts: list[Part]) -> int:
+def report(suite: Suite, parts: list[Part], samples: Sequence[Sample]) -> int:
     print("\nslowest tests:")
     for row in slowest(row for part in parts for row in read_times(times_of(part))):
         print(f"  {row.seconds:7.1f} s  {row.cpu:7.1f} s of CPU  {row.test}")
-    too_dear = over_budget(suite.cpu, suite.costs.budgets)
+    verdicts = verdicts_of(suite.spent, suite.costs.budgets, samples)
+    print(f"\n  {HEADING}")
+    for verdict in verdicts:
+        print(f"  {verdict}")
+    too_dear = [verdict.over for verdict in verdicts if verdict.over]
     for line in too_dear:
         print(f"OVER BUDGET: {line}")
     if suite.failed:

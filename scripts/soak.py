@@ -1,12 +1,16 @@
-"""The long checks in full. `python scripts/soak.py [CHECK...]`; what passed for this commit is not run again.
+"""The long checks in full. `python scripts/soak.py [--minutes M] [CHECK...]`; what held for this commit runs no more.
 
-Each check has a state file in .soak/ and its output beside it. The last line is JSON; exit code 0 only if all held.
+Each check has a state file in .soak/ and its output beside it. `lives` stands for the checks of simulated lives, two
+thousand of each subject. After M minutes no further check begins, and simulated lives stop; the next start continues
+them. The last line is JSON; exit code 0 only if all held.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +18,8 @@ import time
 from pathlib import Path
 
 STATE = Path(".soak")
+UNFINISHED, RATE = 3, " lives, "
+"""What simulated lives end with while some are left, and what is in their line of progress."""
 ROUNDS = {
     "kill_rounds": STATE / "rounds.json",
     "interop_rounds": STATE / "interop-rounds.json",
@@ -23,18 +29,21 @@ ROUNDS = {
 """Checks that remember each round; forgotten when the code is another."""
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+SIM = [PYTHON, "-m", "buckram.sim"]
+LIVES = ["--seeds", "0:2000", "--resume", str(STATE / "lives.jsonl")]
+"""The file knows what code its lives ran on."""
 CHECKS: dict[str, list[str]] = {
-    "simulated_lives": [PYTHON, "-m", "buckram.sim", "--seeds", "0:2000"],
-    "mutants": [PYTHON, "-m", "buckram.sim", "--mutants"],
-    "stream_lives": [PYTHON, "-m", "buckram.sim", "--streams", "--seeds", "0:2000"],
-    "stream_mutants": [PYTHON, "-m", "buckram.sim", "--streams", "--mutants"],
-    "stream_crash_points": [PYTHON, "-m", "buckram.sim", "--streams", "--crash-points"],
-    "machine_lives": [PYTHON, "-m", "buckram.sim", "--machine", "--seeds", "0:2000"],
-    "machine_mutants": [PYTHON, "-m", "buckram.sim", "--machine", "--mutants"],
-    "database_lives": [PYTHON, "-m", "buckram.sim", "--database", "--seeds", "0:1000"],
-    "database_mutants": [PYTHON, "-m", "buckram.sim", "--database", "--mutants"],
-    "healing_lives": [PYTHON, "-m", "buckram.sim", "--healing", "--seeds", "0:2000"],
-    "healing_mutants": [PYTHON, "-m", "buckram.sim", "--healing", "--mutants"],
+    "simulated_lives": [*SIM, *LIVES],
+    "mutants": [*SIM, "--mutants"],
+    "stream_lives": [*SIM, "--streams", *LIVES],
+    "stream_mutants": [*SIM, "--streams", "--mutants"],
+    "stream_crash_points": [*SIM, "--streams", "--crash-points"],
+    "machine_lives": [*SIM, "--machine", *LIVES],
+    "machine_mutants": [*SIM, "--machine", "--mutants"],
+    "database_lives": [*SIM, "--database", *LIVES],
+    "database_mutants": [*SIM, "--database", "--mutants"],
+    "healing_lives": [*SIM, "--healing", *LIVES],
+    "healing_mutants": [*SIM, "--healing", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
     "chaos_sqlite": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "sqlite"],
@@ -119,46 +128,72 @@ CHECKS: dict[str, list[str]] = {
 }
 
 
+GROUPS = {"lives": [name for name, command in CHECKS.items() if LIVES[-1] in command]}
+"""Names that stand for several checks."""
+
+
 def main() -> int:
-    chosen = sys.argv[1:] or list(CHECKS)
+    parser = argparse.ArgumentParser(prog="python scripts/soak.py", description=__doc__)
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help="default: all")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin nothing later, and stop simulated lives")
+    options = parser.parse_args()
+    chosen = [name for given in options.checks or CHECKS for name in GROUPS.get(given, [given])]
     unknown = [name for name in chosen if name not in CHECKS]
     if unknown:
-        print(f"no check {unknown[0]!r}; known: {', '.join(CHECKS)}", file=sys.stderr)
+        print(f"no check {unknown[0]!r}; known: {', '.join([*GROUPS, *CHECKS])}", file=sys.stderr)
         return 2
     STATE.mkdir(exist_ok=True)
     version = _version()
-    results = {name: _check(name, version) for name in chosen}
+    deadline = math.inf if options.minutes is None else time.monotonic() + options.minutes * 60
+    results = {name: _check(name, version, deadline) for name in chosen}
     print(json.dumps({"checks": results}), flush=True)
     return 0 if all(result["ok"] for result in results.values()) else 1
+
+
+def command_of(name: str, left_s: float) -> list[str]:
+    """Return the command of a check for which so many seconds are left."""
+    limited = name in GROUPS["lives"] and left_s < math.inf
+    return [*CHECKS[name], "--minutes", f"{left_s / 60:.2f}"] if limited else CHECKS[name]
 
 
 def _version() -> str:
     """Return the commit and a mark of changes, because results of other code are not reused."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    changes = subprocess.run(["git", "diff", "HEAD", "--", "src", "tests"], capture_output=True, check=False).stdout
+    changes = subprocess.run(["git", "diff", "HEAD"], capture_output=True, check=False).stdout
     return head + (hashlib.sha256(changes).hexdigest()[:12] if changes else "")
 
 
-def _check(name: str, version: str) -> dict[str, object]:
+def _check(name: str, version: str, deadline: float) -> dict[str, object]:
     state, output = STATE / f"{name}.json", STATE / f"{name}.log"
     known = json.loads(state.read_text()) if state.exists() else {}
     if known.get("version") == version and known.get("ok"):
         print(f"{name}: held before, {known['seconds']} s", file=sys.stderr, flush=True)
         return {"ok": True, "seconds": known["seconds"]}
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        print(f"{name}: not begun, the time is over", file=sys.stderr, flush=True)
+        return {"ok": False, "seconds": 0, "begun": False}
+    command = command_of(name, left_s)
     if name in ROUNDS and known.get("version") != version:
         ROUNDS[name].unlink(missing_ok=True)
     # Before it runs, so that rounds done for this version are kept when it is interrupted.
     state.write_text(json.dumps({"version": version, "ok": False, "seconds": 0}))
-    print(f"{name}: {' '.join(CHECKS[name][1:])}", file=sys.stderr, flush=True)
+    print(f"{name}: {' '.join(command[1:])}", file=sys.stderr, flush=True)
     began = time.monotonic()
     with output.open("wb") as log:
         environment = {**os.environ, "BUCKRAM_SOAK": "1"}
-        code = subprocess.run(CHECKS[name], stdout=log, stderr=log, env=environment, check=False).returncode
+        code = subprocess.run(command, stdout=log, stderr=log, env=environment, check=False).returncode
     result: dict[str, object] = {"ok": code == 0, "seconds": round(time.monotonic() - began, 1)}
     state.write_text(json.dumps({"version": version, **result}))
-    if code != 0:
-        tail = output.read_text(errors="replace").splitlines()[-15:]
-        print(f"{name}: FAILED with {code}; {output} ends with\n  " + "\n  ".join(tail), file=sys.stderr, flush=True)
+    lines = output.read_text(errors="replace").splitlines()
+    if code == UNFINISHED and name in GROUPS["lives"]:
+        print(f"{name}: UNFINISHED, the next start continues it", file=sys.stderr, flush=True)
+    elif code != 0:
+        text = "\n  ".join(lines[-15:])
+        print(f"{name}: FAILED with {code}; {output} ends with\n  {text}", file=sys.stderr, flush=True)
+    if name in GROUPS["lives"]:
+        told = [line for line in lines if RATE in line]
+        print(f"{name}: {told[-1] if told else 'no life'}", file=sys.stderr, flush=True)
     return result
 
 

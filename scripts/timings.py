@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import statistics
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.machine_speed import Sample, mean_factor
+
 TIMES = Path(".test-times")
 BUDGET = Path("tests/budget.toml")
-ROOM = 4.5
-"""Limit of CPU as a multiple of what a folder takes on the quickest machine."""
-TELLING = 8
-"""Minimum number of folders in a run from which the slowness of the machine is estimated."""
+ROOM = 1.5
+"""Limit of CPU as a multiple of what a folder usually takes, if that cost as much as it does here and now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +25,70 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Budget of a folder of tests: CPU seconds that it may take, seconds that it takes alone on two quiet cores, in how
-    many parts it runs, and gigabytes of memory that each part needs."""
+    """Budget of a folder of tests: CPU seconds that it takes at factor 1 (scripts/machine_speed.py), seconds that it
+    takes alone on two quiet cores, in how many parts it runs, and gigabytes of memory that each part needs."""
 
-    cpu: float
+    usual: float
     seconds: float
     parts: int = 1
     memory: float = 0.7
 
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """CPU seconds of a part of a folder's tests, and when it ran, in seconds of the monotonic clock."""
+
+    folder: str
+    cpu: float
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a folder took in a run, and how dear work was on the machine meanwhile."""
+
+    folder: str
+    cpu: float
+    factor: float
+    budget: Budget | None
+
     @property
-    def usual_cpu(self) -> float:
-        """CPU seconds that it takes on a quick machine."""
-        return self.cpu / ROOM
+    def even(self) -> float:
+        """CPU seconds that it would have taken at factor 1."""
+        return self.cpu / self.factor
+
+    @property
+    def limit(self) -> float:
+        """CPU seconds that it might take in this run."""
+        usual = 0.0 if self.budget is None else self.budget.usual
+        return self.factor * usual * ROOM
+
+    @property
+    def over(self) -> str:
+        """Return a sentence if it took more than it may, or has no budget; otherwise ""."""
+        if self.budget is None:
+            return (
+                f"tests/{self.folder} has no row in {BUDGET}: it took {self.cpu:.0f} s of CPU at factor"
+                f" {self.factor:.2f}, so add `{self.folder} = {{ usual = {self.even:.0f}, seconds = ... }}`"
+            )
+        if self.cpu <= self.limit:
+            return ""
+        return (
+            f"tests/{self.folder} took {self.cpu:.0f} s of CPU. Usual is {self.budget.usual:g} s, work was"
+            f" {self.factor:.2f} times as dear as on the quiet reference machine, so the limit was {self.limit:.0f} s."
+            " Make its tests cheaper, leave a share of them to make soak, or write usual ="
+            f" {self.even:.0f} in {BUDGET} and say why in the commit"
+        )
+
+    def __str__(self) -> str:
+        usual = "-" if self.budget is None else f"{self.budget.usual:g}"
+        share = "-" if self.budget is None else f"{self.even / self.budget.usual:.2f}"
+        return f"{self.folder:<12} {self.cpu:8.1f} {self.factor:7.2f} {self.even:8.1f} {usual:>8} {share:>7}"
+
+
+HEADING = f"{'folder':<12} {'CPU s':>8} {'factor':>7} {'at 1':>8} {'usual':>8} {'share':>7}"
+"""Names of the columns of a printed Verdict; `share` is the CPU at factor 1 in usual ones, and may be up to ROOM."""
 
 
 @dataclass(slots=True)
@@ -48,7 +99,7 @@ class Outcome:
     skipped: str = ""
 
 
-UNKNOWN = Budget(120, 60)
+UNKNOWN = Budget(30, 60)
 """A folder that has no row yet."""
 
 
@@ -96,26 +147,14 @@ def read_budgets(path: Path = BUDGET) -> dict[str, Budget]:
     return {name: Budget(**row) for name, row in table.items()}
 
 
-def over_budget(spent: Mapping[str, float], budgets: Mapping[str, Budget]) -> list[str]:
-    """Return a sentence for each folder that took more CPU than its budget, or that has none. The budgets are scaled by
-    the slowness of the machine in this run."""
-    slowness = _slowness(spent, budgets)
-    said = []
-    for folder, cpu in spent.items():
-        budget = budgets.get(folder)
-        if budget is None:
-            said.append(f"tests/{folder} took {cpu:.0f} s of CPU and has no row in {BUDGET}: add one")
-        elif cpu > budget.cpu * slowness:
-            said.append(
-                f"tests/{folder} took {cpu:.0f} s of CPU, more than the {budget.cpu * slowness:.0f} s of {BUDGET}"
-                f"{f' on a machine that is {slowness:.1f} times as slow' if slowness > 1 else ''}: make its tests"
-                " cheaper, leave a share of them to make soak, or raise the budget and say why in the commit"
-            )
-    return said
-
-
-def _slowness(spent: Mapping[str, float], budgets: Mapping[str, Budget]) -> float:
-    """Return the median factor by which folders took longer in this run than on a quick machine; at least 1, and 1 for
-    a run of fewer than TELLING folders."""
-    ratios = [cpu / budgets[folder].usual_cpu for folder, cpu in spent.items() if folder in budgets]
-    return max(1.0, statistics.median(ratios)) if len(ratios) >= TELLING else 1.0
+def verdicts_of(spent: Iterable[Spent], budgets: Mapping[str, Budget], samples: Sequence[Sample]) -> list[Verdict]:
+    """Judge the folders, in the order of their names. A part is judged by the time in which it ran."""
+    cpu, even = dict[str, float](), dict[str, float]()
+    for part in spent:
+        factor = mean_factor(samples, part.began, part.ended)
+        cpu[part.folder] = cpu.get(part.folder, 0.0) + part.cpu
+        even[part.folder] = even.get(part.folder, 0.0) + part.cpu / factor
+    return [
+        Verdict(folder, taken, taken / even[folder] if even[folder] else 1.0, budgets.get(folder))
+        for folder, taken in sorted(cpu.items())
+    ]

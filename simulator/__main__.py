@@ -9,8 +9,12 @@ import argparse
 import json
 import logging
 import sys
+from functools import partial
+from pathlib import Path
 
 from simulator.database.subject import Databases
+from simulator.engine.resuming import InUse, Resumed, code_of
+from simulator.engine.spreading import cores
 from simulator.engine.subject import Subject
 from simulator.engine.swarm import run_seeds, shrink
 from simulator.healing.subject import Healing
@@ -18,6 +22,9 @@ from simulator.ledgers.subject import Ledgers
 from simulator.machine.subject import Machines
 from simulator.streams.crashing import sweep
 from simulator.streams.subject import Streams
+
+UNFINISHED = 3
+"""Exit code of a run with --resume whose lives are not all done."""
 
 
 def _seeds(text: str) -> tuple[int, int]:
@@ -32,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m buckram.sim",
         description="Simulated lives of a cluster, judged by the protocol's invariants.",
-        epilog="example: python -m buckram.sim --seeds 0:2000; a violation prints the command that replays it",
+        epilog="example: python -m buckram.sim --seeds 0:2000 --minutes 60 --resume lives.jsonl; a violation prints the"
+        " command that replays it; with --resume the exit code is 3 while lives are left",
     )
     parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
     parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
@@ -48,7 +56,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
     parser.add_argument("--faults", metavar="LIST", help="with --seed: these faults instead of the seed's own")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes")
-    parser.add_argument("--jobs", type=int, default=2, metavar="J", help="processes (default 2)")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="with --seeds: go on where the last run ended")
+    parser.add_argument(
+        "--any-code", action="store_true", help="with --resume: count lives that ran on other code, too"
+    )
+    parser.add_argument("--jobs", type=int, default=cores(), metavar="J", help="processes (default: one a core)")
     parser.add_argument("--mutants", action="store_true", help="plant each known bug and see whether it is caught")
     parser.add_argument("--only", metavar="NAME", help="with --mutants: this one only")
     parser.add_argument("--budget", type=int, metavar="SEEDS", help="with --mutants: at most this many seeds each")
@@ -72,8 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _one(subject, options.seed, options.trace, options.faults)
     if options.seeds is None:
         parser.error(f"give --seeds A:B, --seed N{', --mutants or --crash-points' if of_streams else ' or --mutants'}")
-    first, last = options.seeds
-    return _many(subject, first, last, options.jobs, options.minutes)
+    return _many(subject, options)
 
 
 def _say(text: str) -> None:
@@ -100,14 +111,27 @@ def _one(subject: Subject, seed: int, trace: bool, listed: str | None) -> int:
     return 1 if result.violations else 0
 
 
-def _many(subject: Subject, first: int, last: int, jobs: int, minutes: float | None) -> int:
-    totals = run_seeds(subject, first, last, jobs=jobs, minutes=minutes, say=_say)
-    failed = bool(totals.failed)
-    if missing := totals.missing():
+def _many(subject: Subject, options: argparse.Namespace) -> int:
+    first, last = options.seeds
+    run = partial(run_seeds, subject, first, last, jobs=options.jobs, minutes=options.minutes, say=_say)
+    if options.resume is None:
+        totals = run()
+    else:
+        try:
+            with Resumed(options.resume, subject.option, code_of(), any_code=options.any_code) as resumed:
+                if resumed.others:
+                    _say(f"{resumed.others} lives in {options.resume} ran on other code and do not count\n")
+                totals = run(resumed=resumed)
+        except InUse as error:
+            print(error, file=sys.stderr)
+            return 2
+    failed, left = bool(totals.failed), last - first - totals.lives
+    unfinished = options.resume is not None and left > 0
+    if not unfinished and (missing := totals.missing()):
         print(f"too seldom evaluated or reached in {totals.lives} lives: {', '.join(missing)}", file=sys.stderr)
         failed = True
     print(totals.line())
-    return 1 if failed else 0
+    return 1 if failed else UNFINISHED if unfinished else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Runs many lives in several processes, adds up their counts, and shrinks and prints violations."""
+"""Runs many lives in several processes, adds up their counts, and shrinks and prints violations.
+
+A long run keeps its counts in a file and goes on where it ended (`simulator/engine/resuming.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ import logging
 import time
 import traceback
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from simulator.engine.checkers.judge import merge
 from simulator.engine.checkers.report import INVARIANTS, SITUATIONS, Violation
 from simulator.engine.lives import LifeResult
-from simulator.engine.spreading import spread
+from simulator.engine.resuming import Resumed
+from simulator.engine.spreading import spread_as_done
 from simulator.engine.subject import Subject
 
 LEAST = 5
@@ -48,7 +52,8 @@ DIRECTED = frozenset(
 """Situations that only directed schedules (`simulator/ledgers/scenarios`) reach, in every run of their tests."""
 ENOUGH_LIVES = 1000
 """Number of lives from which on the minimums are checked."""
-CHUNK = 20
+CHUNK = 10
+"""Lives that a process runs before it is given others, and that are lost when the run is killed."""
 
 
 class Say(Protocol):
@@ -57,9 +62,21 @@ class Say(Protocol):
     def __call__(self, text: str, /) -> None: ...
 
 
+class Failure(NamedTuple):
+    """A life with a violation, its plan, and the command that replays it."""
+
+    seed: int
+    violation: str
+    plan: str
+    replay: str
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.violation}\n  {self.plan}\n  replay: {self.replay}\n"
+
+
 @dataclass(slots=True)
 class Totals:
-    """The counts of many lives. `failed` has seed, violation and plan of each life with a violation."""
+    """The counts of many lives."""
 
     lives: int = 0
     acked: int = 0
@@ -67,8 +84,10 @@ class Totals:
     faults: int = 0
     evaluated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
     reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SITUATIONS, 0))
-    failed: list[tuple[int, str, str]] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
     hashes: dict[int, str] = field(default_factory=dict)
+    cpu_s: float = 0.0
+    """CPU seconds of the processes that ran the lives, from their starts on."""
 
     def add(self, result: LifeResult) -> None:
         self.lives += 1
@@ -79,7 +98,19 @@ class Totals:
         merge(self.reached, result.reached)
         self.hashes[result.seed] = result.trace_hash
         for violation in result.violations[:1]:
-            self.failed.append((result.seed, str(violation), result.plan))
+            self.failed.append(Failure(result.seed, str(violation), result.plan, result.replay))
+
+    def merge(self, other: Totals) -> None:
+        """Add the counts of other lives."""
+        self.lives += other.lives
+        self.acked += other.acked
+        self.crashes += other.crashes
+        self.faults += other.faults
+        self.cpu_s += other.cpu_s
+        merge(self.evaluated, other.evaluated)
+        merge(self.reached, other.reached)
+        self.failed = sorted([*self.failed, *other.failed])
+        self.hashes |= other.hashes
 
     @property
     def trace_hash(self) -> str:
@@ -114,15 +145,11 @@ class Totals:
         )
 
 
-def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
-    chunk: list[int] = []
-    for seed in seeds:
-        chunk.append(seed)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def _chunks(seeds: Sequence[int], jobs: int) -> Iterator[list[int]]:
+    """Cut the seeds into chunks, smaller ones where there are few seeds for so many processes."""
+    size = max(1, min(CHUNK, len(seeds) // (2 * jobs)))
+    for at in range(0, len(seeds), size):
+        yield list(seeds[at : at + size])
 
 
 def replay_command(subject: Subject, seed: int, faults: list[str] | None = None) -> str:
@@ -147,21 +174,27 @@ def shrink(subject: Subject, seed: int, invariant: str) -> str:
     return replay_command(subject, seed, kept)
 
 
-def _run_chunk(subject: Subject, seeds: list[int]) -> list[LifeResult]:
+_cpu_told = 0.0
+"""CPU seconds of this process that are counted already."""
+
+
+def _run_chunk(subject: Subject, seeds: list[int]) -> Totals:
+    global _cpu_told
     logging.disable(logging.CRITICAL)
-    results = []
+    totals = subject.totals()
     for seed in seeds:
         try:
             result = subject.live(seed)
         except Exception:
             text = traceback.format_exc(limit=-4)
             result = LifeResult(seed, "?", [Violation("harness", text, 0.0)], {}, {}, 0, 0, 0, 0, 0.0, "broken")
-        result.lines.clear()
         if result.violations:
             result.replay = shrink(subject, seed, result.violations[0].invariant)
-        results.append(result)
+        totals.add(result)
     gc.collect()
-    return results
+    cpu = time.process_time()
+    totals.cpu_s, _cpu_told = cpu - _cpu_told, cpu
+    return totals
 
 
 def run_seeds(
@@ -172,37 +205,85 @@ def run_seeds(
     jobs: int,
     minutes: float | None = None,
     say: Say = lambda text: None,
+    resumed: Resumed | None = None,
 ) -> Totals:
     """Run the lives first to last-1 and add up their counts.
 
-    With `minutes` the run ends early, after whole chunks of lives. `say` gets reports of progress.
+    With `minutes` the run ends early, after whole chunks of lives. With `resumed` the lives that it knows are not run
+    again but counted, and it gets to know the others. `say` gets reports of progress.
     """
+    seeds = range(first, last)
     totals = subject.totals()
-    chunks = list(_chunks(range(first, last)))
-    gather = _Gather(totals, last - first, None if minutes is None else minutes * 60, say)
-    run = partial(_run_chunk, subject)
-    gather.all(spread(run, chunks, jobs))
+    for row in resumed.rows(seeds) if resumed is not None else ():
+        totals.merge(totals_of(subject, row))
+    for failure in totals.failed:
+        say(str(failure))
+    progress = Progress(totals, len(seeds), None if minutes is None else minutes * 60)
+    chunks = progress.while_time(_chunks([seed for seed in seeds if seed not in totals.hashes], jobs))
+    for done in spread_as_done(partial(_run_chunk, subject), chunks, jobs):
+        if resumed is not None:
+            resumed.append(row_of(done))
+        totals.merge(done)
+        for failure in done.failed:
+            say(str(failure))
+        say(f"{progress}\r")
+    say(f"{progress}\n")
     return totals
 
 
 @dataclass(slots=True)
-class _Gather:
-    """Adds up results and reports progress."""
+class Progress:
+    """How far a run is, how fast it is, and when it will end."""
 
     totals: Totals
     wanted: int
-    limit_s: float | None
-    say: Say
+    limit_s: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    began: float = field(init=False)
+    before: int = field(init=False)
+    """Lives that an earlier run has done."""
+    cpu_before: float = field(init=False)
 
-    def all(self, results: Iterator[list[LifeResult]]) -> None:
-        began, totals = time.monotonic(), self.totals
-        for chunk in results:
-            for result in chunk:
-                totals.add(result)
-                for violation in result.violations[:1]:
-                    self.say(f"seed {result.seed}: {violation}\n  {result.plan}\n  replay: {result.replay}\n")
-            seconds = time.monotonic() - began
-            rate = totals.lives / seconds
-            self.say(f"{totals.lives}/{self.wanted} lives, {rate:.1f}/s, {len(totals.failed)} violations\r")
-            if self.limit_s is not None and seconds > self.limit_s:
-                break
+    def __post_init__(self) -> None:
+        self.began, self.before, self.cpu_before = self.clock(), self.totals.lives, self.totals.cpu_s
+
+    def while_time(self, chunks: Iterable[list[int]]) -> Iterator[list[int]]:
+        """Return the chunks until the time is over."""
+        for chunk in chunks:
+            yield chunk
+            if self.limit_s is not None and self.clock() - self.began >= self.limit_s:
+                return
+
+    @property
+    def rate(self) -> float:
+        """Lives a second in this run."""
+        return (self.totals.lives - self.before) / max(self.clock() - self.began, 1e-9)
+
+    def __str__(self) -> str:
+        totals, ran = self.totals, self.totals.lives - self.before
+        told = f"{totals.lives}/{self.wanted} lives, {len(totals.failed)} violations"
+        if ran:
+            left = (self.wanted - totals.lives) / self.rate / 60
+            told += f", {self.rate:.2f} lives/s, {(totals.cpu_s - self.cpu_before) / ran:.2f} s of CPU each"
+            told += f", {left:.0f} minutes left" if totals.lives < self.wanted else ""
+        return told
+
+
+def row_of(totals: Totals) -> dict[str, object]:
+    """Return the counts as a row of JSON, without those that are zero."""
+    row = asdict(totals)
+    return row | {name: {key: count for key, count in row[name].items() if count} for name in ("evaluated", "reached")}
+
+
+def totals_of(subject: Subject, row: Mapping[str, Any]) -> Totals:
+    """Return the counts of a row. A name that the subject does not have any more is not counted."""
+    totals = subject.totals()
+    known = replace(
+        totals,
+        **{name: row[name] for name in ("lives", "acked", "crashes", "faults", "cpu_s")},
+        failed=[Failure(*failure) for failure in row["failed"]],
+        hashes={int(seed): digest for seed, digest in row["hashes"].items()},
+    )
+    for counts, found in ((known.evaluated, row["evaluated"]), (known.reached, row["reached"])):
+        counts.update({name: count for name, count in found.items() if name in counts})
+    return known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from itertools import chain
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from scripts.run_tests import all_folders
 from scripts.share import ALL, NUMBERS, VARIABLE, share_of_this_run, told
-from scripts.soak import CHECKS
+from scripts.soak import CHECKS, GROUPS, command_of
 from tests.support.soak import SOAK, drawn, left_to_soak, some_of
 
 ROOT = Path(__file__).parents[2]
@@ -126,3 +127,14 @@ def test_a_soak_runs_every_folder() -> None:
     """Otherwise what is left to it would never run."""
     run = {word.removeprefix("tests/") for command in CHECKS.values() for word in command if word.startswith("tests/")}
     assert set(all_folders(ROOT / "tests")) - run == set()
+
+
+def test_simulated_lives_of_each_subject_stop_with_the_time_of_a_soak() -> None:
+    lives = [name for name, command in CHECKS.items() if "buckram.sim" in command and "--seeds" in command]
+    assert len(lives) >= 5
+    assert GROUPS["lives"] == lives, "each of them goes on where it ended: [*SIM, option, *LIVES]"
+    for name in lives:
+        assert "0:2000" in CHECKS[name]
+        assert command_of(name, 90.0) == [*CHECKS[name], "--minutes", "1.50"]
+        assert command_of(name, math.inf) == CHECKS[name]
+    assert command_of("mutants", 90.0) == CHECKS["mutants"], "it cannot go on where it ended"

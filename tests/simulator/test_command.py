@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from simulator.__main__ import main
+from simulator.__main__ import UNFINISHED, main
 from simulator.engine import swarm
 from simulator.engine.checkers.report import INVARIANTS, SITUATIONS
+from simulator.engine.resuming import Code, Resumed
 from simulator.engine.swarm import Totals, shrink
 from simulator.ledgers.mutants import MUTANTS
 from simulator.ledgers.plan import make_plan
@@ -59,6 +61,42 @@ def test_minutes_end_a_run_early(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setattr(swarm, "CHUNK", 1)
     assert main(["--seeds", "0:1000000", "--jobs", "1", "--minutes", "0.0001"]) == 0
     assert 1 <= int(str(last_line(capsys)["lives"])) < 100
+
+
+def test_a_run_that_was_ended_goes_on_and_counts_all_its_lives(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(swarm, "CHUNK", 1)
+    seeds, resume = ["--seeds", "0:3", "--jobs", "1"], ["--resume", str(tmp_path / "lives.jsonl")]
+    assert main([*seeds, *resume, "--minutes", "0.0001"]) == UNFINISHED
+    assert last_line(capsys)["lives"] == 1
+    assert main([*seeds, *resume]) == 0
+    captured = capsys.readouterr()
+    assert "3/3 lives, 0 violations" in captured.err
+    assert " s of CPU each" in captured.err
+    assert main([*seeds, *resume]) == 0
+    again = capsys.readouterr()
+    assert "of CPU each" not in again.err, "no life is run again"
+    assert main(seeds) == 0
+    assert captured.out == again.out == capsys.readouterr().out, "as if it had not been ended"
+
+
+def test_lives_of_other_code_do_not_count(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("simulator.__main__.code_of", lambda: Code("older"))
+    command = ["--seeds", "0:2", "--jobs", "1", "--resume", str(tmp_path / "lives.jsonl")]
+    assert main(command) == 0
+    monkeypatch.setattr("simulator.__main__.code_of", lambda: Code("newer"))
+    capsys.readouterr()
+    assert main([*command, "--minutes", "0.00001", "--any-code"]) == 0
+    assert "of CPU each" not in capsys.readouterr().err
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert "2 lives in " in said
+    assert "of CPU each" in said, "they are run again"
+    with Resumed(tmp_path / "lives.jsonl", "", Code("newer")):
+        assert main(command) == 2, "no two runs have one file"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--seeds", "nonsense"]])
