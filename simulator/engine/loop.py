@@ -43,12 +43,13 @@ class Process:
         self.loop, self.name, self.index = loop, name, index
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
-        self.ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[_SimHandle | _SimTimer] = deque()
         self.listed = False
         self.paused = False
         self.dead = False
         self.steps = 0
-        self._crash_step: int | None = None
+        self.crash_step: int | None = None
+        """The number of handles before which it dies."""
         self._on_death: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -67,11 +68,7 @@ class Process:
 
     def crash_after(self, handles: int) -> None:
         """Crash just before this process would run its n-th handle from now on (so, at any await)."""
-        self._crash_step = self.steps + handles
-
-    @property
-    def due_to_crash(self) -> bool:
-        return self._crash_step is not None and self.steps >= self._crash_step
+        self.crash_step = self.steps + handles
 
     def crash(self) -> None:
         """Kill the process: none of its code runs any more, not even `finally` blocks."""
@@ -100,15 +97,16 @@ class Process:
 
 
 class _SimFuture(asyncio.Future[Any]):
-    """Hashed by a counter: the standard library keeps futures in sets, whose order must not depend on addresses."""
+    """Hashed by a counter: the standard library keeps futures in sets, whose order must not depend on addresses.
 
-    def __init__(self, *, loop: SimLoop) -> None:
-        super().__init__(loop=loop)
-        loop.serial += 1
-        self._serial = loop.serial
+    `SimLoop.create_future` sets it: a constructor in Python costs more than all the rest of a future.
+    """
+
+    __slots__ = ("serial",)
+    serial: int
 
     def __hash__(self) -> int:
-        return self._serial
+        return self.serial
 
 
 class _SimTask(asyncio.Task[Any]):
@@ -122,6 +120,43 @@ class _SimTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self._serial
+
+
+class _SimHandle(asyncio.Handle):
+    """A handle that does not ask the loop for its debug mode. A life makes tens of thousands."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: contextvars.Context
+    ) -> None:
+        self._callback, self._args, self._loop, self._context = callback, args, loop, context
+        self._cancelled = False
+        self._source_traceback = self._repr = None
+
+
+class _SimTimer(asyncio.TimerHandle):
+    """A timer of the same kind."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._callback, self._args, self._loop, self._context = callback, args, loop, context
+        self._cancelled = self._scheduled = False
+        self._source_traceback = self._repr = None
+        self._when = when
+
+    def cancel(self) -> None:
+        """Cancelled timers stay in the heap until their time; lives are short."""
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]  # as asyncio does
 
 
 class ReportUncaught(Protocol):
@@ -148,7 +183,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._max_steps, self._max_idle_steps = max_steps, max_idle_steps
         self._on_error = on_error
         self._now = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, _SimTimer]] = []
         self._timer_serial = 0
         self._runnable: list[Process] = []
         self._tasks: list[_SimTask] = []
@@ -178,8 +213,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._make_ready(handle)
+        if context is None:
+            context = contextvars.copy_context()
+        handle = _SimHandle(callback, args, self, context)
+        self._make_ready(handle, context)
         return handle
 
     def call_soon_threadsafe(
@@ -187,8 +224,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def _make_ready(self, handle: asyncio.Handle) -> None:
-        process = handle._context.get(PROCESS, self.world)  # type: ignore[attr-defined]  # no public way to ask a handle
+    def _make_ready(self, handle: _SimHandle | _SimTimer, context: contextvars.Context) -> None:
+        process = context.get(PROCESS, self.world)
         if process.dead or self._closed:
             return
         process.ready.append(handle)
@@ -199,21 +236,26 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self._set_timer(self._now + delay, callback, args, context)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timer_serial += 1
-        heapq.heappush(self._timers, (when, self._timer_serial, handle))
-        return handle
+        return self._set_timer(when, callback, args, context)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers stay in the heap until their time; lives are short."""
+    def _set_timer(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None
+    ) -> _SimTimer:
+        timer = _SimTimer(when, callback, args, self, contextvars.copy_context() if context is None else context)
+        self._timer_serial += 1
+        heapq.heappush(self._timers, (when, self._timer_serial, timer))
+        return timer
 
     def create_future(self) -> asyncio.Future[Any]:
-        return _SimFuture(loop=self)
+        future = _SimFuture(loop=self)
+        self.serial += 1
+        future.serial = self.serial
+        return future
 
     def create_task(
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
@@ -297,56 +339,64 @@ class SimLoop(asyncio.AbstractEventLoop):
         sys.set_asyncgen_hooks(firstiter=lambda _: None, finalizer=self._finish_asyncgen)
         try:
             while not self._stopping:
-                self._run_some()
+                if self._runnable:
+                    self._run_ready()
+                else:
+                    self._advance_time()
         finally:
             self._running = False
             events._set_running_loop(previous)
             sys.set_asyncgen_hooks(*hooks)
 
-    def _run_some(self) -> None:
-        """Run some ready handles of one process, which the seed chooses; or advance the time."""
-        if not self._runnable:
-            self._advance_time()
-            return
-        candidates = self._runnable
-        at = int(self.rng.random() * len(candidates)) if len(candidates) > 1 else 0
-        process = candidates[at]
-        if process.paused or process.dead or not process.ready:
-            candidates[at] = candidates[-1]
-            candidates.pop()
-            process.listed = False
-            return
-        burst = len(process.ready)
-        if len(candidates) > 1 and burst > 1:
-            burst = 1 + int(self.rng.random() * burst)
-        self.trace.mix(process.index << 16 | burst)
+    def _run_ready(self) -> None:
+        """Run ready handles until there is none or the life is over, each time some of one process.
+
+        The seed chooses the process and how many. This and the next two functions are run most in every life.
+        """
+        candidates, draw, mix = self._runnable, self.rng.random, self.trace.mix
+        while candidates and not self._stopping:
+            several = len(candidates) > 1
+            at = int(draw() * len(candidates)) if several else 0
+            process = candidates[at]
+            burst = len(process.ready)
+            if not burst or process.paused or process.dead:
+                candidates[at] = candidates[-1]
+                candidates.pop()
+                process.listed = False
+                continue
+            if several and burst > 1:
+                burst = 1 + int(draw() * burst)
+            mix(process.index << 16 | burst)
+            self._run_burst(process, burst)
+            self._idle_steps += burst
+            if self._idle_steps > self._max_idle_steps or self.steps > self._max_steps:
+                where = f"{self.steps} steps, {self._idle_steps} of them at {self._now:.6f} s"
+                raise Stuck(f"{process.name} spins: {where}; {self.waiting()}")
+
+    def _run_burst(self, process: Process, burst: int) -> None:
+        """Run so many handles of a process, unless it stops."""
+        ready = process.ready
         for _ in range(burst):
             if process.dead or process.paused or self._stopping:
-                break
-            if process.due_to_crash:
+                return
+            if process.crash_step is not None and process.steps >= process.crash_step:
                 process.crash()
-                break
-            self._run_handle(process)
-        self._idle_steps += burst
-        if self._idle_steps > self._max_idle_steps or self.steps > self._max_steps:
-            where = f"{self.steps} steps, {self._idle_steps} of them at {self._now:.6f} s"
-            raise Stuck(f"{process.name} spins: {where}; {self.waiting()}")
-
-    def _run_handle(self, process: Process) -> None:
-        handle = process.ready.popleft()
-        if handle._cancelled:
-            return
-        process.steps += 1
-        self.steps += 1
-        try:
-            handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # as above
-        except Crashed:
-            return
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            if not process.dead and self._on_error is not None:
-                self._on_error(process, f"exception in {handle!r}", error)
+                return
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process.steps += 1
+            self.steps += 1
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except Crashed:
+                pass
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                if not process.dead and self._on_error is not None:
+                    self._on_error(process, f"exception in {handle!r}", error)
+            del handle  # what it refers to is finalised now, not after the next one
 
     def _advance_time(self) -> None:
         """Advance the time to the next timers and make them ready."""
@@ -362,7 +412,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         while timers and timers[0][0] <= self._now:
             handle = heapq.heappop(timers)[2]
             if not handle._cancelled:
-                self._make_ready(handle)
+                self._make_ready(handle, handle._context)
 
     def waiting(self) -> str:
         """Describe the unfinished tasks of living processes, for the report of a life that is stuck."""

@@ -221,8 +221,12 @@ class PlannedSubject(ABC, Generic[P]):
         plan = self.plan(seed)
         if faults is not None:
             plan.cluster.faults = faults
-        result = self.run(seed, plan=plan, echo=echo)
-        gc.collect()  # These lives are large.
+        gc.freeze()  # What was there before this life, modules above all, is no garbage of it.
+        try:
+            result = self.run(seed, plan=plan, echo=echo)
+            gc.collect()  # These lives are large.
+        finally:
+            gc.unfreeze()
         return result
 
     def kill(self, name: str, budget: int | None = None) -> Kill:
