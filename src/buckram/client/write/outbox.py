@@ -184,8 +184,11 @@ class Outbox:
 
     def _follow(self, entry: EntryId, now: float) -> None:
         window, took = self._window, self._services.bookies.recent.adds.took
-        write_set = window.quorum.write_set(entry)
-        bookies = [window.ensemble[position] for position, _ in window.live() if position in write_set]
+        targets = self._targets
+        if not self._mirrored:
+            size, write_set = window.quorum.ensemble_size, window.quorum.write_set(entry)
+            targets = [target for target in targets if target[1] % size in write_set]
+        bookies = [load.lane.bookie_id for load, _ in targets]
         for bookie, seconds in self.probe.sent(entry, bookies, now):
             took(bookie, seconds, now)
 

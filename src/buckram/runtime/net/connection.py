@@ -112,7 +112,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.error is not None:
             return
-        if not self._retired and (run := self._protocol.sole_ack(data)) is not None:
+        if (
+            not self._retired
+            and not self._unfinished.pending_bytes
+            and (run := self._protocol.sole_ack(data)) is not None
+        ):
             self._last_received = self._loop.time()
             run[0].acked(run[1], self.bookie_id, run[2], run[3])
         else:

@@ -305,8 +305,8 @@ class GroupCommit:
         if group.size:
             self.groups += 1
             self.bytes += group.size
-            self._stats.commits.inc()
-            self._stats.bytes.inc(group.size)
+            self._stats.commits.value += 1
+            self._stats.bytes.value += group.size
             if self._idle is None:
                 self._watch_idleness(IDLE_S)
         if self._closed or self._open is not None:
