@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from buckram.client.shared.lagging_replicas import Copies
@@ -75,6 +76,8 @@ class Outbox:
         self.check_client = services.guard
         self._mirrored = window.quorum.mirrored
         self._batcher = turn = services.batcher
+        self.flush_now = partial(turn.flush_now, self)
+        """Sends what was added now, unless other writers send in this turn, too."""
         if turn.entries_total is None:
             stats = services.runtime.stats
             turn.entries_total = stats.counter("buckram_client_appended_entries_total", "entries sent by writers")
@@ -116,11 +119,6 @@ class Outbox:
         self._ids.append(entry)
         self._bodies.append(body)
         self._size += len(body)
-
-    def flush_now(self) -> None:
-        """Send what was added now, unless other writers send in this turn, too."""
-        if self._bodies:
-            self._batcher.flush_now(self)
 
     def resend(self, sends: Sequence[Send]) -> None:
         """Send these again, and from now on to the present ensemble: it changed, or a position became absent."""

@@ -235,7 +235,7 @@ class Appender:
             return False
         if not pending.begun and not self._begin(pending):
             return True
-        while pending.left:
+        while pending.done < len(pending.ends):
             stop, size = pending.next_part(self._batch_bytes, whole=pending.atomic)
             if not self._room(size) or (self.paused and pending.atomic):
                 return False
