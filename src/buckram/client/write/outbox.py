@@ -44,6 +44,12 @@ class OutboxOwner(AckSink, Protocol):
         ...
 
 
+class OnTurn(Protocol):
+    def __call__(self, first: EntryId, count: int, size: int, /) -> None:
+        """Take note of a turn that begins with `count` entries from `first` on, of `size` bytes."""
+        ...
+
+
 class Outbox:
     """The unsent appends of `owner`; `explicit_lac` is informed of the LAC that left with each run.
 
@@ -88,6 +94,8 @@ class Outbox:
         self.marked: EntryId = NO_ENTRY
         """An entry that was sent and is not acknowledged; NO_ENTRY: none is looked at."""
         self._marked_at = 0.0
+        self.on_turn: OnTurn | None = None
+        """Called with the first entries of each turn, if anything follows them."""
         self.backpressure = False
         """Some lane holds more than its share: appends wait. The owner's `on_writable` is called when that is over."""
         self._retarget()
@@ -99,15 +107,13 @@ class Outbox:
             size += OVERHEAD * len(bodies)
         first = self._window.enqueue(len(bodies), size)
         if not self._bodies:
-            self._begin_turn(first, len(bodies), size)
+            self._first = first
+            self._batcher.ask(self)
+            if self.on_turn is not None:
+                self.on_turn(first, len(bodies), size)
         self._bodies += bodies
         self._size += size
         return first
-
-    def _begin_turn(self, first: EntryId, count: int, size: int) -> None:
-        """Begin a turn with these entries, and ask the batcher for a send at its end."""
-        self._first = first
-        self._batcher.ask(self)
 
     def add_at(self, entry: EntryId, body: bytes) -> None:
         """Add an entry with the caller's id. Raises DuplicateEntry."""

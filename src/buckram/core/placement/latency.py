@@ -153,7 +153,7 @@ class Probe:
 
         Returns the bookies that have not acknowledged the previous one, each with the seconds since it was sent.
         """
-        late = [(bookie, now - self._at) for bookie in self._waiting]
+        late = [(bookie, now - self._at) for bookie in self._waiting] if self._waiting else ()
         self.entry, self._at, self._waiting = entry, now, dict.fromkeys(bookies)
         return late
 
