@@ -78,6 +78,8 @@ class Outbox:
         self._first: EntryId = 0
         self._size = 0
         self._targets: list[tuple[LaneBatch, Slot]] = []
+        self._bookies: list[BookieId] = []
+        """Those of the targets, in their order."""
         self.copies = Copies(services.pending_copies)
         self.check_client = services.guard
         self._mirrored = window.quorum.mirrored
@@ -188,11 +190,10 @@ class Outbox:
 
     def _follow(self, entry: EntryId, now: float) -> None:
         window, took = self._window, self._services.bookies.recent.adds.took
-        targets = self._targets
+        bookies = self._bookies
         if not self._mirrored:
-            size, write_set = window.quorum.ensemble_size, window.quorum.write_set(entry)
-            targets = [target for target in targets if target[1] % size in write_set]
-        bookies = [load.lane.bookie_id for load, _ in targets]
+            write_set = window.quorum.write_set(entry)
+            bookies = [window.ensemble[position] for position, _ in window.live() if position in write_set]
         for bookie, seconds in self.probe.sent(entry, bookies, now):
             took(bookie, seconds, now)
 
@@ -220,9 +221,11 @@ class Outbox:
 
     def _retarget(self) -> None:
         pool, window, turn = self._services.pool, self._window, self._batcher
+        live = window.live()
+        self._bookies = [window.ensemble[position] for position, _ in live]
         self._targets = [
-            (turn.load(pool.lane(window.ensemble[position], self._lane), window.deferred_sync), slot)
-            for position, slot in window.live()
+            (turn.load(pool.lane(bookie, self._lane), window.deferred_sync), slot)
+            for bookie, (_, slot) in zip(self._bookies, live, strict=True)
         ]
 
 

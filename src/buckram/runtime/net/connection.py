@@ -334,6 +334,9 @@ class Connection(asyncio.Protocol):
         if self._sweep is None:
             self._busy_since = self._loop.time()
             self._sweep = self._loop.call_later(self._config.sweep_interval_s, self._on_sweep)
+        if at_once and not self._out and self._transport is not None:
+            self._transport.write(data)
+            return
         if not self._out and not at_once:
             self._loop.call_soon(self._flush)
         self._out.append(data)
