@@ -222,6 +222,9 @@ class Clock(Protocol):
 
 
 class Counter(Protocol):
+    value: int
+    """What was counted. Who counts for each request adds here: a call of `inc` would cost more than the addition."""
+
     def inc(self, amount: int = 1) -> None: ...
 
 

@@ -18,6 +18,8 @@ KEY = b"k" * 20
 
 
 class NullMetric:
+    value = 0
+
     def inc(self, amount: int = 1) -> None:
         pass
 

@@ -23,7 +23,7 @@ def test_slow_bookies_come_last_and_equals_stay_as_they_are() -> None:
 
 def test_less_than_a_factor_of_two_counts_for_nothing() -> None:
     found = known(a=0.009, b=0.005, c=0.006)
-    assert not found.uneven
+    assert not found.grades
     assert quick_first(ABC, 100.0, (found,)) == ABC
 
 
@@ -51,7 +51,7 @@ def test_a_slow_one_is_tried_again_now_and_then_until_it_is_quick() -> None:
     assert quick_first(ABC, now, (found,)) == ABC
     found.took("a", 0.005, now)
     assert quick_first(ABC, now, (found,)) == ABC
-    assert not found.uneven
+    assert not found.grades
 
 
 def test_a_slow_one_that_would_not_be_asked_first_keeps_its_try() -> None:
@@ -70,7 +70,7 @@ def test_what_is_old_is_forgotten() -> None:
     assert found.recent_s("a", 100.0 + FORGET_S) == 0.4
     assert found.recent_s("a", 100.1 + FORGET_S) is None
     found.took("b", 0.005, 200.0)
-    assert not found.uneven
+    assert not found.grades
     assert quick_first(ABC, 200.0, (found,)) == ABC
 
 
@@ -84,7 +84,7 @@ def test_the_quickest_one_may_become_the_slowest() -> None:
 def test_a_single_late_answer_among_many_is_no_verdict() -> None:
     found = known(a=0.005, b=0.005)
     found.took("a", 0.01, 100.001)
-    assert not found.uneven
+    assert not found.grades
 
 
 @given(st.lists(st.tuples(st.sampled_from(ABC), st.floats(0.0001, 10.0), st.floats(0.0, 30.0))), st.permutations(ABC))

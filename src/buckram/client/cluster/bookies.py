@@ -53,6 +53,8 @@ class BookieWatcher:
         self._rng = runtime.rng
         self._store = store
         self.recent = RecentBookies(config.quarantine_s)
+        self.report_ok = self.recent.answered
+        """Records that a bookie answered, and forgets its failures. Cheap; call it once per batch, not per entry."""
         self.policy = parse_policy("[client] placement", config.placement)
         """Placement policy of ledgers that name none."""
         self._here = parse_location("[client] location", config.location)
@@ -184,10 +186,6 @@ class BookieWatcher:
         """Record that a hedged read beat the bookie: others are read first, for a while or for `for_s`. No effect on
         placement."""
         self.recent.beaten(bookie_id, self._now(), for_s)
-
-    def report_ok(self, bookie_id: BookieId) -> None:
-        """Record that a bookie answered, and forget its failures. Cheap; call it once per batch, not per entry."""
-        self.recent.answered(bookie_id)
 
     def quarantined(self, bookie_id: BookieId) -> bool:
         return self.recent.quarantined(bookie_id, self._now())

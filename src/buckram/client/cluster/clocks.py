@@ -100,19 +100,19 @@ class Clocks:
         """Return what may be the time, by what is known now."""
         wall, up = self._runtime.clock.wall_us(), self._up()
         own = self._own.moment(wall, up)
-        reading = self.known.reading(own.best, up) or Reading(own.best, own.best, own.best, 0)
+        told = self.known.reading(own.best, up)
+        reading = told or Reading(own.best, own.best, own.best, 0)
         low, high = min(own.low, reading.low), max(own.high, reading.high)
-        if own.why:
-            return Moment(low, high, reading.best, own.why)
-        if reading.apart:
-            return Moment(low, high, reading.best, str(reading))
+        if own.why or reading.apart:
+            return Moment(low, high, reading.best, own.why or str(reading))
+        best = own.best  # and that of the reading, because it is not apart
         doubting = self.known.doubting
         if doubting:
             why = f"{doubting} of {self.known.telling} bookies doubt the time (`buckram doctor`)"
-            return Moment(low, high, reading.best, why, bounded=False)
-        if self.known.telling or not (why := self._why_untold()):
-            return Moment(low, high, reading.best)
-        return Moment(low, max((high, *(self._recorded or ()))), reading.best, why, bounded=False)
+            return Moment(low, high, best, why, bounded=False)
+        if told is not None or self.known.telling or not (why := self._why_untold()):
+            return Moment(low, high, best)
+        return Moment(low, max((high, *(self._recorded or ()))), best, why, bounded=False)
 
     def _why_untold(self) -> str:
         """Return why our clock alone cannot be trusted while no bookie has told the time; "" where none ever does."""

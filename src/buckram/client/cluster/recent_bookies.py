@@ -58,7 +58,7 @@ class RecentBookies:
     @property
     def uneven(self) -> bool:
         """Return whether reads from some bookie take longer than from others."""
-        return self.reads.uneven or self.batches.uneven
+        return bool(self.reads.grades or self.batches.grades)
 
     def quick_first(self, members: Sequence[BookieId], now: float) -> Sequence[BookieId]:
         """Return the members, with those last from which reads took long."""

@@ -89,13 +89,13 @@ async def run_race(
     `begun`: the first bookie was asked through `direct`. It has said this (which is reported), or takes so long that
     the next one's time has come. `on_answers` is called when the race has taken answers: its owner may decide it, too.
     """
-    first = race.start()
+    first, hedge_s = race.start(), services.hedge_s
     asked = first[0]
     if isinstance(begun, PendingRequest):
         first = race.hedge()
     elif begun is not None:
         first = race.answered(asked, begun)
-    elif len(first) == 1 and not (services.hedge_s and race.can_hedge):
+    elif len(first) == 1 and not (hedge_s and race.can_hedge):
         answer = await _answer_of(question, asked)
         check_running(scope)
         report(services, asked, answer)
@@ -107,7 +107,7 @@ async def run_race(
             requests.take_over(asked, begun)
         requests.ask(first)
         while (outcome := race.outcome) is None:
-            answers = await requests.answers(services.hedge_s if race.can_hedge else None)
+            answers = await requests.answers(hedge_s if race.can_hedge else None)
             for bookie, answer in answers:
                 report(services, bookie, answer)
                 requests.ask(race.answered(bookie, answer))

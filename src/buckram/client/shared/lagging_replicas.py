@@ -213,20 +213,21 @@ class Copies:
     """The unanswered copies of one ledger's sender. It is in `pending` while copies of a complete ledger are on their
     way."""
 
-    __slots__ = ("_answered", "_pending", "unanswered")
+    __slots__ = ("_pending", "expected", "unanswered")
 
     def __init__(self, pending: dict[Copies, None]) -> None:
         self._pending = pending
-        self._answered: asyncio.Event | None = None
+        self.expected: asyncio.Event | None = None
+        """Set once everything is answered; None while nothing depends on that, and answers are only counted."""
         self.unanswered = 0
         """Entries, counted once for each bookie that they were sent to."""
 
     def answered(self, count: int) -> None:
         """Take note of copies that were stored or failed for good."""
         self.unanswered -= count
-        if not self.unanswered and self._answered is not None:
+        if not self.unanswered and self.expected is not None:
             self._pending.pop(self, None)
-            self._answered.set()
+            self.expected.set()
 
     def complete(self) -> None:
         """Expect the outstanding copies from now on: the ledger is sealed, and its sender is no longer looked after."""
@@ -246,9 +247,9 @@ class Copies:
 
     def _event(self) -> asyncio.Event:
         """Set once everything is answered."""
-        if self._answered is None or self._answered.is_set():
-            self._answered = asyncio.Event()
-        return self._answered
+        if self.expected is None or self.expected.is_set():
+            self.expected = asyncio.Event()
+        return self.expected
 
 
 # -- notes in the metadata store ------------------------------------------------------------------------------

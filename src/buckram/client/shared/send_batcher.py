@@ -52,12 +52,6 @@ class LaneBatch:
         self.acks.append(acks)
         self.runs.append(run)
 
-    def send(self, data: bytes, acks: bytes) -> int:
-        """Hand `data` and `acks`, which are what was put, to the lane; the bytes that wait there now. At once: what a
-        turn has is gathered here already."""
-        runs, self.data, self.acks, self.runs = self.runs, [], [], []
-        return self.lane.send(data, acks, runs, deferred_sync=self.deferred, at_once=True)
-
 
 class SendBatcher:
     """Calls `send_now` of everybody who asked in this turn, in the order of asking, then sends the loads."""
@@ -125,8 +119,8 @@ class SendBatcher:
                 asyncio.get_running_loop().call_exception_handler(context)
         self.send_loads(senders)
         if self.entries_total is not None and self.bytes_total is not None:
-            self.entries_total.inc(self.entries)
-            self.bytes_total.inc(self.bytes)
+            self.entries_total.value += self.entries
+            self.bytes_total.value += self.bytes
         self.entries = self.bytes = 0
 
     def send_loads(self, senders: list[Sender]) -> None:
@@ -140,7 +134,9 @@ class SendBatcher:
                 parts = load.data
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 acks = load.acks[0] if len(parts) == 1 else b"".join(load.acks)
-            if load.send(data, acks) > self.lane_limit:
+            runs, load.data, load.acks, load.runs = load.runs, [], [], []
+            # At once: what a turn has is gathered here already.
+            if load.lane.send(data, acks, runs, deferred_sync=load.deferred, at_once=True) > self.lane_limit:
                 full = True
         active.clear()
         if full:

@@ -414,8 +414,12 @@ class LedgerAppender:
 
     def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
         """Record that the bookie in `slot` stored these entries. Called by a lane."""
-        outbox = self._outbox
-        outbox.copies.answered(last - first + 1)
+        outbox, count = self._outbox, last - first + 1
+        copies = outbox.copies
+        if copies.expected is None:
+            copies.unanswered -= count
+        else:
+            copies.answered(count)
         if first <= outbox.probe.entry <= last:
             outbox.probed(bookie_id)
         if self._window.deferred_sync and bookie_id not in self._acked_under:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from buckram.client.shared.lagging_replicas import Copies
@@ -43,6 +44,12 @@ class OutboxOwner(AckSink, Protocol):
         ...
 
 
+class OnTurn(Protocol):
+    def __call__(self, first: EntryId, count: int, size: int, /) -> None:
+        """Take note of a turn that begins with `count` entries from `first` on, of `size` bytes."""
+        ...
+
+
 class Outbox:
     """The unsent appends of `owner`; `explicit_lac` is informed of the LAC that left with each run.
 
@@ -71,10 +78,14 @@ class Outbox:
         self._first: EntryId = 0
         self._size = 0
         self._targets: list[tuple[LaneBatch, Slot]] = []
+        self._bookies: list[BookieId] = []
+        """Those of the targets, in their order."""
         self.copies = Copies(services.pending_copies)
         self.check_client = services.guard
         self._mirrored = window.quorum.mirrored
         self._batcher = turn = services.batcher
+        self.flush_now = partial(turn.flush_now, self)
+        """Sends what was added now, unless other writers send in this turn, too."""
         if turn.entries_total is None:
             stats = services.runtime.stats
             turn.entries_total = stats.counter("buckram_client_appended_entries_total", "entries sent by writers")
@@ -85,6 +96,8 @@ class Outbox:
         self.marked: EntryId = NO_ENTRY
         """An entry that was sent and is not acknowledged; NO_ENTRY: none is looked at."""
         self._marked_at = 0.0
+        self.on_turn: OnTurn | None = None
+        """Called with the first entries of each turn, if anything follows them."""
         self.backpressure = False
         """Some lane holds more than its share: appends wait. The owner's `on_writable` is called when that is over."""
         self._retarget()
@@ -96,15 +109,13 @@ class Outbox:
             size += OVERHEAD * len(bodies)
         first = self._window.enqueue(len(bodies), size)
         if not self._bodies:
-            self._begin_turn(first, len(bodies), size)
+            self._first = first
+            self._batcher.ask(self)
+            if self.on_turn is not None:
+                self.on_turn(first, len(bodies), size)
         self._bodies += bodies
         self._size += size
         return first
-
-    def _begin_turn(self, first: EntryId, count: int, size: int) -> None:
-        """Begin a turn with these entries, and ask the batcher for a send at its end."""
-        self._first = first
-        self._batcher.ask(self)
 
     def add_at(self, entry: EntryId, body: bytes) -> None:
         """Add an entry with the caller's id. Raises DuplicateEntry."""
@@ -116,11 +127,6 @@ class Outbox:
         self._ids.append(entry)
         self._bodies.append(body)
         self._size += len(body)
-
-    def flush_now(self) -> None:
-        """Send what was added now, unless other writers send in this turn, too."""
-        if self._bodies:
-            self._batcher.flush_now(self)
 
     def resend(self, sends: Sequence[Send]) -> None:
         """Send these again, and from now on to the present ensemble: it changed, or a position became absent."""
@@ -184,8 +190,10 @@ class Outbox:
 
     def _follow(self, entry: EntryId, now: float) -> None:
         window, took = self._window, self._services.bookies.recent.adds.took
-        write_set = window.quorum.write_set(entry)
-        bookies = [window.ensemble[position] for position, _ in window.live() if position in write_set]
+        bookies = self._bookies
+        if not self._mirrored:
+            write_set = window.quorum.write_set(entry)
+            bookies = [window.ensemble[position] for position, _ in window.live() if position in write_set]
         for bookie, seconds in self.probe.sent(entry, bookies, now):
             took(bookie, seconds, now)
 
@@ -213,9 +221,11 @@ class Outbox:
 
     def _retarget(self) -> None:
         pool, window, turn = self._services.pool, self._window, self._batcher
+        live = window.live()
+        self._bookies = [window.ensemble[position] for position, _ in live]
         self._targets = [
-            (turn.load(pool.lane(window.ensemble[position], self._lane), window.deferred_sync), slot)
-            for position, slot in window.live()
+            (turn.load(pool.lane(bookie, self._lane), window.deferred_sync), slot)
+            for bookie, (_, slot) in zip(self._bookies, live, strict=True)
         ]
 
 

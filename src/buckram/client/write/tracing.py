@@ -32,9 +32,9 @@ class TracedOutbox(Outbox):
         """Span of an append of this turn; None if none is followed."""
         self._entry: EntryId = 0
         """The last entry of that append."""
+        self.on_turn = self._turn_begins
 
-    def _begin_turn(self, first: EntryId, count: int, size: int) -> None:
-        super()._begin_turn(first, count, size)
+    def _turn_begins(self, first: EntryId, count: int, size: int) -> None:
         # One look for the appends of a turn, so that the others cost nothing.
         if self._skip and not self._within():
             self._skip -= 1

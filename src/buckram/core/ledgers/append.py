@@ -311,7 +311,14 @@ class AppendWindow:
             return False
         if not self.deferred_sync:
             self.lac = head
-        self._release(head)
+        done = 0
+        for run in self._runs:
+            if run.last > head:
+                break
+            self.pending_bytes -= run.size
+            self.pending_entries -= run.last - run.first + 1
+            done += 1
+        del self._runs[:done]
         if self._ids:
             self._ids.difference_update(range(before + 1, head + 1))
         return True
@@ -330,17 +337,6 @@ class AppendWindow:
             if hole is None or first < hole:
                 hole = first
         return head if hole is None else hole - 1
-
-    def _release(self, head: EntryId) -> None:
-        done = 0
-        for run in self._runs:
-            if run.last > head:
-                break
-            self.pending_bytes -= run.size
-            self.pending_entries -= run.last - run.first + 1
-            done += 1
-        if done:
-            del self._runs[:done]
 
     def _acked_length(self) -> int:
         length = self.length - self.pending_bytes

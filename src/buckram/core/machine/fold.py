@@ -289,8 +289,7 @@ class LogTime:
 
     def goes_back(self, moment: Moment) -> bool:
         """Return whether the log is ahead of a time that is certain, so that a record has to set it back first."""
-        certain = moment.certain
-        return certain is not None and self.last - certain > APART_US
+        return not moment.why and self.last - moment.best > APART_US
 
     def set_back(self, moment: Moment) -> int:
         """Go back to the time that is certain, and return it."""

@@ -16,31 +16,32 @@ class Proofs(Generic[T]):
     """Reads that wait for the acknowledgement of a record that is sent after they arrived."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, T]] = deque()
+        self.waiting: deque[tuple[int, T]] = deque()
+        """The reads, each behind the offset of the record that proves it."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def arrived(self, read: T, next_sent: int) -> None:
         """Let a read wait; the next record that is sent will have the offset `next_sent`."""
-        self._waiting.append((next_sent, read))
+        self.waiting.append((next_sent, read))
 
     def lacks_record(self, next_sent: int) -> bool:
         """Return whether a read waits for a record that has not been sent."""
-        return bool(self._waiting) and self._waiting[-1][0] >= next_sent
+        return bool(self.waiting) and self.waiting[-1][0] >= next_sent
 
     def applied(self, applied: int) -> list[T]:
         """Return the reads that may be served now: all records below `applied` are acknowledged and applied."""
         served: list[T] = []
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and waiting[0][0] < applied:
             served.append(waiting.popleft()[1])
         return served
 
     def fail(self) -> list[T]:
         """Return the reads that nothing proves any more, after the leadership ended."""
-        left = [read for _, read in self._waiting]
-        self._waiting.clear()
+        left = [read for _, read in self.waiting]
+        self.waiting.clear()
         return left
 
 

@@ -71,7 +71,7 @@ class Latencies:
         best = None if self._best is None else self._known.get(self._best)
         if best is None or best is known or known.seconds < best.seconds or best.at < now - FORGET_S:
             self._compare(now)
-        else:
+        elif bookie in self.grades or known.seconds >= 2 * max(best.seconds, FLOOR_S):
             self._grade(bookie, known, best)
 
     def forget(self, bookie: BookieId) -> None:
@@ -83,11 +83,6 @@ class Latencies:
         """Return the average of a bookie in seconds; None without a sample in the last FORGET_S."""
         known = self._known.get(bookie)
         return known.seconds if known is not None and known.at >= now - FORGET_S else None
-
-    @property
-    def uneven(self) -> bool:
-        """Return whether any bookie has a grade above 0."""
-        return bool(self.grades)
 
     def may_retry(self, bookie: BookieId, now: float) -> bool:
         """Return whether a bookie is not slow, or has had neither a sample nor a retry for RETRY_S."""
@@ -106,9 +101,11 @@ class Latencies:
             elif best is None or known.seconds < best.seconds:
                 self._best, best = bookie, known
         self.grades = {}
-        for bookie, known in self._known.items():
-            if best is not None and known.seconds >= 2 * FLOOR_S:  # below this the grade is 0, whatever the quickest
-                self._grade(bookie, known, best)
+        if best is not None:
+            slow = 2 * max(best.seconds, FLOOR_S)  # below this the grade is 0
+            for bookie, known in self._known.items():
+                if known.seconds >= slow:
+                    self._grade(bookie, known, best)
 
     def _grade(self, bookie: BookieId, known: _Average, best: _Average) -> None:
         grade = int(log2(max(known.seconds, FLOOR_S) / max(best.seconds, FLOOR_S)))
@@ -156,7 +153,7 @@ class Probe:
 
         Returns the bookies that have not acknowledged the previous one, each with the seconds since it was sent.
         """
-        late = [(bookie, now - self._at) for bookie in self._waiting]
+        late = [(bookie, now - self._at) for bookie in self._waiting] if self._waiting else ()
         self.entry, self._at, self._waiting = entry, now, dict.fromkeys(bookies)
         return late
 

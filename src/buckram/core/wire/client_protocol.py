@@ -108,6 +108,9 @@ class ClientProtocol:
         self.chunks = ChunkBuffer(max_frame_bytes)
         """The unfinished frame."""
         self._adds = AckMatcher()
+        self.sole_ack = self._adds.sole
+        """The fast path of writers with few entries at a time, for a chunk behind no unfinished frame. After None, pass
+        the chunk to `feed`."""
         self._pending: dict[Key, list[_Pending]] = {}
         self._abandoned: dict[Key, list[object]] = {}
         self._abandoned_count = 0
@@ -245,13 +248,6 @@ class ClientProtocol:
         if self.version == 2 and pending.kind is not None:
             self._abandoned.setdefault(key, []).append(pending.kind)
             self._abandoned_count += 1
-
-    def sole_ack(self, chunk: bytes) -> SentRun | None:
-        """Return the run that the chunk acknowledges if it holds nothing else; the run is done then.
-
-        This is the fast path of writers with few entries at a time. After None, pass the chunk to `feed`.
-        """
-        return None if self.chunks.pending_bytes else self._adds.sole(chunk)
 
     def feed(self, chunk: bytes) -> Received:
         """Return what the chunk completes. Bad bytes never raise, they set `error`."""

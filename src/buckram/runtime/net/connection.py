@@ -112,7 +112,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.error is not None:
             return
-        if not self._retired and (run := self._protocol.sole_ack(data)) is not None:
+        if (
+            not self._retired
+            and not self._unfinished.pending_bytes
+            and (run := self._protocol.sole_ack(data)) is not None
+        ):
             self._last_received = self._loop.time()
             run[0].acked(run[1], self.bookie_id, run[2], run[3])
         else:
@@ -330,6 +334,9 @@ class Connection(asyncio.Protocol):
         if self._sweep is None:
             self._busy_since = self._loop.time()
             self._sweep = self._loop.call_later(self._config.sweep_interval_s, self._on_sweep)
+        if at_once and not self._out and self._transport is not None:
+            self._transport.write(data)
+            return
         if not self._out and not at_once:
             self._loop.call_soon(self._flush)
         self._out.append(data)

@@ -29,9 +29,10 @@ class _Place(Generic[T]):
     @property
     def item(self) -> T | None:
         """Return the item of this place; None while it is not open."""
-        if not self.opening.done() or self.failed:
+        opening = self.opening
+        if not opening.done() or opening.cancelled() or opening.exception() is not None:
             return None
-        found = self.opening.result()
+        found = opening.result()
         return None if isinstance(found, BuckramError) else found
 
     @property

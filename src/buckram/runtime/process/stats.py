@@ -18,6 +18,8 @@ BYTES_BUCKETS = tuple(float(4**n) for n in range(3, 14))
 
 
 class _Nothing:
+    value = 0
+
     def inc(self, amount: int = 1) -> None:
         pass
 

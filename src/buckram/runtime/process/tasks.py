@@ -46,19 +46,16 @@ class TaskScope:
         # A dict, not a set: cancellation order must be the same in every run of the simulator.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._held: dict[Cancellable, None] = {}
-        self._closed = False
+        self.closed = False
+        """True once it ends, or has ended: no task starts any more."""
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Start `coro` now. RuntimeError, and it is closed, when the scope is closed already or no loop runs."""
         try:
-            if self._closed:
+            if self.closed:
                 raise RuntimeError(f"{self._name} is closed, {name} cannot start")
             loop = asyncio.get_running_loop()  # None runs where a coroutine is closed after its loop has ended.
         except RuntimeError:
@@ -125,7 +122,7 @@ class TaskScope:
 
     async def close(self) -> None:
         """Cancel all tasks and wait until they are gone; idempotent; safe from inside one of them (it is left out)."""
-        self._closed = True
+        self.closed = True
         for one in self._held:
             one.cancel()
         self._held.clear()

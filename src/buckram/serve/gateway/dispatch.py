@@ -30,7 +30,7 @@ from buckram.serve.gateway.streams.writers import Elsewhere
 from buckram.serve.http.body import LESS, limited_pieces, read_body
 from buckram.serve.http.limits import LOGIN_BYTES, MIB, HttpLimits
 from buckram.serve.http.problems import UNKEPT, HttpProblem, has_header, header, json_answer, redirect
-from buckram.serve.http.refusal_audit import known_as, note_refused
+from buckram.serve.http.refusal_audit import note_refused
 from buckram.serve.operations.jobs import JobError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -61,12 +61,13 @@ class Dispatcher:
 
     def endpoint(self, operation: Operation) -> Endpoint:
         serve = self._serving(operation)
+        unkept = operation.changes or operation.needs == "administrator"  # Tokens are among them.
 
         async def named(request: Request) -> Response:
             self._check_meant(request)
             answer = await serve(request)
             answer.headers[GATEWAY] = self._own_id
-            if operation.changes or operation.needs == "administrator":  # Tokens are among them.
+            if unkept:
                 for header_name, value in UNKEPT.items():
                     answer.headers.setdefault(header_name, value)
             return answer
@@ -75,6 +76,7 @@ class Dispatcher:
 
     def _serving(self, operation: Operation) -> Endpoint:
         name, parsed = f"{operation.method} {operation.path}", _parsing(operation)
+        changes, keyed = operation.changes, operation.keyed
         # Of whoever is not known yet, nothing larger than a login is read, or kept room for.
         limits, do = self._limits, LESS
         if operation.needs == "nothing":
@@ -82,7 +84,6 @@ class Dispatcher:
 
         async def serve(request: Request) -> Response:
             principal = await self._access.who(request, operation)
-            known_as(request, principal)
             if self._traces is None or operation.needs == "nothing":
                 return await known(request, principal)
             with self._traces.request(name, header(request, b"traceparent")) as span:
@@ -98,7 +99,7 @@ class Dispatcher:
                 making = operation.makes or bare.query.get("create") is True
                 name = granted_name(path, statements=operation.statements)
                 bare.require(operation.needs, name, making=making)
-            if not operation.changes:
+            if not changes:
                 return await self._answered(operation, bare)
             if operation.streamed:
                 return await self._streamed(operation, bare)
@@ -106,7 +107,7 @@ class Dispatcher:
             with self._room.holding(holder_of(principal.name), _size(request, limits.body_bytes)):
                 raw = await read_body(request, limits, do=do)
                 ask = self._with_body(operation, bare, media, raw)
-                if not operation.keyed or not has_header(request, _KEY):
+                if not keyed or not has_header(request, _KEY):
                     return await self._answered(operation, ask)
                 key = header(request, _KEY)
                 fingerprint = Fingerprint(request.method, _target(request), raw)

@@ -260,7 +260,8 @@ class Connection(HttpToolsProtocol):
     # -- the one timer ------------------------------------------------------------------------------------
 
     def _begin_wait(self, expired: Any) -> None:
-        self._end_wait()
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self.loop.call_later(self.limits.patience_s, expired)
 
     def _end_wait(self) -> None:

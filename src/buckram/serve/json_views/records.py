@@ -100,8 +100,11 @@ class Rows:
             "timestamps": self.timestamps,
             "txids": self.txids,
         }
-        used = {name: column for name, column in columns.items() if column.count(None) < len(column)}
-        return {"values": self.values, **used}
+        arguments: dict[str, Any] = {"values": self.values}
+        for name, column in columns.items():
+            if column.count(None) < len(column):
+                arguments[name] = column
+        return arguments
 
 
 class Parsed(NamedTuple):

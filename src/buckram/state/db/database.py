@@ -32,7 +32,7 @@ from buckram.state.db.table_engine.engine import Engine
 from buckram.state.db.table_engine.execution import Pending, Unit
 from buckram.state.db.table_engine.readers import Readers
 from buckram.state.db.table_engine.row_images import RowImages
-from buckram.state.db.table_engine.statements import first_word, is_vacuum, probably_reads, statement
+from buckram.state.db.table_engine.statements import is_vacuum, statement, text_of
 from buckram.state.db.table_engine.wal_files import write_in_thread
 from buckram.state.machine.machine import Consistency
 from buckram.state.machine.replica import Replica, Role
@@ -136,20 +136,19 @@ class Database(NotBlocking):
         executed once, however often it is repeated; a repetition returns counts without rows. Raises NotLeader,
         CommitUnknown, DatabaseBusy, TransactionExpired, TransactionTooLarge.
         """
-        one = statement(sql, parameters)
-        if token is None and probably_reads(sql):
+        one, text = statement(sql, parameters), text_of(sql)
+        if token is None and text.reads:
             try:
                 return await self._query(one, "linearizable", None, None)
             except SqlError as error:
                 if error.code != _READONLY:
                     raise
         self._engine.check()
-        word = first_word(sql)
-        if word == "VACUUM" and not is_vacuum(sql):
+        if text.word == "VACUUM" and not is_vacuum(sql):
             raise StatementRefused(self.name, "VACUUM INTO and parts of a database: use backup, or VACUUM alone")
         if token is not None:
             check_token(token)
-        if word in ("VACUUM", "PRAGMA"):
+        if text.word in ("VACUUM", "PRAGMA"):
             return await self._writer.execute_alone(one, token)
         unit = Unit((one,), token)
         return (await self._writer.execute(unit))[0]

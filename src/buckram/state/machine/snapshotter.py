@@ -75,7 +75,7 @@ class Snapshotter:
     def due(self) -> bool:
         """Return whether a snapshot should be taken now."""
         fold = self._fold
-        return not self._busy and (fold.commands >= self._next_commands or fold.log_bytes >= self._next_bytes)
+        return (fold.commands >= self._next_commands or fold.log_bytes >= self._next_bytes) and not self._busy
 
     def take(self, epoch: int) -> asyncio.Task[int | Failed]:
         """Take a snapshot of this moment, as the leader of this epoch; the task returns its offset.

@@ -27,14 +27,9 @@ class RecordCursor:
 
     def __init__(self, columns: Columns, sizes: list[int] | None) -> None:
         self.columns = columns
-        self.ends = list(accumulate(sizes)) if sizes is not None else [columns.size] if len(columns) else []
+        self.ends = list(accumulate(sizes)) if sizes is not None else [columns.size] if columns.values else []
         """For each record, the bytes of all records up to and including it."""
         self.done = 0
-
-    @property
-    def left(self) -> int:
-        """The number of records that are not in an entry yet."""
-        return len(self.ends) - self.done
 
     def skip(self, count: int) -> None:
         """Leave out the first `count` records because the stream already holds them."""

@@ -235,7 +235,7 @@ class Appender:
             return False
         if not pending.begun and not self._begin(pending):
             return True
-        while pending.left:
+        while pending.done < len(pending.ends):
             stop, size = pending.next_part(self._batch_bytes, whole=pending.atomic)
             if not self._room(size) or (self.paused and pending.atomic):
                 return False
@@ -327,14 +327,12 @@ class Appender:
                     self._context = copy_context()
             else:
                 self._send_scheduled = True
-                self._loop.call_soon(self._turn_ended)
-
-    def _turn_ended(self) -> None:
-        self._send_scheduled = False
-        self.send_or_linger()
+                self._loop.call_soon(self.send_or_linger)
 
     def send_or_linger(self) -> None:
-        """Send the batch now, unless so many entries are in flight that it lingers."""
+        """Send the batch now, unless so many entries are in flight that it lingers. Called at the latest when the turn
+        ends in which its records came."""
+        self._send_scheduled = False
         if not self.batch.values or self.segment is None:
             return
         if not self._linger_s or self.segment.in_flight < self._flights:

@@ -153,7 +153,7 @@ class BulkLedger(NotCopied):
     def _entries(self, columns: Columns, sizes: list[int]) -> list[bytes]:
         cut = RecordCursor(columns, sizes)
         entries: list[bytes] = []
-        while cut.left:
+        while cut.done < len(cut.ends):
             stop, size = cut.next_part(_BATCH_BYTES)
             part = cut.part(stop, size)
             cut.done = stop

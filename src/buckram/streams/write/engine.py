@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any
 
 from buckram.client.shared.handles import close_on_exit, wait_closed
-from buckram.core.cluster.believed_time import Moment
 from buckram.core.streams.batch_copies import BatchCopy
 from buckram.core.streams.metadata.changes import released
 from buckram.core.streams.metadata.head import Head, Summary
@@ -73,6 +72,8 @@ class StreamEngine:
         """Set when another writer has the lease or has fenced this one, or when the stream was deleted."""
         self._claim, self._on_closed = claim, on_closed
         self._guard, self.check_loop = services.guard, services.check_loop
+        self.moment = services.clocks.moment
+        """Returns what may be the time now."""
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(f"stream writer {self.stream}", self._broken)
         self._roller = Roller(claim, policy, self._scope, self)
@@ -85,7 +86,7 @@ class StreamEngine:
             services.net,
             linger_s=linger_ms / 1000,
             flights=flights,
-            clock=clock or claim.now,
+            clock=clock or services.clocks.now,
             on_entry_sent=self._roller.entry_sent,
             within=None if services.runtime.traces is None else services.runtime.traces.within,
         )
@@ -100,10 +101,6 @@ class StreamEngine:
     def now(self) -> int:
         """Return the wall time in microseconds UTC that records are stamped with."""
         return self._claim.now()
-
-    def moment(self) -> Moment:
-        """Return what may be the time now."""
-        return self._claim.moment()
 
     def start(self, lease: Lease, first: SegmentWriter) -> None:
         """Own the lease from now on and begin the first segment, which is listed when its first entry is sent."""
@@ -255,9 +252,10 @@ class StreamEngine:
         columns, sizes = records.many(
             self.stream, appender.record_limit, values, keys, headers, timestamps, txids, producer, sequence, start
         )
-        total = columns.size + columns.overhead * len(columns)
-        if atomic and total > appender.entry_limit:
-            raise RecordTooLarge(self.stream, total, appender.entry_limit, "an atomic batch")
+        if atomic:
+            total = columns.size + columns.overhead * len(columns)
+            if total > appender.entry_limit:
+                raise RecordTooLarge(self.stream, total, appender.entry_limit, "an atomic batch")
         future: asyncio.Future[range] = self._loop.create_future()
         appender.queue.put(
             PendingAppend(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset, start=start)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.client.ledger_client import LedgerClient
-from buckram.core.cluster.believed_time import Moment
 from buckram.core.streams.metadata.changes import check_usable
 from buckram.core.streams.names import StreamName
 from buckram.errors import (
@@ -54,10 +53,6 @@ class WriterClaim:
     def now(self) -> int:
         """Return the time that records are stamped with; an AppendClock."""
         return self.client.services.clocks.now()
-
-    def moment(self) -> Moment:
-        """Return what may be the time now."""
-        return self.client.services.clocks.moment()
 
 
 # -- the lease --------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def one(
     start: int | None,
 ) -> Columns:
     """Return the columns of one record. Raises InvalidArgument, or RecordTooLarge above `limit` bytes."""
-    columns = Columns([as_bytes("value", value)])
+    columns = Columns([value if type(value) is bytes else as_bytes("value", value)])
     size = len(value) if value is not None else 0
     if key is not None:
         columns.keys = [as_bytes("key", key)]
@@ -45,7 +45,8 @@ def one(
         columns.timestamps = [as_time(timestamp)]
     if txid is not None:
         columns.txids = [as_txid(txid)]
-    _identify(columns, producer, sequence, start)
+    if producer is not None or sequence is not None or start is not None:
+        _identify(columns, producer, sequence, start)
     if size > limit:
         raise RecordTooLarge(stream, size, limit)
     columns.size = size
@@ -80,7 +81,8 @@ def many(
         found = [NO_TXID if txid is None else as_txid(txid) for txid in _same_length("txids", list(txids), count)]
         columns.txids = found
         check_order(stream, found, NO_TXID)
-    _identify(columns, producer, sequence, start)
+    if producer is not None or sequence is not None or start is not None:
+        _identify(columns, producer, sequence, start)
     sizes = columns.sizes()
     largest = max(sizes, default=0)
     if largest > limit:

@@ -304,8 +304,8 @@ class AddPath:
         if error is None:
             self.entries += entries
             self.bytes += size
-            self._added.inc(entries)
-            self._added_bytes.inc(size)
+            self._added.value += entries
+            self._added_bytes.value += size
             self._seconds.observe(self._loop.time() - since)
         else:
             self._refused.inc(entries)

@@ -48,8 +48,8 @@ class Served:
     def count(self, entries: int, size: int, ledger_id: LedgerId) -> None:
         self.entries += entries
         self.bytes += size
-        self._entries.inc(entries)
-        self._bytes.inc(size)
+        self._entries.value += entries
+        self._bytes.value += size
         if self.on_served is not None:
             self.on_served(ledger_id, size)
 

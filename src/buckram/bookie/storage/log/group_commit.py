@@ -285,7 +285,10 @@ class GroupCommit:
             if error is None:
                 self.full = False
                 self._synced_at = now = loop.time()
-                self._stats.took(now - began)
+                stats = self._stats
+                stats.seconds.observe(now - began)
+                stats.count += 1
+                stats.taken_s += now - began
                 self._written(group)
             elif passing(error) and not self._closing:
                 # Nothing was acknowledged and nothing later was written: the same block may be written again.
@@ -305,8 +308,8 @@ class GroupCommit:
         if group.size:
             self.groups += 1
             self.bytes += group.size
-            self._stats.commits.inc()
-            self._stats.bytes.inc(group.size)
+            self._stats.commits.value += 1
+            self._stats.bytes.value += group.size
             if self._idle is None:
                 self._watch_idleness(IDLE_S)
         if self._closed or self._open is not None:

@@ -82,17 +82,21 @@ class Access:
         self, tokens: ClusterTokens | None, sessions: Sessions, origins: Origins, *, open_to_all: bool = False
     ) -> None:
         self.tokens, self._sessions, self._origins, self._open_to_all = tokens, sessions, origins, open_to_all
+        self._everything, self._reading = _Everywhere(frozenset(PERMISSIONS)), _Everywhere(frozenset({"read"}))
 
     async def who(self, request: Request, operation: Operation) -> Principal:
-        """Return the principal of a request.
+        """Return the principal of a request, as which it is known from then on.
 
         Raises HttpProblem: 401 for an unknown sender, 403 for a page of another site or a missing permission.
         """
         self._origins.check(request)
         if operation.needs == "nothing":
+            known_as(request, ONLOOKER)
             return ONLOOKER
         if operation.statements:
-            return await self.authenticate(request)
+            principal = await self.authenticate(request)
+            known_as(request, principal)
+            return principal
         if self.tokens is not None:
             await self.tokens.meet(request)
         principal = self._principal(request, operation)
@@ -123,7 +127,7 @@ class Access:
     def allowed(self, principal: Principal) -> Allowed:
         """Return what a principal may do."""
         if self.tokens is None:
-            return _Everywhere(frozenset(PERMISSIONS) if principal.admin else frozenset({"read"}))
+            return self._everything if principal.admin else self._reading
         return _Granted(self.tokens, principal)
 
     def watched(self, request: Request) -> Callable[[], str]:

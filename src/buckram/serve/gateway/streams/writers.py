@@ -78,9 +78,10 @@ class Writers:
 
         HttpProblem 504: no acknowledgement came in time; what was appended may or may not become part of the stream.
         """
-        use = await self._streams.take(str(stream))
+        name = str(stream)
+        use = await self._streams.take(name)
         try:
-            return await self._in_time(f"stream {stream}", act(use.item))
+            return await self._in_time(f"stream {name}", act(use.item))
         finally:
             use.give()
 

@@ -42,10 +42,8 @@ class Committing:
         self._leader: Leader | None = None
         self._sequences: Sequences | None = None
         self._opening = asyncio.Lock()
-
-    async def leader(self) -> Leader:
-        """Return the leader object of this process; a later leadership has another one. Raises NotLeader."""
-        return await self._replica.leading()
+        self.leader = replica.leading
+        """Returns the leader object of this process; a later leadership has another one. Raises NotLeader."""
 
     async def leadership(self) -> tuple[int, Leader]:
         """Return the number of the present leadership, once all groups before it are in the engine's queue, and the
@@ -106,11 +104,14 @@ class Committing:
             pending.decide(HandleClosed(f"database {self._state.database}: it is closed; open it again"))
 
     async def _write(self, pending: Pending) -> None:
-        error: BuckramError | None = NotLeader(self._state.database, "")
+        error: BuckramError | None = None
         try:
             error = await self._append(pending)
         except asyncio.CancelledError:
             error = self._unknown(pending, "the database was closed")
+            raise
+        except BaseException:
+            error = NotLeader(self._state.database, "")
             raise
         finally:
             # If the group was applied meanwhile, that has decided, and this changes nothing.

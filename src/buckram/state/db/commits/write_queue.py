@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from buckram.client.write.completions import fail_future
@@ -238,7 +239,7 @@ class WriteQueue:
 
     async def _group(self, leadership: int, taken: list[QueuedCall], served: Sequence[QueuedCall]) -> None:
         units = [waiting.unit for waiting in served if waiting.unit is not None]
-        results, wrote = await self._engine.run(lambda: self._engine.execution.group(leadership, units))
+        results, wrote = await self._engine.run(partial(self._engine.execution.group, leadership, units))
         if not wrote:
             await self._committing.prove()
         for waiting, result in zip(served, results, strict=False):
@@ -258,7 +259,7 @@ class WriteQueue:
         unit = waiting.unit
         assert unit is not None
         result, wrote = await self._engine.run(
-            lambda: self._engine.execution.alone(leadership, unit.statements[0], unit.token)
+            partial(self._engine.execution.alone, leadership, unit.statements[0], unit.token)
         )
         if not wrote:
             await self._committing.prove()

@@ -182,7 +182,8 @@ class Engine:
         self.digest = digest
         self.sequence = sequence
         self._replaced += replaced
-        self._take_images()
+        if self._wanted:
+            self._take_images()
         if self._waiting:
             self._tell(self._wake)
 
@@ -226,7 +227,8 @@ class Engine:
         pending.decided.wait()
         # Image requests from the decision on are for the state after it. The files have the one before: this is the
         # last moment for earlier requests.
-        self._take_images()
+        if self._wanted:
+            self._take_images()
 
     @property
     def superseded(self) -> bool:

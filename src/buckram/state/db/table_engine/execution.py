@@ -116,25 +116,25 @@ class Execution:
         self._wrote = False
         self._captured: tuple[Captured, dict[int, tuple[bytes, int]], int] | None = None
 
-    def _executor(self) -> Executor:
-        if self._writing is None:
-            self._connections += 1
-            # The name must be unique in the process, and never be that of one that is being closed.
-            self._vfs = CaptureVfs(f"buckram-{id(self):x}-{self._connections}", self)
-            connection = self._host.files.connect(self._vfs.name)
-            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}").fetchall()
-            self._writing = Executor(
-                self._host.database,
-                connection,
-                self._host.limits.result_bytes,
-                self._host.limits.transaction_s,
-                self._host.threads.now,
-                lambda: self._host.superseded,
-            )
-            outcome_function(connection, lambda token: self._host.outcome(token))
-            if self.rows is not None:
-                self.rows.watch(connection)
-        return self._writing
+    def _connected(self) -> Executor:
+        """Open the connection, and return its executor."""
+        self._connections += 1
+        # The name must be unique in the process, and never be that of one that is being closed.
+        self._vfs = CaptureVfs(f"buckram-{id(self):x}-{self._connections}", self)
+        connection = self._host.files.connect(self._vfs.name)
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}").fetchall()
+        self._writing = executor = Executor(
+            self._host.database,
+            connection,
+            self._host.limits.result_bytes,
+            self._host.limits.transaction_s,
+            self._host.threads.now,
+            lambda: self._host.superseded,
+        )
+        outcome_function(connection, lambda token: self._host.outcome(token))
+        if self.rows is not None:
+            self.rows.watch(connection)
+        return executor
 
     def _execute(self, executor: Executor, statement: Statement) -> SqlResult:
         return executor.execute(statement) if self.rows is None else self.rows.execute(executor, statement)
@@ -255,7 +255,8 @@ class Execution:
             return error
         finally:
             executor.guard.deadline = 0.0
-            executor.give_back()
+            if executor.guard.lent:
+                executor.give_back()
         executor.inside("RELEASE buckram_unit")
         if self.rows is not None and mark is not None:
             self.rows.end_unit(mark, rolled_back=False)
@@ -385,8 +386,9 @@ class Execution:
         if self._writing is None:
             self._host.keep_files()
         self._host.files.checkpoint_if_due()
-        executor = self._executor()
-        executor.give_back()
+        executor = self._writing or self._connected()
+        if executor.guard.lent:
+            executor.give_back()
         if self._keys_off:
             executor.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
             self._keys_off = False

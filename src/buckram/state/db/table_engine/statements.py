@@ -208,7 +208,7 @@ class Executor:
     def execute(self, statement: Statement) -> SqlResult:
         """Execute one statement. Raises SqlError, StatementRefused, InvalidArgument, ResultTooLarge and whatever the
         writing of pages raises."""
-        connection, guard, text = self.connection, self.guard, _text(statement.sql)
+        connection, guard, text = self.connection, self.guard, text_of(statement.sql)
         guard.refusal, guard.overdue, guard.superseded = "", False, False
         cursor = connection.cursor()
         seen: list[tuple[tuple[str, str | None], ...]] = []
@@ -238,9 +238,10 @@ class Executor:
         described = seen[0] if seen else ()
         changed = connection.total_changes() != before
         inserted = changed and text.word in _INSERTS
+        columns, types = zip(*described, strict=True) if described else ((), ())
         return SqlResult(
-            tuple(column[0] for column in described),
-            tuple(column[1] for column in described),
+            columns,
+            types,
             rows,
             connection.changes() if changed else 0,
             (connection.last_insert_rowid() or None) if inserted else None,
@@ -250,7 +251,7 @@ class Executor:
         """Execute one statement on a connection that only reads. Errors as of `execute`, in less time."""
         sql, parameters = statement
         shape = self._described.get(sql)
-        if shape is None and not _text(sql).single:
+        if shape is None and not text_of(sql).single:
             return self.execute(statement)
         self.guard.refusal, self.guard.overdue = "", False
         cursor: apsw.Cursor | None = None
@@ -374,12 +375,12 @@ def is_vacuum(sql: str) -> bool:
 
 def probably_reads(sql: str) -> bool:
     """Return whether a statement, not a PRAGMA, most probably only reads; SQLite refuses it on a reader otherwise."""
-    return _text(sql).reads
+    return text_of(sql).reads
 
 
 def may_return_changes(sql: str) -> bool:
     """Return whether a statement may change rows and return some; SQLite returns the first one after all changes."""
-    text = _text(sql)
+    text = text_of(sql)
     return text.word in _CHANGED_AND_RETURNED and not text.silent
 
 
@@ -394,10 +395,11 @@ def after_comments(sql: str) -> str:
 
 def first_word(sql: str) -> str:
     """Return the first word of a statement in capitals, after any comments."""
-    return _text(sql).word
+    return text_of(sql).word
 
 
-def _text(sql: str) -> _Text:
+def text_of(sql: str) -> _Text:
+    """Return what is found in a statement's text, without compiling it."""
     return _known_text(sql) if len(sql) <= _MOST_CACHED else _looked_at(sql)
 
 
