@@ -7,9 +7,11 @@ import asyncio
 from collections.abc import Sequence
 
 from buckram.cluster import Client
+from buckram.core.streams.names import OWNER_UID
 from buckram.errors import NoSuchObject
 from simulator.engine.faults import FaultRunner
 from simulator.engine.finish import Finish
+from simulator.objects.beside import delete_beside
 from simulator.objects.putters import PutterActor
 from simulator.objects.rules import NAMESPACE
 from simulator.objects.stage import Stage
@@ -42,6 +44,9 @@ class Ending(Finish):
         await self.within(self.done(tasks), "closing")
         if not self.report.violations:
             await self.within(self._look_anew(), "a new process")
+        if self.stage.beside and not self.report.violations:
+            await self.within(delete_beside(self.stage), "deleting the store beside")
+            self._check_beside()
         self.rules.judge_calls()
         self._count()
 
@@ -143,6 +148,19 @@ class Ending(Finish):
         finally:
             await client.close()
         self._check_space("after all processes")
+
+    def _check_beside(self) -> None:
+        """Check that nothing is left of the store that was deleted: no ledger that was made for it, and no key."""
+        uid, world = self.stage.beside, self.world
+        ledgers = [
+            ledger
+            for ledger, facts in world.judge.facts.ledgers.items()
+            if facts.metadata is not None
+            and not facts.deleted
+            and facts.metadata.custom_metadata.get(OWNER_UID) == uid.encode()
+        ]
+        keys = [key for key in world.metadata.snapshot().keys if f"/{uid}/" in key]
+        self.report.check("deleted", not (ledgers or keys), "ledgers {} and keys {} are left", ledgers, keys)
 
     def _count(self) -> None:
         """Count what only shows at the end."""

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from buckram.state.objects.objects import Objects
 from simulator.engine.faults import FaultRunner
 from simulator.engine.lives import watch_tasks
 from simulator.engine.planned import PlannedLife
 from simulator.engine.trace import Echo
+from simulator.objects.beside import BesideActor
 from simulator.objects.ending import Ending
 from simulator.objects.names import INVARIANTS, SITUATIONS
 from simulator.objects.plan import LIFE_S, ObjectsPlan
@@ -34,10 +36,18 @@ class Life(PlannedLife[ObjectsPlan]):
         self._putters = [PutterActor(self.stage, f"o{n + 1}") for n in range(plan.putters)]
 
     def watched(self) -> Iterable[AbstractContextManager[Any]]:
-        return small_limits(self.plan.sizes), watch_objects(self.world, self.rules), watch_tasks(self.world)
+        stage = self.stage
+
+        def living() -> list[Objects]:
+            return [stage.open[host] for host in stage.living()]
+
+        watch = watch_objects(self.world, self.rules, living)
+        return small_limits(self.plan.sizes), watch, watch_tasks(self.world)
 
     async def begin(self) -> None:
         self.awaited = [self.start(putter.run(), putter.host) for putter in self._putters]
+        if self.plan.beside:
+            self.start(BesideActor(self.stage).run(), "beside")
 
     async def be_busy(self) -> None:
         acted = [asyncio.create_task(putter.done.wait()) for putter in self._putters]

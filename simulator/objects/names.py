@@ -31,7 +31,7 @@ SITUATIONS = (
     "a process died in a call",
     "a process died in a sweep",
     "a process hung and woke",
-    "a writer was given up while it lived",
+    "a writer passed for gone while it lived",
     "bytes were refused as given up",
     "an unknown ledger was taken over",
     "an upload was completed by another process",

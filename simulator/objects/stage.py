@@ -32,7 +32,8 @@ class Stage:
     uploads: list[Begun] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
     """The version of each name that somebody was told last."""
-    clocks_were_wrong: bool = False
+    beside: str = ""
+    """The uid of the store beside that was deleted, or is to be; empty while there is none."""
     over: bool = False
     """Set when faults are to stop, and no further acts begin."""
     finished: bool = False

@@ -6,11 +6,10 @@ Planted bugs are applied before, so the rules observe their effects. Not here: t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from buckram.client.write.engine import LedgerAppender
 from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
@@ -20,14 +19,14 @@ from buckram.errors import CommandRefused
 from buckram.state.machine.machine import ClassState
 from buckram.state.objects import garbage_collection, index_client, objects, values, writing
 from buckram.state.objects.garbage_collection import Sweeper
-from buckram.state.objects.writing import LedgerMaker
+from buckram.state.objects.objects import Objects
+from buckram.state.objects.writing import LedgerMaker, Made
+from buckram.streams.shared.metadata import StreamStore
 from simulator.engine.loop import PROCESS
 from simulator.engine.planting import patched
 from simulator.engine.world import World
 from simulator.objects.plan import Sizes
 from simulator.objects.rules import NAME, Rules
-
-Making = asyncio.Task[tuple[LedgerAppender, bool]]
 
 
 @contextmanager
@@ -52,10 +51,10 @@ def small_limits(sizes: Sizes) -> Iterator[None]:
 
 
 @contextmanager
-def watch_objects(world: World, rules: Rules) -> Iterator[None]:
+def watch_objects(world: World, rules: Rules, living: Callable[[], Iterable[Objects]]) -> Iterator[None]:
     """Tell the rules what each replica of the index executes and restores, and count what writers meet."""
     apply, command, fold_apply, restore = ObjectIndex.apply, Fold.command, Fold.apply, Fold.restore
-    not_wanted = LedgerMaker._not_wanted
+    not_wanted, present = LedgerMaker._not_wanted, garbage_collection.present_writers
     at = -1
 
     def host() -> str:
@@ -87,11 +86,20 @@ def watch_objects(world: World, rules: Rules) -> Iterator[None]:
         if self.machine == NAME and isinstance(self.state, ClassState):
             rules.restored(host(), self.state.instance, header.offset)
 
-    def watched_not_wanted(self: LedgerMaker, making: Making) -> None:
+    def watched_not_wanted(self: LedgerMaker, making: asyncio.Task[Made]) -> None:
         world.report.situation("a put was cancelled as its ledger began")
         not_wanted(self, making)
 
+    async def watched_present(streams: StreamStore, uid: str) -> dict[str, None]:
+        found = await present(streams, uid)
+        open_now = rules.reference.writers.values()
+        writers = [handle._maker.presence.name for handle in living()]
+        if any(name in open_now and name not in found for name in writers):
+            world.report.situation("a writer passed for gone while it lived")
+        return found
+
     with patched(
+        (garbage_collection, "present_writers", watched_present),
         (ObjectIndex, "apply", watched_apply),
         (Fold, "command", watched_command),
         (Fold, "apply", watched_fold),
