@@ -31,6 +31,8 @@ CHECKS: dict[str, list[str]] = {
     "stream_crash_points": [PYTHON, "-m", "buckram.sim", "--streams", "--crash-points"],
     "machine_lives": [PYTHON, "-m", "buckram.sim", "--machine", "--seeds", "0:2000"],
     "machine_mutants": [PYTHON, "-m", "buckram.sim", "--machine", "--mutants"],
+    "objects_lives": [PYTHON, "-m", "buckram.sim", "--objects", "--seeds", "0:2000"],
+    "objects_mutants": [PYTHON, "-m", "buckram.sim", "--objects", "--mutants"],
     "database_lives": [PYTHON, "-m", "buckram.sim", "--database", "--seeds", "0:1000"],
     "database_mutants": [PYTHON, "-m", "buckram.sim", "--database", "--mutants"],
     "healing_lives": [PYTHON, "-m", "buckram.sim", "--healing", "--seeds", "0:2000"],

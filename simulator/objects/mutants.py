@@ -31,6 +31,8 @@ class Mutant(hunting.Mutant[ObjectsPlan]):
     def suits(self, plan: ObjectsPlan) -> bool:
         if self.faults is not None:
             plan.cluster.faults = list(self.faults)
+        if self.faults == ():
+            plan.crashing = plan.cancelling = 0.0
         if self.cancelling is not None:
             plan.cancelling = self.cancelling
         if self.at_once is not None:
@@ -51,6 +53,7 @@ _SPACES = (
         "live, ends",
         "a ledger that no object has bytes in is dead although its writer adds to it",
         edited((f"{_SPACE}._judge", "row.state == SEALED and row.references == 0", "row.references == 0")),
+        faults=(),
     ),
     Mutant(
         "dead-is-usable",

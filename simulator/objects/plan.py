@@ -83,8 +83,8 @@ def make_objects_plan(seed: int) -> ObjectsPlan:
     draw_faults(rng, cluster, OWN_FAULTS, (0, 0, 1, 2), (0, 1, 2, 3))
     policy = log_policy(rng, cluster, (4096, 65536), (2.0, 60.0))
     plan = ObjectsPlan(cluster, policy, _settings(rng), _sizes(rng))
-    plan.putters, plan.acts = rng.choice((1, 2, 2, 3, 3)), rng.choice((10, 20, 30))
-    plan.names = rng.choice((2, 3, 5))
+    plan.putters, plan.acts = rng.choice((1, 2, 2, 3, 3)), rng.choice((20, 40, 60))
+    plan.names = rng.choice((2, 3, 3))
     if cluster.faults or rng.random() < 0.5:
         plan.crashing, plan.cancelling = rng.choice((0.0, 0.05, 0.15)), rng.choice((0.0, 0.1, 0.3))
     plan.at_once, plan.beside = rng.random() < 0.4, rng.random() < 0.1

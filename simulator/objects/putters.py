@@ -84,7 +84,7 @@ class PutterActor:
             self.left -= 1
             if self.rng.random() < plan.crashing:
                 process.crash_after(int(self.rng.random() ** 2 * 400))
-            acts = [self._chosen() for _ in range(self.rng.choice((1, 1, 2, 4)))]
+            acts = [self._chosen() for _ in range(self.rng.choice((1, 2, 3, 5)))]
             await asyncio.gather(*map(self._cancelled if self.rng.random() < plan.cancelling else self._whole, acts))
             process.crash_after(_NO_CRASH)
             await asyncio.sleep(self.rng.random() * self.rng.choice((0.02, 0.3, 0.8)))
