@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 from buckram.cluster import Client
 from buckram.core.streams.metadata.purposes import Purpose
@@ -36,10 +37,8 @@ class BesideActor:
 
     async def _live(self, client: Client) -> None:
         try:
-            try:
+            with suppress(NamespaceExists):
                 await client.namespaces.create(BESIDE, **self.stage.objects.policy)
-            except NamespaceExists:
-                pass
             async with client.objects(BESIDE, process=_HOST) as handle:
                 streams = StreamStore(client.services.store)
                 self.stage.beside = (await streams.read(LOG)).head.uid
@@ -70,10 +69,8 @@ async def delete_beside(stage: Stage) -> None:
 
     async def delete() -> None:
         streams = StreamStore(client.services.store)
-        try:
+        with suppress(NoSuchStream):
             await delete_stream(client, streams, LOG, acting_for=Purpose.OBJECTS)
-        except NoSuchStream:
-            pass
         await drop_leftovers(client, streams, stage.beside)
         await client.close()
 

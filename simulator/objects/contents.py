@@ -1,4 +1,4 @@
-"""Contents: the bytes of each put, made from its name and size, so that any bytes that are read tell where they are from.
+"""Contents: the bytes of each put, made from its label, so that any bytes that are read tell where they are from.
 
 An object is made of parts; one that was put at once is of a single part, whose label it has.
 """

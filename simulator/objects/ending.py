@@ -1,5 +1,5 @@
-"""The end of a life of objects: faults are healed, space returns, all that is live is read, time passes, all is read and
-swept once more by a new process."""
+"""The end of a life of objects: faults are healed, space returns, all that is live is read, time passes, and a new
+process reads and sweeps all once more."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Ending(Finish):
         await asyncio.gather(*[putter.done.wait() for putter in putters])
 
     async def _open(self, putters: Sequence[PutterActor]) -> None:
-        while len(self.stage.living()) < len(putters):
+        while len(self.stage.living()) < len(putters):  # noqa: ASYNC110 - handles come and go with processes
             await asyncio.sleep(0.05)
 
     # -- space ----------------------------------------------------------------------------------------------

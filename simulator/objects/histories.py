@@ -1,8 +1,9 @@
 """Histories: all calls on a group of names, and the model by which they are linearizable.
 
-A group is a top-level directory; calls never lead out of it, so the groups are searched one by one. An operation carries
-its outcome, because what the index chooses (versions, numbers of uploads) is part of the state afterwards. Versions only
-grow, which leaves few orders to try. A call without an answer took effect at any time after it began, or never.
+A group is a top-level directory; calls never lead out of it, so the groups are searched one by one. An operation
+carries its outcome, because what the index chooses (versions, numbers of uploads) is part of the state afterwards.
+Versions only grow, which leaves few orders to try. A call without an answer took effect at any time after it began, or
+never.
 """
 
 from __future__ import annotations

@@ -184,7 +184,13 @@ _NAMES = (
         "snapshot-forgets-parts",
         "names",
         "an upload in a snapshot has none of its parts",
-        edited(("buckram.core.objects.rows:Upload.dump", "sorted((part, *rest) for part, rest in self.parts.items())", "[]")),
+        edited(
+            (
+                "buckram.core.objects.rows:Upload.dump",
+                "sorted((part, *rest) for part, rest in self.parts.items())",
+                "[]",
+            )
+        ),
         160,
     ),
     Mutant(

@@ -89,7 +89,7 @@ class PutterActor:
             process.crash_after(_NO_CRASH)
             await asyncio.sleep(self.rng.random() * self.rng.choice((0.02, 0.3, 0.8)))
         self.done.set()
-        while not self.stage.finished and not handle.ended:
+        while not self.stage.finished and not handle.ended:  # noqa: ASYNC110 - a handle ends without an event
             await asyncio.sleep(0.1)
 
     def _chosen(self) -> Act:

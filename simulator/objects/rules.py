@@ -165,7 +165,9 @@ class Rules:
 
     def _check_left(self, upload: OpenUpload, now: int) -> None:
         early = upload.began_us + UPLOAD_US - now
-        self.report.check("early", early <= SLACK_US, "the upload of {} is left {} s early", upload.name, early // 1_000_000)
+        self.report.check(
+            "early", early <= SLACK_US, "the upload of {} is left {} s early", upload.name, early // 1_000_000
+        )
 
     def _note_use(self, command: list[Any]) -> None:
         """Note which ledgers are used after a command, and check that those are there."""
@@ -245,7 +247,12 @@ class Rules:
         since = self._unused_since.get(ledger)
         if since is not None and not at_once:
             self.report.check(
-                "grace", now - since >= self._grace_s, "{} deletes ledger {} {} s after its end", who, ledger, now - since
+                "grace",
+                now - since >= self._grace_s,
+                "{} deletes ledger {} {} s after its end",
+                who,
+                ledger,
+                now - since,
             )
 
     def deleted_since(self, moment: float) -> bool:
