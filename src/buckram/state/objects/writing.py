@@ -248,9 +248,9 @@ class Packs:
         """End the present pack: nothing is added to it any more."""
         pack, self._pack = self._pack, None
         if pack is not None:
-            if self._appends:
-                await asyncio.wait(self._appends)
             try:
+                if self._appends:
+                    await asyncio.wait(self._appends)
                 await pack.close()
                 await self._index.execute(["seal", pack.ledger_id, pack.length])
             except BaseException:
