@@ -274,6 +274,17 @@ _WRITERS = (
         cancelling=0.3,
     ),
     Mutant(
+        "cancelled-seal-leaks",
+        "space",
+        "a pack whose sealing was cancelled or failed stays open while its process lives",
+        edited(
+            ("buckram.state.objects.writing:Packs.seal", "self._maker.give_up([(pack.ledger_id, pack.length)])", "pass")
+        ),
+        160,
+        cancelling=0.4,
+        at_once=True,
+    ),
+    Mutant(
         "refused-leaks",
         "space",
         "the ledger of a large object that was refused stays open",
