@@ -61,13 +61,15 @@ class Ending(Finish):
 
     async def _space(self, putters: Sequence[PutterActor], when: str) -> None:
         """Check that sweeps leave only ledgers in use, within the deadline."""
+        pause = 0.2
         try:
             async with asyncio.timeout(self.deadline_s):
                 while not self._swept():
                     for putter in putters:
                         if putter.host in self.stage.living():
                             await self.world.join(self.world.processes[putter.host], putter.sweep(), "sweep")
-                    await asyncio.sleep(0.2)
+                    await asyncio.sleep(pause)
+                    pause = min(1.5 * pause, 8.0)
         except TimeoutError:
             pass
         self._check_space(when)
