@@ -20,6 +20,7 @@ from buckram.state.machine.machine import ClassState
 from buckram.state.objects import garbage_collection, index_client, objects, values, writing
 from buckram.state.objects.garbage_collection import Sweeper
 from buckram.state.objects.objects import Objects
+from buckram.state.objects.presence import present_writers
 from buckram.state.objects.writing import LedgerMaker, Made
 from buckram.streams.shared.metadata import StreamStore
 from simulator.engine.loop import PROCESS
@@ -54,7 +55,7 @@ def small_limits(sizes: Sizes) -> Iterator[None]:
 def watch_objects(world: World, rules: Rules, living: Callable[[], Iterable[Objects]]) -> Iterator[None]:
     """Tell the rules what each replica of the index executes and restores, and count what writers meet."""
     apply, command, fold_apply, restore = ObjectIndex.apply, Fold.command, Fold.apply, Fold.restore
-    not_wanted, present = LedgerMaker._not_wanted, garbage_collection.present_writers
+    not_wanted = LedgerMaker._not_wanted
     at = -1
 
     def host() -> str:
@@ -91,7 +92,7 @@ def watch_objects(world: World, rules: Rules, living: Callable[[], Iterable[Obje
         not_wanted(self, making)
 
     async def watched_present(streams: StreamStore, uid: str) -> dict[str, None]:
-        found = await present(streams, uid)
+        found = await present_writers(streams, uid)
         open_now = rules.reference.writers.values()
         writers = [handle._maker.presence.name for handle in living()]
         if any(name in open_now and name not in found for name in writers):
