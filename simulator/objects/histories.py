@@ -85,7 +85,7 @@ class Histories:
 
 
 class Steps:
-    """What each operation does to the state of a group: rows, kept directories, uploads, the newest version."""
+    """The effect of each operation on the state of a group: rows, kept directories, uploads, the newest version."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents

@@ -24,7 +24,7 @@ class Mutant(hunting.Mutant[ObjectsPlan]):
     cancelling: float | None = None
     """The chance that an act is cancelled; None: that of each plan."""
     at_once: bool | None = None
-    """Whether putters sweep at once; None: as in each plan."""
+    """True or False to have putters sweep at once, or not; None: as in each plan."""
     putters: int = 1
     """The least number of putters."""
 

@@ -45,7 +45,7 @@ class OpenUpload:
 
 @dataclass(slots=True)
 class Step:
-    """What a command did: what it must tell, what it removed by its age, and its refusal."""
+    """The effect of a command: what it must tell, what it removed by its age, and its refusal."""
 
     told: Any = None
     refused: str = ""

@@ -34,7 +34,7 @@ Parts = Mapping[int, Mapping[int, tuple[int, str, tuple[Extent, ...]]]]
 
 
 class Moment(NamedTuple):
-    """What the index must have after a command."""
+    """The names and uploads that the index must have after a command."""
 
     rows: dict[str, Kept]
     uploads: Parts
