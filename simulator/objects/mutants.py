@@ -195,7 +195,7 @@ _NAMES = (
     ),
     Mutant(
         "snapshot-forgets-kept",
-        "history",
+        "names, history",
         "a directory that was made to be kept is not kept in a snapshot",
         edited(("buckram.core.objects.snapshot_format:read_lines", "directory.kept = kept", "pass")),
         300,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from buckram.core.objects.index import UPLOAD_US, ObjectIndex
 from buckram.core.objects.rows import Extent
-from buckram.core.objects.tree import walk
+from buckram.core.objects.tree import directories, walk
 from buckram.core.streams.names import OBJECTS_LOG, OWNER, OWNER_PURPOSE
 from buckram.metadata.tree.layout import ClusterLayout
 from buckram.streams.shared.ledgers import OBJECT
@@ -37,6 +37,7 @@ class Moment(NamedTuple):
     """The names and uploads that the index must have after a command."""
 
     rows: dict[str, Kept]
+    kept: set[str]
     uploads: Parts
 
 
@@ -100,7 +101,7 @@ class Rules:
             step = self.reference.execute(index, command, why, self.true_us())
             self.offsets.append(offset)
             uploads = {number: dict(upload.parts) for number, upload in self.reference.uploads.items()}
-            self._moments.append(Moment(dict(self.reference.rows), uploads))
+            self._moments.append(Moment(dict(self.reference.rows), set(self.reference.names.kept), uploads))
             told = _plain(command[0], result)
             self.report.check(
                 "names",
@@ -137,6 +138,8 @@ class Rules:
             "{} has at {} {}, lacks {}",
             *(host, offset, differ[:_SHOWN], missing[:_SHOWN]),
         )
+        kept = {path for path, directory in directories(index.root) if directory.kept}
+        self.report.check("names", kept == wanted.kept, "{} keeps directories {}, not {}", host, kept, wanted.kept)
         uploads = {number: upload.parts for number, upload in index.uploads.items()}
         self.report.check(
             "names", uploads == wanted.uploads, "{} has uploads {}, not {}", host, uploads, wanted.uploads
