@@ -257,6 +257,7 @@ _WRITERS = (
         "the ledger of a put that was cancelled as it began stays open while its process lives",
         edited((f"{_MAKER}._not_wanted", "if begun:", "if False:")),
         120,
+        faults=(),
         cancelling=0.4,
     ),
     Mutant(
@@ -271,6 +272,7 @@ _WRITERS = (
             )
         ),
         120,
+        faults=(),
         cancelling=0.3,
     ),
     Mutant(
@@ -281,6 +283,7 @@ _WRITERS = (
             ("buckram.state.objects.writing:Packs.seal", "self._maker.give_up([(pack.ledger_id, pack.length)])", "pass")
         ),
         160,
+        faults=(),
         cancelling=0.4,
         at_once=True,
     ),
