@@ -261,6 +261,14 @@ _WRITERS = (
         cancelling=0.4,
     ),
     Mutant(
+        "task-that-fails",
+        "uncaught",
+        "a ledger that cannot be made is a task that fails beside the call that is told so",
+        edited((f"{_MAKER}._attempt", "return error", "raise error")),
+        60,
+        faults=("lose an intent",) * 4,
+    ),
+    Mutant(
         "failed-put-leaks",
         "space",
         "a large object that was cancelled or failed in the middle leaves its ledger open",

@@ -15,6 +15,7 @@ class ObjectStores(PlannedSubject[ObjectsPlan]):
     """Lives of objects."""
 
     option, invariants, situations, mutants = "--objects", INVARIANTS, SITUATIONS, MUTANTS
+    catching = ("uncaught",)
 
     def plan(self, seed: int) -> ObjectsPlan:
         return make_objects_plan(seed)

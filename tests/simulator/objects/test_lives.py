@@ -12,6 +12,7 @@ from simulator.objects.contents import Contents
 from simulator.objects.histories import OK, REFUSED, Histories
 from simulator.objects.model import ABSENT, BLOCKED, CHANGED, EXISTS, FILLED, Names, Refused
 from simulator.objects.mutants import MUTANTS
+from simulator.objects.plan import make_objects_plan
 from simulator.objects.reference import Reference
 from simulator.objects.subject import ObjectStores, run_objects_life
 
@@ -25,11 +26,11 @@ def test_lives_without_violation() -> None:
         assert not result.violations, (seed, result.plan, result.violations[0])
 
 
-@pytest.mark.share(2)
-@pytest.mark.parametrize("seed", [14])
-def test_seeds_that_broke_something(seed: int) -> None:
-    """14: a ledger that could not be made was logged as a task that failed."""
-    result = run_objects_life(seed)
+def test_a_ledger_that_cannot_be_made_fails_no_task() -> None:
+    """The caller is told, and it was logged as a task that failed, too."""
+    plan = make_objects_plan(25)
+    plan.cluster.faults = ["lose an intent"] * 4
+    result = run_objects_life(25, plan=plan)
     assert not result.violations, (result.plan, result.violations[0])
 
 
