@@ -44,6 +44,8 @@ CHECKS: dict[str, list[str]] = {
     "database_mutants": [*SIM, "--database", "--mutants"],
     "healing_lives": [*SIM, "--healing", *LIVES],
     "healing_mutants": [*SIM, "--healing", "--mutants"],
+    "objects_lives": [*SIM, "--objects", *LIVES],
+    "objects_mutants": [*SIM, "--objects", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
     "chaos_sqlite": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "sqlite"],

@@ -191,6 +191,27 @@ async def test_a_put_that_is_cancelled_as_its_ledger_begins_leaves_none(client: 
         assert turns
 
 
+async def test_a_sweep_that_is_cancelled_while_it_seals_gives_its_pack_up(client: Client, ns: Namespace) -> None:
+    """It waits for what is on its way to the pack, which nobody else remembers by then."""
+    async with client.objects("shop") as objects:
+        await objects.put("a", b"1")
+        putting = asyncio.create_task(objects.put("b", b"2"))
+        for _ in range(1_000_000):
+            if objects._packs._appends:
+                break
+            await asyncio.sleep(0)
+        sweeping = asyncio.create_task(objects.sweep())
+        await asyncio.sleep(0)
+        sweeping.cancel()
+        await asyncio.wait((sweeping,))
+        assert sweeping.cancelled()
+        await putting
+        assert await objects.get("b") == b"2"
+        for name in ("a", "b"):
+            await objects.delete(name)
+        assert await swept(objects, client, ns) == []
+
+
 async def test_a_sweep_that_was_killed_in_the_middle_is_done_again(client: Client, ns: Namespace) -> None:
     async with client.objects("shop") as objects:
         await objects.put("a", bytes(2 * MIB))

@@ -60,9 +60,9 @@ def show_readonly(cluster: Cluster, readonly: bool) -> None:
 
 
 async def test_too_few_bookies_put_nothing_and_leave_nothing(
-    three_bookies: Cluster, client: Client, ns: Namespace
+    three_bookies: Cluster, client: Client, ns: Namespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As when disks are full: a read-only bookie takes no new ledger."""
+    """As when disks are full: a read-only bookie takes no new ledger. Who puts is told so, and no log beside it."""
     async with client.objects("shop") as objects:
         await objects.put("a", b"before")
         await objects._packs.seal()
@@ -72,6 +72,7 @@ async def test_too_few_bookies_put_nothing_and_leave_nothing(
             with pytest.raises(NotEnoughBookies):
                 await objects.put("a", bytes(size))
         assert await objects.get("a") == b"before"
+        assert [one for one in caplog.records if one.name == "buckram.tasks"] == []
         show_readonly(three_bookies, False)
         await eventually(lambda: _readable(client, 3))
         await objects.put("a", b"after")

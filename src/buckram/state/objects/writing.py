@@ -36,6 +36,8 @@ ENTRY_BYTES = 256 * 1024
 """Small objects of one moment share an entry up to this size."""
 _IN_FLIGHT = 8
 _TRIES = 3
+Made = tuple[LedgerAppender, bool] | BuckramError
+"""A ledger that was made, and whether it was recorded in time; or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class LedgerMaker:
         await self.presence.show()
         for left in reversed(range(_TRIES)):
             # A caller that is cancelled meanwhile cannot know how far it got: the task goes on and gives the ledger up.
-            making = self._scope.spawn(self._make(), "make a ledger")
+            making = self._scope.spawn(self._attempt(), "make a ledger")
             try:
                 await asyncio.wait((making,))
             except asyncio.CancelledError:
@@ -79,7 +81,10 @@ class LedgerMaker:
                 raise
             if making.cancelled():
                 raise HandleClosed(f"objects of {self._log.namespace} were closed")
-            writer, begun = making.result()
+            made = making.result()
+            if isinstance(made, BuckramError):
+                raise made
+            writer, begun = made
             if begun:
                 return writer
             if not left:
@@ -87,6 +92,13 @@ class LedgerMaker:
                     str(self._log), f"ledger {writer.ledger_id} was given up, as others took this process for dead"
                 )
         raise AssertionError("unreachable")
+
+    async def _attempt(self) -> Made:
+        """Do as `_make`, and return its error: the caller raises it, and no scope reports a task that failed."""
+        try:
+            return await self._make()
+        except BuckramError as error:
+            return error
 
     async def _make(self) -> tuple[LedgerAppender, bool]:
         """Create a ledger and record it in the index; whether this was in time, as for `_begin`."""
@@ -110,11 +122,14 @@ class LedgerMaker:
                 await writer.abandon()
         return writer, begun
 
-    def _not_wanted(self, making: asyncio.Task[tuple[LedgerAppender, bool]]) -> None:
+    def _not_wanted(self, making: asyncio.Task[Made]) -> None:
         """Give up the ledger that was made for a caller who is gone."""
         if making.cancelled() or making.exception() is not None or self._scope.closed:
             return
-        writer, begun = making.result()
+        made = making.result()
+        if isinstance(made, BuckramError):
+            return
+        writer, begun = made
         if begun:
             self._scope.spawn(writer.abandon(), f"abandon {writer.ledger_id}")
             self.give_up([(writer.ledger_id, 0)])
@@ -233,9 +248,9 @@ class Packs:
         """End the present pack: nothing is added to it any more."""
         pack, self._pack = self._pack, None
         if pack is not None:
-            if self._appends:
-                await asyncio.wait(self._appends)
             try:
+                if self._appends:
+                    await asyncio.wait(self._appends)
                 await pack.close()
                 await self._index.execute(["seal", pack.ledger_id, pack.length])
             except BaseException:
