@@ -172,6 +172,6 @@ async def test_a_ledger_lags_until_its_copies_are_made(monkeypatch: pytest.Monke
 
         await until(lambda: "b2" in client.services.bookies.bookies.writable, "b2 is known")
         lagging.add(7, ["b2"], copy_missing)
-        await until(lambda: not answers, "what was not copied is not tried again")
+        await until(lambda: not answers, "what was not copied is not tried again", 10.0)
         await until(lambda: 7 not in lagging, "a whole ledger lags on")
         assert asked == [["b2"]] * 3
