@@ -14,7 +14,14 @@ from buckram.client.cluster.store_history import StoreHistory, guarded
 from buckram.core.cluster.store_history import WitnessStatement as Said
 from buckram.core.cluster.store_history import encode_history, encode_statement
 from buckram.core.streams.metadata.head import Fork, Head, Segment, encode_head
-from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, StoreWentBack, WrongCluster
+from buckram.errors import (
+    InvalidArgument,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchLedger,
+    StoreWentBack,
+    WrongCluster,
+)
 from buckram.metadata.maintain import acceptance
 from buckram.metadata.maintain.acceptance import accept, allow_collection, suspects
 from buckram.metadata.maintain.backup import copy_of, read_file, restore, set_history, write_file
@@ -69,6 +76,25 @@ async def test_a_backup_holds_all_persistent_keys_and_can_be_restored(cluster: C
         await store.read_ledger(later)
     assert not (await store.history()).accepted
     assert list((await store.bookies()).writable) == ["b1"], "who is there stays there"
+
+
+async def test_a_restore_beside_a_program_that_changes_the_store_is_no_success(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = await filled(cluster)
+    if cluster.backend.name == "service":
+        return
+    made = await copy_of(store)
+    raise_next_id, key = store.raise_next_id, f"{store.own}/streams/s"
+
+    async def changed_meanwhile(highest: int) -> None:
+        await store.keys.set(key, b"of a client that goes on", (await store.keys.get(key)).version)
+        await raise_next_id(highest)
+
+    monkeypatch.setattr(store, "raise_next_id", changed_meanwhile)
+    with pytest.raises(MetadataError, match="is not what the backup holds"):
+        await restore(store, made)
+    assert not (await store.history()).accepted
 
 
 async def test_what_was_read_key_by_key_has_the_holders_of_shared_ledgers(cluster: Cluster) -> None:

@@ -178,3 +178,16 @@ def test_parquet_goes_there_and_back(files: BuckramFileSystem) -> None:
     parquet.write_to_dataset(table, "default/frames/many", partition_cols=["kind"], filesystem=files)
     found = dataset.dataset("default/frames/many", filesystem=files, partitioning="hive").to_table()
     assert sorted(found.column("value").to_pylist()) == list(range(1000))
+
+
+def test_touch_empties_a_file_only_if_that_is_wanted(files: BuckramFileSystem) -> None:
+    path = "default/touched"
+    files.touch(path, truncate=False)
+    assert files.cat_file(path) == b""
+    files.pipe_file(path, b"kept")
+    before = files.info(path)["version"]
+    files.touch(path, truncate=False)
+    assert files.cat_file(path) == b"kept"
+    assert files.info(path)["version"] > before
+    files.touch(path)
+    assert files.cat_file(path) == b""

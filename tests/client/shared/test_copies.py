@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection
 from typing import Any, cast
 
 import pytest
@@ -11,8 +12,10 @@ from tests.support.clock import pass_time
 from tests.support.polling import until
 from tests.support.scripted_bookie import NET, ScriptedBookie, scripted
 
+from buckram.client.shared import lagging_replicas
 from buckram.client.shared.lagging_replicas import Copies
 from buckram.config import ClientConfig
+from buckram.core.backoff import Backoff
 from buckram.metadata.records.incomplete_copies import BEHIND, ledgers_behind, noted_members
 from buckram.metadata.tree.store import TreeStore
 from buckram.seams import KeyStore
@@ -155,3 +158,20 @@ async def test_counting() -> None:
     assert not lagging
     copies.answered(1)
     await copies.wait(60.0)
+
+
+async def test_a_ledger_lags_until_its_copies_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lagging_replicas, "LAGGING_MEMBER", Backoff(0.01, 0.02))
+    async with scripted() as (_, client):
+        lagging, answers = client.services.lagging, [False, False, True]
+        asked: list[list[str]] = []
+
+        async def copy_missing(members: Collection[str]) -> bool:
+            asked.append(list(members))
+            return answers.pop(0)
+
+        await until(lambda: "b2" in client.services.bookies.bookies.writable, "b2 is known")
+        lagging.add(7, ["b2"], copy_missing)
+        await until(lambda: not answers, "what was not copied is not tried again", 10.0)
+        await until(lambda: 7 not in lagging, "a whole ledger lags on")
+        assert asked == [["b2"]] * 3

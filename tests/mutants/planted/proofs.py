@@ -166,4 +166,58 @@ MUTANTS = (
         ),
         ("tests/bookie/pages/test_status_pages.py::test_a_bookie_that_clients_do_not_find_is_healthy_and_not_ready",),
     ),
+    TestMutant(
+        "manifest-lacks-entries",
+        "a manifest that lacks entries without records is whole",
+        edited(("buckram.core.streams.external.history:_unsound", "due != summary.last_entry + 1 or", "")),
+        ("tests/core/streams/external/test_history.py::test_a_manifest_that_lacks_entries_without_records_is_refused",),
+    ),
+    TestMutant(
+        "touch-empties",
+        "a touch that is not to truncate empties a file",
+        edited(("buckram.files.filesystem:BuckramFileSystem.touch", "if_absent=not truncate", "if_absent=False")),
+        ("tests/files/test_filesystem.py::test_touch_empties_a_file_only_if_that_is_wanted",),
+    ),
+    TestMutant(
+        "restored-uncompared",
+        "a restore ends without a comparison, beside a program that changes the store",
+        edited(("buckram.metadata.maintain.backup:restore", "await _verify(store, wanted)", "pass")),
+        ("tests/contracts/test_backup.py::test_a_restore_beside_a_program_that_changes_the_store_is_no_success",),
+    ),
+    TestMutant(
+        "compaction-drops-stateless",
+        "data of a ledger whose state was lost is dropped",
+        edited(
+            (
+                "buckram.bookie.storage.upkeep.compaction:Compaction._lives",
+                "record is None or record.epoch == entry.epoch",
+                "record is not None and record.epoch == entry.epoch",
+            )
+        ),
+        ("tests/bookie/storage/upkeep/test_compaction.py::test_data_whose_ledger_state_was_lost_is_kept",),
+    ),
+    TestMutant(
+        "lagging-not-copied",
+        "a ledger lags no more although its copies were not made",
+        edited(("buckram.client.shared.lagging_replicas:LaggingLedgers._one", "if done:", "if True:")),
+        ("tests/client/shared/test_copies.py::test_a_ledger_lags_until_its_copies_are_made",),
+    ),
+    TestMutant(
+        "token-lost-without-keys",
+        "a token is forgotten where foreign keys are not looked at",
+        edited(("buckram.sql.session:SqlSession._run_without_keys", "commit(token=token)", "commit()")),
+        ("tests/state/db/test_tokens.py::test_a_token_of_a_session_is_for_its_next_transaction_alone[False]",),
+    ),
+    TestMutant(
+        "token-stays",
+        "a token stays after its commit, and the next transaction is taken for a repetition",
+        edited(
+            (
+                "buckram.sql.session:SqlSession._inside",
+                "self._transaction = self._token = None\n        self._foreign_keys = True\n        return _NOTHING",
+                "self._transaction = None\n    self._foreign_keys = True\n    return _NOTHING",
+            )
+        ),
+        ("tests/state/db/test_tokens.py::test_a_token_of_a_session_is_for_its_next_transaction_alone[True]",),
+    ),
 )

@@ -16,6 +16,7 @@ from buckram.errors import DatabaseBusy, NotLeader, SqlError
 from buckram.namespace import Namespace
 from buckram.serve.hrana.server import DatabaseServer
 from buckram.sql import aio
+from buckram.sql.session import SqlSession
 from buckram.sql.shared_databases import sharing
 from buckram.state.db.database import Database
 from buckram.state.db.settings import DatabaseLimits
@@ -214,3 +215,26 @@ async def test_where_no_more_tokens_can_be_kept_new_ones_are_refused(ns: Namespa
         await transaction.commit()
         names = [row[0] for row in (await db.query("SELECT name FROM item ORDER BY id")).rows]
         assert names == [*map(str, kept), "transaction"]
+
+
+@pytest.mark.parametrize("keys", [True, False])
+async def test_a_token_of_a_session_is_for_its_next_transaction_alone(db: Database, keys: bool) -> None:
+    """Also where foreign keys are not looked at, and a statement is a transaction of its own kind."""
+    session = SqlSession(db)
+    try:
+        for repetition in range(2):
+            if not keys:
+                await session.execute("PRAGMA foreign_keys = OFF", ())
+            session.use_token("t")
+            if keys:
+                await session.execute("BEGIN", ())
+            result = await session.execute(INSERT, ("under the token",))
+            if keys:
+                await session.execute("COMMIT", ())
+            assert result.rows_affected == 1, repetition
+        await session.execute("BEGIN", ())
+        await session.execute(INSERT, ("of its own",))
+        await session.execute("COMMIT", ())
+    finally:
+        await session.close()
+    assert await _names(db) == ["under the token", "of its own"]

@@ -222,6 +222,22 @@ async def test_ledger_states_outlive_the_segments_that_held_them() -> None:
     await store.close()
 
 
+async def test_data_whose_ledger_state_was_lost_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    content = await written(store)
+    for ledger in (0, 2, 3, 5):
+        store.delete_ledger(ledger)
+    await settle(store)
+    find = store._state.table.find
+    monkeypatch.setattr(store._state.table, "find", lambda ledger: None if ledger == 1 else find(ledger))
+    assert await store.compact() > 0
+    monkeypatch.undo()
+    await settle(store)
+    await check(store, content, (0, 2, 3, 5))
+    await store.close()
+
+
 @pytest.mark.parametrize("trouble", ["no room", "a damaged index"])
 async def test_files_with_states_that_no_table_covers_are_left_alone(trouble: str) -> None:
     """The table cannot be written, for want of room or because the states of an older file are damaged: what only the

@@ -50,6 +50,14 @@ def manifest() -> Manifest:
     return Manifest("shop/s", "uid", 9, 100, "aa", 0, Summary(10, 4, 100, 0, 0, 0, 0, NO_TXID, -1), tuple(parts))
 
 
+def test_a_manifest_that_lacks_entries_without_records_is_refused() -> None:
+    """Its last entry is one of the producers' table, say: the records alone do not show that it is missing."""
+    whole = manifest()
+    lacking = replace(whole, summary=whole.summary._replace(last_entry=whole.summary.last_entry + 1))
+    with pytest.raises(MalformedRecord, match="its parts have 5 entries and 10 records"):
+        decode_manifest("f", encode_manifest(lacking))
+
+
 def test_a_manifest_comes_back() -> None:
     assert decode_manifest("f", encode_manifest(manifest())) == manifest()
 
