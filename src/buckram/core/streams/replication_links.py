@@ -89,7 +89,7 @@ def is_superseded(here: Link | None, there: Link | None, cluster: str) -> bool:
 
 
 def check_creation(namespace: str, stream: str, link: Link | None, copied_from: str = "") -> None:
-    """Raise ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced.
+    """Raise ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced, or is a mirror.
 
     `copied_from`: the cluster whose stream the replication copies into this one; empty for any other creation.
     """
@@ -103,6 +103,12 @@ def check_creation(namespace: str, stream: str, link: Link | None, copied_from: 
             name,
             f"the side in cluster {link.cluster} was promoted in place of this one, so nothing is created here: create "
             f"it there; `buckram replicate reconcile {namespace}` makes this side a mirror",
+        )
+    if link.state == MIRROR and not copied_from:
+        raise ReplicationRefused(
+            name,
+            f"this side is a mirror of cluster {link.cluster}, so nothing is created here: create it there, or make this "
+            f"side writable with `buckram replicate promote {namespace}`",
         )
     if copied_from and link.state == PROMOTED:
         raise ReplicationRefused(
