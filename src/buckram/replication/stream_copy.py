@@ -58,7 +58,7 @@ from buckram.streams.shared.namespaces import create_stream
 from buckram.streams.shared.recovery import load_producers, replayed
 from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.opening import open_writer
-from buckram.types import History
+from buckram.types import History, Offset
 
 FLIGHT_BYTES = 32 * 1024 * 1024
 """Maximum bytes of a stream in flight to the target; as many again may be read ahead."""
@@ -66,6 +66,10 @@ IDLE_S = 300.0
 """Idle time after which the mirror of a stream is sealed, seconds; it is opened again when records come."""
 _LOOK_S = 1.0
 """Interval at which the mirror's writer is looked at while no records come, seconds."""
+
+
+class _Overtaken(Exception):
+    """Another process has copied into the mirror since this one looked where it ends."""
 
 
 class StreamCopy:
@@ -122,6 +126,13 @@ class StreamCopy:
         MirrorStream and WriterLost for a mirror that was promoted or that somebody else copies into, NoSuchStream, and
         the errors of reading and writing, after which another run goes on.
         """
+        while True:
+            try:
+                return await self._run(follow=follow)
+            except _Overtaken:
+                continue  # It goes on behind what the other process has copied.
+
+    async def _run(self, *, follow: bool) -> None:
         self._history = await retry_metadata(self._source.client.services.store.history)
         self._last = None
         at = await self._source.streams.read(self.name)
@@ -149,7 +160,7 @@ class StreamCopy:
             )
             try:
                 if follow and mirror.snapshots is not None and not mirror.ended:
-                    await self._writer()  # Opening it later would discard a snapshot that is being copied.
+                    await self._writer_at(self.copied)  # Opening it later would discard a snapshot that is being copied.
                 async with TaskScope(f"mirror {self.name}") as scope:
                     if follow:
                         scope.spawn(keeping.follow(lambda: reading.follower.head, lambda: self.copied), "settings")
@@ -196,7 +207,7 @@ class StreamCopy:
             self._table = await self._producers_before(head, batch)
             self._fresh = False
         await self._note_transactions(head, batch.first_offset)
-        engine = await self._writer()
+        engine = await self._writer_at(batch.first_offset)
         try:
             copy = copy_of(batch)
         except MalformedBatch as error:
@@ -349,6 +360,14 @@ class StreamCopy:
                 self._engine.put_producers(self._table)
                 self._table = None
         return self._engine
+
+    async def _writer_at(self, offset: Offset) -> StreamEngine:
+        """Return the mirror's writer, whose next record has this offset. Raises _Overtaken."""
+        began = self._engine is None
+        engine = await self._writer()
+        if began and engine.next_offset != offset:
+            raise _Overtaken
+        return engine
 
     async def _end(self, head: Head) -> None:
         """End the mirror of a stream that was ended, when it has all of its records."""
