@@ -86,13 +86,15 @@ class StreamCopy:
         skip_truncated: bool = False,
         into: StreamName | None = None,
         first: int = 0,
+        state: bool = False,
     ) -> None:
         """`epoch`: the number of promotions of the namespace. `skip_truncated`: if the source truncated records before
         they were copied, begin the mirror anew behind them, instead of raising ReplicationRefused. `into`: another name
-        for the mirror; `first`: the least offset that it is to have.
+        for the mirror; `first`: the least offset that it is to have; `state`: under another name, too, the mirror of a
+        machine's log is one, with the newest snapshot.
         """
         self.name = name
-        self._into, self._first = into or name, first
+        self._into, self._first, self._state = into or name, first, state or into in (None, name)
         self.copied = 0
         """First offset that the mirror does not have; it has all records below that the source had."""
         self.copied_time = 0
@@ -330,7 +332,7 @@ class StreamCopy:
             earliest=first,
             end=first,
             transactions=mirrored_transactions(head.transactions, {}, first),
-            snapshots=() if head.snapshots is not None and self._into == self.name else None,
+            snapshots=() if head.snapshots is not None and self._state else None,
             mirror=mark,
             mark=mark_of(first, None, self._history),
         )
