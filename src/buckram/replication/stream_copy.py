@@ -34,7 +34,7 @@ from buckram.core.streams.records.batch import Batch
 from buckram.core.streams.records.positions import PositionMark, PositionVerdict, mark_of, seen
 from buckram.core.streams.records.producers import ProducerTable
 from buckram.core.streams.records.record_format import NO_SNAPSHOT
-from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused
+from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused, WriterLost
 from buckram.replication.mirror_metadata import Mirroring
 from buckram.replication.positions import (
     ComparedStream,
@@ -66,6 +66,10 @@ IDLE_S = 300.0
 """Idle time after which the mirror of a stream is sealed, seconds; it is opened again when records come."""
 _LOOK_S = 1.0
 """Interval at which the mirror's writer is looked at while no records come, seconds."""
+
+
+_OVERTAKEN = 10
+"""Number of times that a run may be overtaken by other processes before it gives up."""
 
 
 class _Overtaken(Exception):
@@ -128,11 +132,12 @@ class StreamCopy:
         MirrorStream and WriterLost for a mirror that was promoted or that somebody else copies into, NoSuchStream, and
         the errors of reading and writing, after which another run goes on.
         """
-        while True:
+        for _ in range(_OVERTAKEN):
             try:
                 return await self._run(follow=follow)
             except _Overtaken:
                 continue  # It goes on behind what the other process has copied.
+        raise WriterLost(str(self._into), "other processes copy into it again and again")
 
     async def _run(self, *, follow: bool) -> None:
         self._history = await retry_metadata(self._source.client.services.store.history)
