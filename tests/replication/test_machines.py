@@ -39,7 +39,7 @@ async def applied(side: Side, name: str = "goods") -> list[int]:
 
 
 @pytest.mark.parametrize("last", [(), (7,)], ids=["all in the snapshot", "one behind it"])
-async def test_commands_that_only_the_old_side_has_are_kept_with_the_state_that_they_made(last: tuple[int, ...]) -> None:
+async def test_commands_that_only_the_old_side_has_are_kept_with_their_state(last: tuple[int, ...]) -> None:
     """Its log has lost them since a snapshot was taken, so that no record of them could be kept."""
     async with pair() as both:
         await fill(both.a, 1, 2)

@@ -160,7 +160,7 @@ async def test_a_side_that_was_reconciled_acknowledges_nothing_before_it_is_copi
         await both.copied()
         await promote(both.b, SPACE, both.a, force=True)
         await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
-        with pytest.raises(ReplicationRefused, match="mirror of cluster .*create it there"):
+        with pytest.raises(ReplicationRefused, match=r"mirror of cluster .*create it there"):
             await append(both.a, [b"on the wrong side"])
         with pytest.raises(ReplicationRefused, match="so nothing is created here"):
             await append(both.a, [b"on the wrong side"], "other")

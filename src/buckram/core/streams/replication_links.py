@@ -107,8 +107,8 @@ def check_creation(namespace: str, stream: str, link: Link | None, copied_from: 
     if link.state == MIRROR and not copied_from:
         raise ReplicationRefused(
             name,
-            f"this side is a mirror of cluster {link.cluster}, so nothing is created here: create it there, or make this "
-            f"side writable with `buckram replicate promote {namespace}`",
+            f"this side is a mirror of cluster {link.cluster}, so nothing is created here: create it there, or make "
+            f"this side writable with `buckram replicate promote {namespace}`",
         )
     if copied_from and link.state == PROMOTED:
         raise ReplicationRefused(
