@@ -35,6 +35,8 @@ CHECKS: dict[str, list[str]] = {
     "database_mutants": [PYTHON, "-m", "buckram.sim", "--database", "--mutants"],
     "healing_lives": [PYTHON, "-m", "buckram.sim", "--healing", "--seeds", "0:2000"],
     "healing_mutants": [PYTHON, "-m", "buckram.sim", "--healing", "--mutants"],
+    "replication_lives": [PYTHON, "-m", "buckram.sim", "--replication", "--seeds", "0:1000"],
+    "replication_mutants": [PYTHON, "-m", "buckram.sim", "--replication", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
     "chaos_sqlite": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "sqlite"],

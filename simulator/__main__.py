@@ -16,6 +16,7 @@ from simulator.engine.swarm import run_seeds, shrink
 from simulator.healing.subject import Healing
 from simulator.ledgers.subject import Ledgers
 from simulator.machine.subject import Machines
+from simulator.replication.subject import Replications
 from simulator.streams.crashing import sweep
 from simulator.streams.subject import Streams
 
@@ -38,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
     parser.add_argument("--machine", action="store_true", help="lives of replicated machines instead of ledgers")
     parser.add_argument("--database", action="store_true", help="lives of replicated databases instead of ledgers")
+    parser.add_argument("--replication", action="store_true", help="lives of two clusters and a copy between them")
     parser.add_argument(
         "--crash-points",
         action="store_true",
@@ -64,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         subject = Machines()
     elif options.database:
         subject = Databases()
+    elif options.replication:
+        subject = Replications()
     if options.mutants:
         return subject.hunt(options.budget, options.jobs, options.only)
     if options.crash_points:
