@@ -133,8 +133,8 @@ class World:
         self.metadata.late_chance, self.metadata.late_s = self.pace.late_chance, self.pace.late_s
         self.metadata.timeout_s += 2 * self.pace.late_s
         self._clocks: dict[str, SimClock] = {} if beside is None else beside._clocks
-        self.passed = Passed() if beside is None else beside.passed
-        self.report = Report(self.loop.time, self._violated) if beside is None else beside.report
+        self.passed: Passed = Passed() if beside is None else beside.passed
+        self.report: Report = Report(self.loop.time, self._violated) if beside is None else beside.report
         if isinstance(self.metadata, SimZooKeeper):
             self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
         self._disturbed_now: dict[str, int] = {}
