@@ -23,7 +23,6 @@ SITUATIONS = (
     "a reconciling was killed",
     "two copies at once",
     "a copy was refused",
-    "a copy waited for another one",
     "a promotion without the other side",
     "a promotion with the other side",
     "a promotion lacked records",
