@@ -46,6 +46,8 @@ CHECKS: dict[str, list[str]] = {
     "healing_mutants": [*SIM, "--healing", "--mutants"],
     "objects_lives": [*SIM, "--objects", *LIVES],
     "objects_mutants": [*SIM, "--objects", "--mutants"],
+    "replication_lives": [*SIM, "--replication", *LIVES],
+    "replication_mutants": [*SIM, "--replication", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
     "chaos_sqlite": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "sqlite"],

@@ -9,6 +9,7 @@ import argparse
 import json
 import logging
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +22,19 @@ from simulator.healing.subject import Healing
 from simulator.ledgers.subject import Ledgers
 from simulator.machine.subject import Machines
 from simulator.objects.subject import ObjectStores
+from simulator.replication.subject import Replications
 from simulator.streams.crashing import sweep
 from simulator.streams.subject import Streams
 
+SUBJECTS: Mapping[str, tuple[Callable[[], Subject], str]] = {
+    "streams": (Streams, "lives of streams"),
+    "healing": (Healing, "lives of self-healing"),
+    "machine": (Machines, "lives of replicated machines"),
+    "database": (Databases, "lives of replicated databases"),
+    "objects": (ObjectStores, "lives of objects"),
+    "replication": (Replications, "lives of two clusters and a copy between them"),
+}
+"""Options that choose what lives are about."""
 UNFINISHED = 3
 """Exit code of a run with --resume whose lives are not all done."""
 
@@ -43,11 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="example: python -m buckram.sim --seeds 0:2000 --minutes 60 --resume lives.jsonl; a violation prints the"
         " command that replays it; with --resume the exit code is 3 while lives are left",
     )
-    parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
-    parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
-    parser.add_argument("--machine", action="store_true", help="lives of replicated machines instead of ledgers")
-    parser.add_argument("--database", action="store_true", help="lives of replicated databases instead of ledgers")
-    parser.add_argument("--objects", action="store_true", help="lives of objects instead of ledgers")
+    for name, (_, about) in SUBJECTS.items():
+        parser.add_argument(f"--{name}", action="store_true", help=f"{about} instead of ledgers")
     parser.add_argument(
         "--crash-points",
         action="store_true",
@@ -69,17 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     of_streams = options.streams or options.crash_points
-    subject: Subject = Ledgers()
-    if of_streams:
-        subject = Streams()
-    elif options.healing:
-        subject = Healing()
-    elif options.machine:
-        subject = Machines()
-    elif options.database:
-        subject = Databases()
-    elif options.objects:
-        subject = ObjectStores()
+    chosen = "streams" if of_streams else next((name for name in SUBJECTS if getattr(options, name)), "")
+    subject = SUBJECTS[chosen][0]() if chosen else Ledgers()
     if options.mutants:
         return subject.hunt(options.budget, options.jobs, options.only)
     if options.crash_points:

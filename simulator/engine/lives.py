@@ -90,12 +90,14 @@ def life_world(
     names: tuple[Iterable[str], Iterable[str]] = ((), ()),
     *,
     records_only: bool = True,
+    beside: World | None = None,
 ) -> World:
     """Return the world of a life, which also counts these invariants and situations.
 
-    `records_only`: of the checkers of ledgers only that of their metadata runs, since the others take time.
+    `records_only`: of the checkers of ledgers only that of their metadata runs, since the others take time. `beside`:
+    the world of the life's first cluster, if this is that of another one.
     """
-    world = World(seed, echo=echo, configs=cluster.configs, metadata=cluster.metadata, pace=cluster.pace)
+    world = World(seed, echo=echo, configs=cluster.configs, metadata=cluster.metadata, pace=cluster.pace, beside=beside)
     if records_only:
         world.fabric.observers.remove(world.judge.wire)
         world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]

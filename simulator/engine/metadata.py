@@ -23,6 +23,7 @@ from simulator.engine.loop import Process
 from simulator.engine.network import Fabric
 
 HOST = "meta"
+"""The host of a life's metadata store; a second cluster's is another one (`MetadataFaults.host`)."""
 
 
 class MetadataObserver(Protocol):
@@ -52,6 +53,7 @@ class MetadataFaults(ABC):
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
+        self.host = HOST
         self.observers: list[MetadataObserver] = []
         self.lose_before = self.lose_after = 0.0
         self.late_chance = self.late_s = 0.0
@@ -156,7 +158,7 @@ class MetadataServer(MetadataFaults):
         return Snapshot(keys, None)
 
     def _replace_by(self, snapshot: Snapshot) -> None:
-        self.loop.trace.note("meta", "goes back to an older state")
+        self.loop.trace.note(self.host, "goes back to an older state")
         tree = self.tree
         for session in list(tree._sessions):
             tree.expire(session)
@@ -183,7 +185,7 @@ class SimKeys:
 
     def expire(self) -> None:
         """End the session on the store; the process learns of it later."""
-        self._server.loop.trace.note("meta", f"session of {self._process.name} expires")
+        self._server.loop.trace.note(self._server.host, f"session of {self._process.name} expires")
         self._server.tree.expire(self.session)
 
     # seams.KeyStore
@@ -316,14 +318,16 @@ class SimKeys:
         def reply(result: Any, error: Exception | None) -> None:
             def back() -> None:
                 fabric.when_open(
-                    HOST, process.name, lambda: loop.call_soon(resolve, result, error, context=process.context)
+                    server.host, process.name, lambda: loop.call_soon(resolve, result, error, context=process.context)
                 )
 
-            loop.call_later(fabric.delay(HOST, process.name) + server.extra_delay_s(), back, context=loop.world.context)
+            loop.call_later(
+                fabric.delay(server.host, process.name) + server.extra_delay_s(), back, context=loop.world.context
+            )
 
         loop.call_later(
-            fabric.delay(process.name, HOST) + server.extra_delay_s(),
-            lambda: fabric.when_open(process.name, HOST, arrive),
+            fabric.delay(process.name, server.host) + server.extra_delay_s(),
+            lambda: fabric.when_open(process.name, server.host, arrive),
             context=loop.world.context,
         )
         silent = MetadataUnavailable("the metadata store does not answer")
@@ -345,12 +349,14 @@ class SimKeys:
 
     def _deliver(self, notify: Notify) -> None:
         server, process = self._server, self._process
-        delay = server.fabric.delay(HOST, process.name) + server.extra_delay_s()
+        delay = server.fabric.delay(server.host, process.name) + server.extra_delay_s()
         if server.rng.random() < 0.2:
             delay += server.rng.random() * server.late_watch_s
 
         def go() -> None:
-            server.fabric.when_open(HOST, process.name, lambda: server.loop.call_soon(notify, context=process.context))
+            server.fabric.when_open(
+                server.host, process.name, lambda: server.loop.call_soon(notify, context=process.context)
+            )
 
         server.loop.call_later(delay, go, context=server.loop.world.context)
 

@@ -64,7 +64,9 @@ class ZooKeeperStores:
         self.layout: ClusterLayout = ApacheLayout(manager=self._manager)
 
     def open(self, process: Process, rng: random.Random) -> tuple[TreeStore, Session]:
-        session = SimZkSession(self.server, FabricConnection(self._fabric, process, self.server.extra_delay_s))
+        session = SimZkSession(
+            self.server, FabricConnection(self._fabric, process, self.server.extra_delay_s, self.server.host)
+        )
         return ZooKeeperStore(session, self.layout.root, rng, manager=self._manager), session
 
 

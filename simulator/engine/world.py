@@ -8,6 +8,8 @@ no process of the machine runs; `restore_metadata(image)` restores the metadata 
 bookie with a new id at the address of another one. The judge identifies a bookie by its process, not by its address:
 what another process acknowledged there does not count.
 
+A life may have several clusters: `World(..., beside=FIRST)` is another one in the same time, network and trace.
+
 Not here: what a life does with the machines (`simulator/ledgers/life.py`, `simulator/streams/life.py`), bookies of
 another cluster (`simulator/engine/foreign.py`).
 """
@@ -111,20 +113,28 @@ class World:
         configs: Configs | None = None,
         metadata: str = "memory",
         pace: Pace | None = None,
+        beside: World | None = None,
     ) -> None:
+        """`beside`: the world of another cluster of the same life, made before, which this one shares all with but
+        its bookies, its metadata store and their judge. That one is closed, and closes this one. Names of hosts are
+        common to both.
+        """
         self.seed, self.pace = seed, pace or Pace()
         self.rng = random.Random(f"world {seed}")
-        self.trace = Trace(echo)
         self.configs = configs or Configs()
-        self.loop = make_loop(random.Random(f"schedule {seed}"), self.trace, self._uncaught)
-        self.fabric = Fabric(self.loop, random.Random(f"network {seed}"))
+        if beside is None:
+            self.trace = Trace(echo)
+            self.loop = make_loop(random.Random(f"schedule {seed}"), self.trace, self._uncaught)
+            self.fabric = Fabric(self.loop, random.Random(f"network {seed}"))
+        else:
+            self.trace, self.loop, self.fabric = beside.trace, beside.loop, beside.fabric
         self.stores = stores_of(metadata, self.fabric, random.Random(f"metadata {seed}"), self.pace.lag_s)
         self.metadata = self.stores.server
         self.metadata.late_chance, self.metadata.late_s = self.pace.late_chance, self.pace.late_s
         self.metadata.timeout_s += 2 * self.pace.late_s
-        self._clocks: dict[str, SimClock] = {}
-        self.passed = Passed()
-        self.report = Report(self.loop.time, self._violated)
+        self._clocks: dict[str, SimClock] = {} if beside is None else beside._clocks
+        self.passed: Passed = Passed() if beside is None else beside.passed
+        self.report: Report = Report(self.loop.time, self._violated) if beside is None else beside.report
         if isinstance(self.metadata, SimZooKeeper):
             self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
         self._disturbed_now: dict[str, int] = {}
@@ -132,7 +142,12 @@ class World:
         self._resumed_at: dict[str, float] = {}
         self.judge = Judge(self.report, WorldInspector(self), self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
-        self.fabric.observers.append(Introductions(self.report))
+        self._beside: list[World] = []
+        if beside is None:
+            self.fabric.observers.append(Introductions(self.report))
+        else:
+            beside._beside.append(self)
+            self.metadata.host = f"{beside.metadata.host}{len(beside._beside) + 1}"
         self.metadata.observers.append(self.judge)
         self.machines: dict[BookieId, Machine] = {}
         self.processes: dict[str, Process] = {}
@@ -241,10 +256,14 @@ class World:
 
     async def client(self, host: str, config: ClientConfig | None = None) -> Client:
         """Start a client in a new process of the host. Raises Died or MetadataUnavailable."""
-        process = self.process(host)
+        return await self.client_in(self.process(host), config)
+
+    async def client_in(self, process: Process, config: ClientConfig | None = None) -> Client:
+        """Start a client in a process, which may have clients of other clusters. Raises as `client` does."""
+        self.processes[process.name] = process
         runtime = self.runtime(process)
         if self.way_in is not None:
-            runtime = replace(runtime, network=self.way_in(host, runtime.network))
+            runtime = replace(runtime, network=self.way_in(process.name, runtime.network))
 
         async def start() -> Client:
             store = self.store(process, runtime.rng)
@@ -397,5 +416,6 @@ class World:
 
     def close(self) -> None:
         self.loop.close()
-        for threads in self._threads:
-            threads.close()
+        for world in (self, *self._beside):
+            for threads in world._threads:
+                threads.close()

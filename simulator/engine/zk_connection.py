@@ -63,20 +63,26 @@ class DirectConnection:
 class FabricConnection:
     """A connection from a simulated process through the simulated network."""
 
-    def __init__(self, fabric: Fabric, process: Process, extra_delay_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        process: Process,
+        extra_delay_s: Callable[[], float] = lambda: 0.0,
+        host: str = HOST,
+    ) -> None:
         self.name = process.name
         self._extra_delay_s, self._last = extra_delay_s, {True: 0.0, False: 0.0}
-        self._fabric, self._loop, self._process = fabric, fabric.loop, process
+        self._fabric, self._loop, self._process, self._host = fabric, fabric.loop, process, host
 
     def check_alive(self) -> None:
         self._process.check_alive()
 
     def send(self, arrive: Callable[[], None]) -> None:
-        self._carry(self.name, HOST, arrive, there=True)
+        self._carry(self.name, self._host, arrive, there=True)
 
     def answer(self, deliver: Callable[[], None]) -> None:
         loop, context = self._loop, self._process.context
-        self._carry(HOST, self.name, lambda: loop.call_soon(deliver, context=context), there=False)
+        self._carry(self._host, self.name, lambda: loop.call_soon(deliver, context=context), there=False)
 
     def _carry(self, source: str, target: str, done: Callable[[], object], *, there: bool) -> None:
         """Carry a message. A connection keeps its order, so a late message delays those behind it."""

@@ -31,11 +31,31 @@ async def fill(side: Side, *counts: int, snapshot: bool = False) -> None:
             await machine.snapshot()
 
 
-async def applied(side: Side) -> list[int]:
+async def applied(side: Side, name: str = "goods") -> list[int]:
     """The counts of all commands in the state of a replica there."""
-    async with space(side).machine("goods", Inventory, create=False, stand=False) as machine:
+    async with space(side).machine(name, Inventory, create=False, stand=False) as machine:
         found = await machine.read(lambda state: list(state.applied), "stale", at_most_s=0)
     return [command[2] for command in found]
+
+
+@pytest.mark.parametrize("last", [(), (7,)], ids=["all in the snapshot", "one behind it"])
+async def test_commands_that_only_the_old_side_has_are_kept_with_their_state(last: tuple[int, ...]) -> None:
+    """Its log has lost them since a snapshot was taken, so that no record of them could be kept."""
+    async with pair() as both:
+        await fill(both.a, 1, 2)
+        await both.copied()
+        for count in (3, 4, 5):
+            await fill(both.a, count, snapshot=True)
+        await fill(both.a, *last)
+        old, new = [(await side.streams.read(GOODS)).head for side in (both.a, both.b)]
+        assert old.earliest > new.end
+        await promote(both.b, SPACE, both.a, force=True)
+        found = await differences(both.a, both.b, SPACE)
+        assert [(one.stream, one.kept, one.state) for one in found] == [("shop/goods", "shop/goods.kept-1", True)]
+        await reconcile(both.a, both.b, SPACE, found)
+        assert await applied(both.a, "goods.kept-1") == [1, 2, 3, 4, 5, *last]
+        await both.copied(back=True)
+        assert await applied(both.a) == [1, 2]
 
 
 async def test_a_mirror_of_a_machine_is_read_there_and_led_after_the_promotion() -> None:

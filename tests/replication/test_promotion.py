@@ -153,6 +153,23 @@ async def test_reconciling_keeps_what_only_the_old_side_has_and_makes_it_a_mirro
             await differences(both.a, both.b, SPACE)
 
 
+async def test_a_side_that_was_reconciled_acknowledges_nothing_before_it_is_copied() -> None:
+    """A program that did not hear of the promotion makes the stream anew that the reconciling deleted, by default."""
+    async with pair() as both:
+        await append(both.a, numbered(0, 2))
+        await both.copied()
+        await promote(both.b, SPACE, both.a, force=True)
+        await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
+        with pytest.raises(ReplicationRefused, match=r"mirror of cluster .*create it there"):
+            await append(both.a, [b"on the wrong side"])
+        with pytest.raises(ReplicationRefused, match="so nothing is created here"):
+            await append(both.a, [b"on the wrong side"], "other")
+        await both.copied(back=True)
+        assert await records(both.a) == await records(both.b)
+        await space(both.a).fork_stream("orders", "looked-at")
+        assert await records(both.a, "looked-at") == await records(both.b)
+
+
 async def test_sides_can_be_changed_again_and_again() -> None:
     async with pair() as both:
         await append(both.a, numbered(0, 3))

@@ -9,6 +9,7 @@ from tests.support.polling import eventually
 from buckram import BuckramError, InvalidArgument, NoSuchNamespace, NoSuchStream, ReplicationRefused
 from buckram.replication.lag import lag_of
 from buckram.replication.run import Replication
+from buckram.replication.sides import read_link
 from buckram.replication.status import replicated_namespaces, show_replication, status_of
 from buckram.runtime.net.pace import Pace
 from buckram.runtime.process.stats import PrometheusStats
@@ -96,6 +97,20 @@ async def test_bad_input_is_refused_before_anything_is_copied() -> None:
         await both.copied()
         with pytest.raises(ReplicationRefused, match="the target is the source"):
             await both.work(back=True)
+
+
+async def test_a_mirror_is_not_copied_back_into_a_source_that_does_not_know_it() -> None:
+    """The source has no record of the replication: the copy was killed before it wrote that, or it was restored."""
+    async with pair() as both:
+        await append(both.a, numbered(0, 3))
+        await both.copied()
+        known = await read_link(both.a, SPACE)
+        assert known is not None
+        await both.a.streams.keys.delete(both.a.streams.layout.link(SPACE), known.version)
+        with pytest.raises(ReplicationRefused, match="swap --from and --to"):
+            await both.work(back=True)
+        assert await read_link(both.a, SPACE) is None
+        await both.copied()
 
 
 async def test_lag_is_exact_where_both_sides_are_there() -> None:

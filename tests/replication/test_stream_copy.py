@@ -12,9 +12,11 @@ from tests.support.polling import eventually
 from buckram import Client, MirrorStream, OutOfOrderSequence, ReplicationRefused
 from buckram.core.streams.metadata.changes import deleted
 from buckram.core.streams.names import StreamName
+from buckram.replication.stream_copy import StreamCopy
 from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.maintain.compaction import compact_stream
 from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.write.engine import StreamEngine
 
 
 async def test_records_are_the_same_to_readers_with_all_their_fields() -> None:
@@ -202,6 +204,25 @@ async def test_a_writer_that_takes_over_does_not_stop_a_copy() -> None:
 
             await eventually(copied)
             assert not task.done()
+
+
+async def test_a_copy_that_another_one_overtook_goes_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one copies everything after this one has looked where the mirror ends, and before it writes."""
+    async with pair() as both:
+        await append(both.a, numbered(0, 3))
+        slow, quick = both.orders, both.orders
+        opened = StreamCopy._writer
+
+        async def late(self: StreamCopy) -> StreamEngine:
+            if self is slow and not quick.records:
+                await quick.run(follow=False)
+                await append(both.a, numbered(3, 5))
+            return await opened(self)
+
+        monkeypatch.setattr(StreamCopy, "_writer", late)
+        await slow.run(follow=False)
+        assert (quick.records, slow.records) == (3, 2)
+        assert await records(both.b) == await records(both.a)
 
 
 async def test_a_stream_that_no_replication_made_is_refused() -> None:

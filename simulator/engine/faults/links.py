@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from simulator.engine.faults.registry import register_common
-from simulator.engine.metadata import HOST
 from simulator.engine.network import SimNetwork
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ async def cut_links(f: FaultRunner) -> None:
 
 async def isolate_host(f: FaultRunner) -> None:
     victim = f.rng.choice([f.choose_machine().name, *f.client_hosts()])
-    others = [host for host in [*f.world.processes, HOST] if host != victim]
+    others = [host for host in [*f.world.processes, f.world.metadata.host] if host != victim]
     pairs = [(victim, other) for other in others]
     if f.rng.random() < 0.7:
         pairs += [(other, victim) for other in others]
@@ -49,7 +48,7 @@ async def isolate_host(f: FaultRunner) -> None:
 
 async def cut_from_metadata(f: FaultRunner) -> None:
     victim = f.rng.choice([f.choose_machine().name, *f.client_hosts()])
-    pairs = [(victim, HOST), (HOST, victim)]
+    pairs = [(victim, f.world.metadata.host), (f.world.metadata.host, victim)]
     await _block_links(f, pairs if f.rng.random() < 0.5 else [f.rng.choice(pairs)], 8.0)
 
 

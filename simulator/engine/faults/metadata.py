@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from simulator.engine.faults.registry import register_common
-from simulator.engine.metadata import HOST
 
 if TYPE_CHECKING:
     from simulator.engine.faults.runner import FaultRunner
@@ -18,18 +17,18 @@ async def lose_metadata_messages(f: FaultRunner) -> None:
         for host in f.client_hosts():
             server.lose_next(f.rng.choice(("before", "after", "after")), host, f.world.stores.ledger_keys)
     server.lose_before, server.lose_after = f.rng.choice(((0.3, 0.0), (0.0, 0.3), (0.2, 0.3), (0.0, 0.6)))
-    f.world.disturb(HOST, 1)
+    f.world.disturb(f.world.metadata.host, 1)
     await asyncio.sleep(f.rng.random() * 3.0 + 0.2)
     server.lose_before = server.lose_after = 0.0
-    f.world.disturb(HOST, -1)
+    f.world.disturb(f.world.metadata.host, -1)
 
 
 async def metadata_down(f: FaultRunner) -> None:
     f.world.metadata.down = True
-    f.world.disturb(HOST, 1)
+    f.world.disturb(f.world.metadata.host, 1)
     await f.wait_a_while(6.0)
     f.world.metadata.down = False
-    f.world.disturb(HOST, -1)
+    f.world.disturb(f.world.metadata.host, -1)
 
 
 async def expire_session(f: FaultRunner) -> None:

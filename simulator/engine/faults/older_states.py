@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from buckram.core.cluster.store_history import parse_statement
 from simulator.engine.faults.registry import LEDGERS, crashes_only, register_independent
-from simulator.engine.metadata import HOST
 
 if TYPE_CHECKING:
     from simulator.engine.faults.runner import FaultRunner
@@ -57,7 +56,7 @@ async def restore_older_metadata(f: FaultRunner) -> None:
         return
     newest = f.world.metadata.snapshot()
     cut_off: dict[str, None] = {}
-    f.world.disturb(HOST, 1)
+    f.world.disturb(f.world.metadata.host, 1)
     _cut_off_clients(f, cut_off)
     f.world.restore_metadata(older, for_now=True)
     seen = False
@@ -68,8 +67,8 @@ async def restore_older_metadata(f: FaultRunner) -> None:
         seen = seen or (bool(running) and all(one is not None and one.suspect for one in running))
     f.world.restore_metadata(newest)
     for host in cut_off:
-        f.world.fabric.unblock(host, HOST)
-        f.world.fabric.unblock(HOST, host)
+        f.world.fabric.unblock(host, f.world.metadata.host)
+        f.world.fabric.unblock(f.world.metadata.host, host)
     for _ in range(_STEPS):  # deadlines count from the moment when the bookies take part again
         if all(
             one.bookie is None or one.bookie.witness is None or not one.bookie.witness.suspect
@@ -77,7 +76,7 @@ async def restore_older_metadata(f: FaultRunner) -> None:
         ):
             break
         await asyncio.sleep(_STEP_S)
-    f.world.disturb(HOST, -1)
+    f.world.disturb(f.world.metadata.host, -1)
     if seen:
         f.world.report.situation("a store that went back was left alone by every bookie")
 
@@ -86,8 +85,8 @@ def _cut_off_clients(f: FaultRunner, cut_off: dict[str, None]) -> None:
     for host in f.client_hosts():
         if host not in cut_off:
             cut_off[host] = None
-            f.world.fabric.block(host, HOST)
-            f.world.fabric.block(HOST, host)
+            f.world.fabric.block(host, f.world.metadata.host)
+            f.world.fabric.block(f.world.metadata.host, host)
 
 
 async def restore_older_directory(f: FaultRunner) -> None:

@@ -9,7 +9,6 @@ from buckram.errors import MetadataError
 from simulator.engine import damage
 from simulator.engine.faults.registry import LEDGERS, crashes_only, register_independent
 from simulator.engine.faults.stores import use_small_files
-from simulator.engine.metadata import HOST
 
 if TYPE_CHECKING:
     from simulator.engine.faults.runner import FaultRunner
@@ -51,7 +50,7 @@ async def lose_reply_then_metadata(f: FaultRunner) -> None:
         if ledger.metadata is not None and not ledger.metadata.closed:
             server, keys = f.world.metadata, f.world.stores.ledger_keys
             server.lose_next(f.rng.choice(("before", "after", "after")), ledger.writer, keys)
-            f.world.disturb(HOST, 1)
+            f.world.disturb(f.world.metadata.host, 1)
             f.world.crash(f.world.machines[f.rng.choice(ledger.metadata.last_fragment.ensemble)], power=False)
             for _ in range(100):
                 await asyncio.sleep(0.02)
@@ -60,7 +59,7 @@ async def lose_reply_then_metadata(f: FaultRunner) -> None:
             server.down = True
             await asyncio.sleep(1.5 + f.rng.random() * 2)
             server.down = False
-            f.world.disturb(HOST, -1)
+            f.world.disturb(f.world.metadata.host, -1)
             return
 
 

@@ -429,8 +429,11 @@ def reconcile(
             print(f"{one.stream}: {counted(one.records, 'record')} ({one.first} to {one.end - 1}) only here, {where}")
             if one.others:
                 print(f"  the other side has other records at {one.others} of these offsets, which stay there")
-        else:
+        elif not one.state:
             print(f"{one.stream}: no record is only here")
+        if one.state:
+            where = f"{'would be ' if dry_run else ''}kept in {one.kept}"
+            print(f"{one.stream}: commands below {one.first} are only in its state here, which is {where}")
     if objects is not None and objects.objects:
         where = f"{'would be ' if dry_run else ''}kept in the namespace {objects.kept}"
         print(f"objects: {counted(objects.objects, 'object')} ({objects.bytes} bytes) only here, {where}")

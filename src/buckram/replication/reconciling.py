@@ -23,7 +23,7 @@ from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name
 from buckram.core.streams.records.positions import seen
 from buckram.core.streams.replication_links import Link, is_superseded
 from buckram.errors import NoSuchStream, ReplicationRefused
-from buckram.replication.divergent_data import keep_records
+from buckram.replication.divergent_data import keep_records, only_in_state
 from buckram.replication.fencing import supersede
 from buckram.replication.object_differences import KeptObjects, keep_objects, kept_objects
 from buckram.replication.positions import ComparedStream, first_difference, record_at
@@ -50,6 +50,10 @@ class StreamDifference:
     """Number of these offsets that have other records on the new side, which stay there: the old side went back with
     its metadata, or the two were never the same.
     """
+    state: bool = False
+    """True if it is the log of a machine, whose snapshots alone have what the commands below `first` did: the stream
+    that is kept is a machine's log with a snapshot.
+    """
 
     @property
     def records(self) -> int:
@@ -65,6 +69,7 @@ class StreamDifference:
             "last_offset": last,
             "kept": self.kept or None,
             **({"differing": self.others} if self.others else {}),
+            **({"with_state": True} if self.state else {}),
         }
 
 
@@ -109,9 +114,10 @@ def _superseded(new: Side, there: Link) -> Link:
 
 async def _difference(old: Side, new: Side, name: StreamName, head: Head, epoch: int) -> StreamDifference:
     first, copied = await _compared(ComparedStream(old, name), ComparedStream(new, name), head)
-    kept = check_name("stream", f"{name.stream}{_KEPT}{epoch}") if head.end > first else ""
+    state = first != copied and only_in_state(head, first)
+    kept = check_name("stream", f"{name.stream}{_KEPT}{epoch}") if head.end > first or state else ""
     others = max(min(copied, head.end) - first, 0)
-    return StreamDifference(str(name), first, head.end, f"{name.namespace}/{kept}" if kept else "", others)
+    return StreamDifference(str(name), first, head.end, f"{name.namespace}/{kept}" if kept else "", others, state)
 
 
 async def _compared(old: ComparedStream, new: ComparedStream, head: Head) -> tuple[int, int]:
@@ -157,7 +163,7 @@ async def reconcile(
             raise ReplicationRefused(str(name), "it has changed since it was compared: reconcile again")
         if one.kept:
             kept = StreamName(namespace, one.kept.partition("/")[2])
-            await keep_records(old, name, head, kept, one.first, one.end, pace or Pace(None))
+            await keep_records(old, name, head, kept, one.first, one.end, pace or Pace(None), state=one.state)
         await delete_stream(old.client, old.streams, name, uid=head.uid, acting_for=purpose_of(str(name), head))
     await keep_objects(old, new, namespace, there.epoch, pace or Pace(None))
     await _finish_deleting(old, namespace)

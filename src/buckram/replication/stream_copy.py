@@ -34,7 +34,7 @@ from buckram.core.streams.records.batch import Batch
 from buckram.core.streams.records.positions import PositionMark, PositionVerdict, mark_of, seen
 from buckram.core.streams.records.producers import ProducerTable
 from buckram.core.streams.records.record_format import NO_SNAPSHOT
-from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused
+from buckram.errors import BuckramError, CorruptEntry, MalformedBatch, NoSuchStream, ReplicationRefused, WriterLost
 from buckram.replication.mirror_metadata import Mirroring
 from buckram.replication.positions import (
     ComparedStream,
@@ -58,7 +58,7 @@ from buckram.streams.shared.namespaces import create_stream
 from buckram.streams.shared.recovery import load_producers, replayed
 from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.opening import open_writer
-from buckram.types import History
+from buckram.types import History, Offset
 
 FLIGHT_BYTES = 32 * 1024 * 1024
 """Maximum bytes of a stream in flight to the target; as many again may be read ahead."""
@@ -66,6 +66,14 @@ IDLE_S = 300.0
 """Idle time after which the mirror of a stream is sealed, seconds; it is opened again when records come."""
 _LOOK_S = 1.0
 """Interval at which the mirror's writer is looked at while no records come, seconds."""
+
+
+_OVERTAKEN = 10
+"""Number of times that a run may be overtaken by other processes before it gives up."""
+
+
+class _Overtaken(Exception):
+    """Another process has copied into the mirror since this one looked where it ends."""
 
 
 class StreamCopy:
@@ -82,13 +90,15 @@ class StreamCopy:
         skip_truncated: bool = False,
         into: StreamName | None = None,
         first: int = 0,
+        state: bool = False,
     ) -> None:
         """`epoch`: the number of promotions of the namespace. `skip_truncated`: if the source truncated records before
         they were copied, begin the mirror anew behind them, instead of raising ReplicationRefused. `into`: another name
-        for the mirror; `first`: the least offset that it is to have.
+        for the mirror; `first`: the least offset that it is to have; `state`: under another name, too, the mirror of a
+        machine's log is one, with the newest snapshot.
         """
         self.name = name
-        self._into, self._first = into or name, first
+        self._into, self._first, self._state = into or name, first, state or into in (None, name)
         self.copied = 0
         """First offset that the mirror does not have; it has all records below that the source had."""
         self.copied_time = 0
@@ -122,6 +132,14 @@ class StreamCopy:
         MirrorStream and WriterLost for a mirror that was promoted or that somebody else copies into, NoSuchStream, and
         the errors of reading and writing, after which another run goes on.
         """
+        for _ in range(_OVERTAKEN):
+            try:
+                return await self._run(follow=follow)
+            except _Overtaken:
+                continue  # It goes on behind what the other process has copied.
+        raise WriterLost(str(self._into), "other processes copy into it again and again")
+
+    async def _run(self, *, follow: bool) -> None:
         self._history = await retry_metadata(self._source.client.services.store.history)
         self._last = None
         at = await self._source.streams.read(self.name)
@@ -149,7 +167,9 @@ class StreamCopy:
             )
             try:
                 if follow and mirror.snapshots is not None and not mirror.ended:
-                    await self._writer()  # Opening it later would discard a snapshot that is being copied.
+                    await self._writer_at(
+                        self.copied
+                    )  # Opening it later would discard a snapshot that is being copied.
                 async with TaskScope(f"mirror {self.name}") as scope:
                     if follow:
                         scope.spawn(keeping.follow(lambda: reading.follower.head, lambda: self.copied), "settings")
@@ -196,7 +216,7 @@ class StreamCopy:
             self._table = await self._producers_before(head, batch)
             self._fresh = False
         await self._note_transactions(head, batch.first_offset)
-        engine = await self._writer()
+        engine = await self._writer_at(batch.first_offset)
         try:
             copy = copy_of(batch)
         except MalformedBatch as error:
@@ -319,7 +339,7 @@ class StreamCopy:
             earliest=first,
             end=first,
             transactions=mirrored_transactions(head.transactions, {}, first),
-            snapshots=() if head.snapshots is not None and self._into == self.name else None,
+            snapshots=() if head.snapshots is not None and self._state else None,
             mirror=mark,
             mark=mark_of(first, None, self._history),
         )
@@ -349,6 +369,14 @@ class StreamCopy:
                 self._engine.put_producers(self._table)
                 self._table = None
         return self._engine
+
+    async def _writer_at(self, offset: Offset) -> StreamEngine:
+        """Return the mirror's writer, whose next record has this offset. Raises _Overtaken."""
+        began = self._engine is None
+        engine = await self._writer()
+        if began and engine.next_offset != offset:
+            raise _Overtaken
+        return engine
 
     async def _end(self, head: Head) -> None:
         """End the mirror of a stream that was ended, when it has all of its records."""

@@ -89,7 +89,7 @@ def is_superseded(here: Link | None, there: Link | None, cluster: str) -> bool:
 
 
 def check_creation(namespace: str, stream: str, link: Link | None, copied_from: str = "") -> None:
-    """Raise ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced.
+    """Raise ReplicationRefused for a new stream in a cluster whose side of the namespace was replaced, or is a mirror.
 
     `copied_from`: the cluster whose stream the replication copies into this one; empty for any other creation.
     """
@@ -103,6 +103,12 @@ def check_creation(namespace: str, stream: str, link: Link | None, copied_from: 
             name,
             f"the side in cluster {link.cluster} was promoted in place of this one, so nothing is created here: create "
             f"it there; `buckram replicate reconcile {namespace}` makes this side a mirror",
+        )
+    if link.state == MIRROR and not copied_from:
+        raise ReplicationRefused(
+            name,
+            f"this side is a mirror of cluster {link.cluster}, so nothing is created here: create it there, or make "
+            f"this side writable with `buckram replicate promote {namespace}`",
         )
     if copied_from and link.state == PROMOTED:
         raise ReplicationRefused(
@@ -138,18 +144,18 @@ def check_run(namespace: str, source: Link | None, target: Link | None, source_i
             "the source was promoted in place of the target, which may have records that only it has: `buckram "
             f"replicate reconcile {namespace}` first",
         )
-    if target is None:
-        return
-    if target.state == PROMOTED:
+    if target is not None and target.state == PROMOTED:
         raise ReplicationRefused(
             namespace, "the target was promoted and has writers of its own; copy into a cluster that is no source"
         )
-    if target.state == MIRROR and target.cluster != source_id:
-        raise ReplicationRefused(namespace, f"the target is a mirror of another cluster already, {target.cluster}")
-    if target.state == SOURCE and target.cluster == source_id:
+    # The source's own record may be missing: it is written after that of the mirror, and a restore may forget it.
+    swapped = source is not None and (source.state, source.cluster) == (MIRROR, target_id)
+    if swapped or (target is not None and (target.state, target.cluster) == (SOURCE, source_id)):
         raise ReplicationRefused(
             namespace, "the target is the source of the source: swap --from and --to, or promote the mirror first"
         )
+    if target is not None and target.state == MIRROR and target.cluster != source_id:
+        raise ReplicationRefused(namespace, f"the target is a mirror of another cluster already, {target.cluster}")
 
 
 # -- progress of a mirror -------------------------------------------------------------------------------------

@@ -261,8 +261,8 @@ async def create_stream(streams: StreamStore, name: StreamName, head: Head, extr
     It is created on condition that namespace and link of replication are unchanged since they were read here: a link is
     written together with the namespace's record, so a fence excludes a creation that began before it.
 
-    Raises NoSuchNamespace, StreamExists, ReplicationRefused where the other cluster's side of the namespace was
-    promoted, InvalidArgument for settings that do not go with the namespace's.
+    Raises NoSuchNamespace, StreamExists, ReplicationRefused where the other cluster's side of the namespace is the one
+    that is written, InvalidArgument for settings that do not go with the namespace's.
     """
     if name.stream == OBJECTS_LOG and (head.snapshots is None or head.properties):
         raise InvalidArgument(f"stream {name}: the name is that of the index of objects; choose another")
@@ -273,7 +273,8 @@ async def create_stream(streams: StreamStore, name: StreamName, head: Head, extr
             raise NoSuchNamespace(name.namespace)
         merged(space.policy, head.policy)
         copied = head.mirror is not None and head.mirror.state == MIRROR
-        check_creation(name.namespace, name.stream, link, head.mirror.cluster if head.mirror and copied else "")
+        if head.fork is None or link is None or link.state != MIRROR:  # Forks of a mirror are for readers.
+            check_creation(name.namespace, name.stream, link, head.mirror.cluster if head.mirror and copied else "")
         same = [] if link is None else [CheckVersion(link_key, link.version)]
         try:
             return NewStream(await streams.create(name, head, space.version, [*same, *extra]), space)

@@ -1,0 +1,77 @@
+"""What must be true when all is copied: both sides are equal, and each acknowledged record is in one place."""
+
+from __future__ import annotations
+
+from buckram.core.streams.records.batch import Record
+from simulator.replication.rules import ident_of
+from simulator.replication.stage import Stage
+from simulator.replication.truth import Ack, StreamFacts
+
+KEPT = ".kept-"
+Found = dict[tuple[str, str], tuple[str, list[Record]]]
+
+
+class FinalChecks:
+    """The checks of one life. `found` has the uid and the records of each stream, by place and name."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.report, self.truth = stage, stage.world.report, stage.truth
+        self.beside: dict[tuple[str, str], tuple[int, dict[str, int]]] = {}
+        """The earliest offset and the cursors of each stream, by place and name."""
+        self.grants: dict[str, str] = {}
+
+    def run(self, found: Found) -> None:
+        for uid, records in found.values():
+            self.stage.rules.read(uid, records)
+        self._equal(found)
+        self._all_kept(found)
+
+    def _equal(self, found: Found) -> None:
+        source, mirror = self.stage.primary.name, self.stage.primary.other.name
+        for place, name in found:
+            if place != source:
+                continue
+            ours, theirs = found[place, name][1], found.get((mirror, name), ("", []))[1]
+            differing = next((one for one in zip(ours, theirs, strict=False) if one[0] != one[1]), None)
+            self.report.check("equal", differing is None, "{} differs: {}", name, differing)
+            self.report.check(
+                "equal", len(ours) == len(theirs), "{} has {}, its mirror {}", name, len(ours), len(theirs)
+            )
+            one, two = self.beside[place, name], self.beside.get((mirror, name))
+            self.report.check("equal", one == two, "beside the records of {} are {}, in the mirror {}", name, one, two)
+        self.report.check("equal", self.grants[source] == self.grants[mirror], "grants {}", self.grants)
+
+    def _all_kept(self, found: Found) -> None:
+        where: dict[str, dict[tuple[str, int], list[str]]] = {}
+        for (_, name), (uid, records) in found.items():
+            for record in records:
+                places = where.setdefault(ident_of(record), {}).setdefault((name, record.offset), [])
+                places.append(uid)
+        for facts in self.truth.streams.values():
+            for ack in facts.acks:
+                self._kept(facts, ack, where.get(ack.ident, {}))
+
+    def _kept(self, facts: StreamFacts, ack: Ack, places: dict[tuple[str, int], list[str]]) -> None:
+        """Check that an acknowledged record is in one place; it may have been given up by whoever could do so."""
+        here = [
+            name
+            for (name, offset), uids in places.items()
+            if offset == ack.offset and any(facts.uid in self.truth.uids(uid) for uid in uids)
+        ]
+        if len(self.truth.attempts[ack.ident].tried) == 1:
+            names = sorted({name for name, _ in places})
+            self.report.check("kept", len(names) <= 1, "{} of {} is in {}", ack.ident, facts.uid, names)
+        if here or ack.forgettable or facts.deleted or self._given_up(facts, ack):
+            return
+        self.report.check(
+            "kept", False, "{} at {} of {} ({}) is nowhere but {}", ack.ident, ack.offset, facts.name, facts.uid, places
+        )
+
+    def _given_up(self, facts: StreamFacts, ack: Ack) -> bool:
+        """Return whether somebody truncated the record, in this stream or in one that has its records."""
+        return any(
+            ack.offset < one.truncated and facts.uid in self.truth.uids(one.uid) for one in self.truth.streams.values()
+        )
+
+
+__all__ = ["FinalChecks", "Found"]
