@@ -41,13 +41,13 @@ class MemoryStores:
 
     ledger_keys = "/all/"
 
-    def __init__(self, fabric: Fabric, rng: random.Random) -> None:
-        self.server = MetadataServer(fabric, rng)
+    def __init__(self, fabric: Fabric, rng: random.Random, uri: str = "memory:sim") -> None:
+        self.server, self._uri = MetadataServer(fabric, rng), uri
         self.layout: ClusterLayout = Layout()
 
     def open(self, process: Process, rng: random.Random) -> tuple[TreeStore, Session]:
         keys = SimKeys(self.server, process)
-        return TreeStore(keys, "memory:sim", rng), keys
+        return TreeStore(keys, self._uri, rng), keys
 
 
 class ZooKeeperStores:
