@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 
+from simulator.administration.subject import Administration
 from simulator.database.subject import Databases
 from simulator.engine.subject import Subject
 from simulator.engine.swarm import run_seeds, shrink
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
     parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
+    parser.add_argument("--administration", action="store_true", help="lives of administration instead of ledgers")
     parser.add_argument("--machine", action="store_true", help="lives of replicated machines instead of ledgers")
     parser.add_argument("--database", action="store_true", help="lives of replicated databases instead of ledgers")
     parser.add_argument(
@@ -60,6 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
         subject = Streams()
     elif options.healing:
         subject = Healing()
+    elif options.administration:
+        subject = Administration()
     elif options.machine:
         subject = Machines()
     elif options.database:
