@@ -10,6 +10,7 @@ from buckram.healing.operations.decommission import Departure, decommission, dra
 from buckram.healing.operations.operator_calls import allow_rejoin, ask_readonly
 from buckram.health.removal_gate import check_removable, forget_bookie
 from simulator.administration.commands import STUCK_S, Administrator, quietly
+from simulator.engine.metadata import HOST as METADATA_HOST
 from simulator.engine.world import Machine
 
 SESSION_S = 5.0
@@ -30,10 +31,21 @@ async def _chosen(admin: Administrator) -> Machine | None:
 
 
 async def stop_somehow(admin: Administrator, machine: Machine) -> None:
-    """Stop a bookie, or have it hang until its session has ended: it wakes up minutes later."""
-    world = admin.world
-    if admin.rng.random() < 0.75:
+    """Stop a bookie, cut it off from the metadata store, or have it hang until its session has ended.
+
+    One that is cut off answers; one that hangs wakes up minutes later.
+    """
+    world, way = admin.world, admin.rng.random()
+    if way < 0.6:
         admin.stage.stop(machine, power=admin.rng.random() < 0.3)
+    elif way < 0.8:
+        machine.away = True
+        world.faults += 1
+        world.fabric.block(machine.name, METADATA_HOST)
+        world.fabric.block(METADATA_HOST, machine.name)
+        world.report.situation("a bookie lost the metadata store and answers")
+        world.sessions[machine.name].expire()
+        world.loop.call_later(40.0 + admin.rng.random() * 60.0, _join, admin, machine, context=world.loop.world.context)
     else:
         machine.away = True
         world.faults += 1
@@ -47,6 +59,11 @@ async def stop_somehow(admin: Administrator, machine: Machine) -> None:
 
 
 def _nothing() -> None: ...
+
+
+def _join(admin: Administrator, machine: Machine) -> None:
+    admin.world.fabric.unblock(machine.name, METADATA_HOST)
+    admin.world.fabric.unblock(METADATA_HOST, machine.name)
 
 
 def retire(admin: Administrator, machine: Machine) -> None:
@@ -100,6 +117,7 @@ async def _back(admin: Administrator, machine: Machine) -> None:
     """Let a bookie that could not be taken out serve again, if the cluster still knows it."""
     if machine.name in admin.rules.cookies and machine.name not in admin.rules.retired:
         admin.world.resume(machine.name)
+        _join(admin, machine)
         await admin.stage.let_serve(machine)
         admin.free(machine)
     else:

@@ -2,7 +2,288 @@
 
 from __future__ import annotations
 
-from simulator.administration.plan import AdminPlan
-from simulator.engine import hunting
+from dataclasses import dataclass, replace
 
-MUTANTS: dict[str, hunting.Mutant[AdminPlan]] = {}
+from simulator.administration.plan import AdminPlan, suit
+from simulator.engine import hunting
+from simulator.engine.edits import edited
+
+_LEAVE = "buckram.healing.operations.decommission"
+_CALLS = "buckram.healing.operations.operator_calls"
+_COOKIE = "buckram.bookie.trust.cookie"
+_DECIDE = "buckram.core.cluster.incarnations:decide"
+_BACKUP = "buckram.metadata.maintain.backup"
+_FINDINGS = "buckram.core.health.findings"
+_MOVED = "buckram.bookie.garbage.collector:Collector._collect_moved"
+_STATES = "buckram.core.health.bookie_states"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant(hunting.Mutant[AdminPlan]):
+    """A planted bug of administration."""
+
+    commands: tuple[str, ...] = ()
+    """Commands of the mutant's lives; empty: those of each plan."""
+    faults: tuple[str, ...] = ()
+    """Faults of its lives; empty: those of each plan."""
+    slow: bool = False
+    """True if copying takes long in its lives."""
+    crowded: bool = False
+    """True if its lives have many short ledgers."""
+    watched: bool = False
+    """True if one process looks at the status again and again."""
+
+    def suits(self, plan: AdminPlan) -> bool:
+        if self.commands:
+            plan.commands = list(self.commands)
+            suit(plan)
+        if self.faults:
+            plan.cluster.faults = list(self.faults)
+        if self.slow:
+            plan.config, plan.cluster.entries = replace(plan.config, copy_bytes_per_s=2_000), 12
+        if self.crowded:
+            plan.writers, plan.ledgers, plan.cluster.entries = 4, 8, 2
+        plan.watching = plan.watching or self.watched
+        return True
+
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant
+    for mutant in (
+        Mutant(
+            "no-last-proof",
+            "departure",
+            "a bookie is said to be empty without a last look at every record",
+            edited(
+                (f"{_LEAVE}:_wait", "found = await ledgers_naming(store, bookie)", "found: dict[int, int] = {}"),
+                (f"{_LEAVE}:drain", "depending | await ledgers_naming(store, bookie)", "depending"),
+            ),
+            80,
+            commands=("drain", "replace"),
+            crowded=True,
+        ),
+        Mutant(
+            "named-before-durable",
+            "H1, M7",
+            "metadata name a member before it acknowledged its copies, and before it synced them",
+            edited(
+                (
+                    "buckram.healing.repair.fragment_copy:FragmentCopy._through",
+                    "raise error\n await sink.acknowledged(0)\n return",
+                    "raise error\n        return",
+                ),
+                (
+                    "buckram.healing.repair.ledger_repair:LedgerRepair._replace",
+                    "await self._force(target, digest, copy.ledger)",
+                    "pass",
+                ),
+            ),
+            commands=("decommission", "rebalance"),
+        ),
+        Mutant(
+            "taken-out-while-it-answers",
+            "answering",
+            "what answers and is not registered is forgotten, decommissioned or let rejoin",
+            edited(("buckram.health.removal_gate:check_removable", "if why:", "if False:")),
+            commands=("forget", "decommission"),
+        ),
+        Mutant(
+            "forgotten-while-named",
+            "departure",
+            "a bookie is forgotten, or may come back empty, although ledgers name it",
+            edited((f"{_CALLS}:refuse_named", "if naming:", "if False:")),
+            commands=("forget", "rejoin"),
+        ),
+        Mutant(
+            "cookie-reused",
+            "M8, I28",
+            "an empty directory passes by the cookie of the one before",
+            edited(
+                (f"{_COOKIE}:_refuse_unless_new", "if remote is not None:", "if False:"),
+                (f"{_COOKIE}:_check_unfinished", "if found is not None and", "if False and found is not None and"),
+                (
+                    _DECIDE,
+                    "return IncarnationVerdict(Standing.REPLACED)",
+                    "return IncarnationVerdict(Standing.MEMBER)",
+                ),
+            ),
+            commands=("rejoin",),
+        ),
+        Mutant(
+            "old-directory-rejoins",
+            "directory, I28",
+            "the directory of a bookie that was removed serves again",
+            edited(
+                (f"{_COOKIE}:_refuse_removed", "if (await metadata.history()).accepted:", "if False:"),
+                (
+                    _DECIDE,
+                    "if past.why else IncarnationVerdict(Standing.REMOVED)",
+                    "",
+                ),
+            ),
+            commands=("decommission", "forget", "replace"),
+        ),
+        Mutant(
+            "rolled-back-accepted",
+            "I14",
+            "a directory that is behind its witness serves as if it were whole",
+            edited(
+                (
+                    "buckram.bookie.trust.witness:Witness.prepare",
+                    "return WitnessedPosition(value.incarnation, value.starts, Position(value.seq, value.offset))",
+                    "return None",
+                )
+            ),
+            faults=("roll back",),
+        ),
+        Mutant(
+            "replaced-cookie-stays",
+            "departure",
+            "the cookie of a bookie that was replaced stays",
+            edited((f"{_LEAVE}:replace_bookie", "if left.done:", "if False:")),
+            commands=("replace",),
+        ),
+        Mutant(
+            "deletions-not-compared",
+            "again",
+            "what was deleted since a backup comes back with it",
+            edited(("buckram.metadata.maintain.acceptance:accept", "await compare(store)", "[]")),
+            80,
+            commands=("backup", "restore"),
+        ),
+        Mutant(
+            "restore-accepts-itself",
+            "waiting",
+            "restored metadata are used without anybody's acceptance",
+            edited((f"{_BACKUP}:_not_accepted", "accepted=False", "accepted=True")),
+            commands=("backup", "restore"),
+        ),
+        Mutant(
+            "one-listing-believed",
+            "H1, M7, collected",
+            "a bookie deletes what one listing does not place on it",
+            edited(
+                (_MOVED, "if seen is None or seen.entries != entries:", "if entries is None:"),
+                (_MOVED, "elif now - seen.since >= self._config.collection_age_s:", "else:"),
+                (
+                    _MOVED,
+                    "del self._moved[ledger_id]\n                await",
+                    "self._moved.pop(ledger_id, None)\n            await",
+                ),
+            ),
+            80,
+            commands=("decommission", "rebalance"),
+            slow=True,
+        ),
+        Mutant(
+            "rest-never-ends",
+            "maintenance",
+            "a maintenance does not end by itself",
+            edited(("buckram.core.healing.operator_requests:Countdown.changed", "if at <= now:", "if False:")),
+            commands=("maintenance",),
+        ),
+        Mutant(
+            "rest-below-quorum",
+            "maintenance",
+            "a bookie may rest although entries have fewer than Qa copies meanwhile",
+            edited((f"{_CALLS}:begin_maintenance", "if short:", "if False:")),
+            80,
+            commands=("maintenance", "upgrade", "maintenance"),
+        ),
+        Mutant(
+            "status-remembers",
+            "status",
+            "status goes by the registrations of its first look",
+            edited(
+                (
+                    "buckram.health.gathering:Gatherer._bookies",
+                    "await self._store.bookies(),",
+                    "self.__dict__.setdefault('first', await self._store.bookies()),",
+                )
+            ),
+            watched=True,
+        ),
+        Mutant(
+            "unverified-unsaid",
+            "status",
+            "status does not say that copies of a bookie that was away were not looked at",
+            edited(
+                (
+                    "buckram.core.healing.status:shortfalls",
+                    "for bookie, left in unverified.items():",
+                    "for bookie, left in ():",
+                )
+            ),
+            80,
+            faults=("hang bookie", "kill"),
+        ),
+        Mutant(
+            "answering-is-down",
+            "status, advice",
+            "a bookie that answers and is not registered is said to be down, and its removal is advised",
+            edited(
+                (f"{_STATES}:_serving", 'if one.state == "down" and one.answers:', "if False:"),
+                (
+                    f"{_FINDINGS}:may_remove",
+                    "return not any(facts.answers(one) for one in (*sorted(named), *filter(None, [noted.bookie])))",
+                    "return True",
+                ),
+            ),
+            commands=("forget", "decommission"),
+        ),
+        Mutant(
+            "advice-before-acceptance",
+            "advice",
+            "removals are advised while a restore waits to be accepted",
+            edited(
+                (f"{_FINDINGS}:may_remove", "if facts.accepted is not True or facts.suspects:", "if False:"),
+            ),
+            commands=("backup", "decommission", "restore"),
+        ),
+        Mutant(
+            "copies-to-readonly",
+            "readonly",
+            "space is evened out onto bookies that take no new entries",
+            edited(
+                (
+                    "buckram.healing.operations.rebalance:_survey",
+                    "BookieSpace(free, total, bookie in takers)",
+                    "BookieSpace(free, total, True)",
+                )
+            ),
+            commands=("readonly", "rebalance", "readonly"),
+        ),
+        Mutant(
+            "queue-unsaid",
+            "status",
+            "status leaves out ledgers that lack copies and are not copied at the moment",
+            edited(
+                ("buckram.healing.overview:overview", "queue.append(one)", "queue += [one] if ledger in locked else []")
+            ),
+            commands=("decommission", "replace"),
+        ),
+        Mutant(
+            "silent-is-well",
+            "status",
+            "status says nothing of a bookie that is registered and does not answer",
+            edited((f"{_STATES}:_serving", "elif not one.answers:", "elif False:")),
+            80,
+            faults=("hang bookie",),
+        ),
+        Mutant(
+            "move-loses-counter",
+            "ids",
+            "metadata are moved without the counter of ids",
+            edited(
+                ("buckram.metadata.maintain.migration:move", "if next_id:", "if False:"),
+                (
+                    "buckram.metadata.maintain.migration:_verify",
+                    "if await target.next_ledger_id() < await source.next_ledger_id():",
+                    "if False:",
+                ),
+            ),
+            commands=("move-metadata",),
+            crowded=True,
+        ),
+    )
+}

@@ -49,6 +49,7 @@ SITUATIONS = (
     "a command hung while another process did its work",
     "two administrators at once",
     "a bookie was forgotten while it hung",
+    "a bookie lost the metadata store and answers",
     "an old directory was refused",
     "a copied directory was refused",
     "swapped directories were refused",

@@ -97,7 +97,7 @@ def make_admin_plan(seed: int) -> AdminPlan:
         bookie_check_interval_s=10.0,
         copies_check_interval_s=rng.choice((20.0, 40.0)),
         open_ledger_grace_s=rng.choice((3.0, 8.0)),
-        copy_bytes_per_s=rng.choice((0, 20_000)),
+        copy_bytes_per_s=rng.choice((0, 20_000, 4_000)),
         ledgers_at_once=rng.choice((1, 2, 4)),
         retry_s=1.0,
     )

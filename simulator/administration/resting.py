@@ -66,8 +66,11 @@ async def upgrade_all(admin: Administrator) -> None:
 
 
 async def readonly_one(admin: Administrator) -> None:
-    """Have a bookie take no new entries for a while; meanwhile space may be evened out."""
-    machine = admin.choose()
+    """Have a bookie take no new entries for a while, one that has none yet or another one; space is evened out."""
+    fresh = await admin.stage.add_bookie() if admin.rng.random() < 0.5 else None
+    if fresh is not None:
+        admin.stage.busy.add(fresh.name)
+    machine = fresh if fresh is not None else admin.choose()
     if machine is None:
         return
 
@@ -82,8 +85,8 @@ async def readonly_one(admin: Administrator) -> None:
     if await admin.ask("readonly", work):
         admin.did("readonly")
         await asyncio.sleep(admin.rng.choice((5.0, 30.0, 45.0)))
-        if admin.rng.random() < 0.6:
-            await rebalance_all(admin)
+        if admin.rng.random() < 0.8:
+            await _even_out(admin)
     await admin.ask("writable", take_back)
     admin.free(machine)
 
@@ -91,7 +94,10 @@ async def readonly_one(admin: Administrator) -> None:
 async def rebalance_all(admin: Administrator) -> None:
     """Add an empty bookie, if one more may join, and even out space."""
     await admin.stage.add_bookie()
+    await _even_out(admin)
 
+
+async def _even_out(admin: Administrator) -> None:
     async def work(client: Client) -> bool:
         done = await rebalance(client, quietly, within=0.05, rate=admin.rng.choice((0, 20_000)))
         return not done.failed

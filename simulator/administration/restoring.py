@@ -54,6 +54,8 @@ async def put_back(admin: Administrator) -> None:
     if interrupted:
         admin.report.situation("a restore was interrupted and given again")
     admin.report.situation("a backup was restored")
+    waits = admin.rules.unaccepted_at is not None
+    admin.report.check("waiting", waits, "the metadata were restored, and are accepted although nobody did that")
     admin.rules.went_back()
     _give_up(admin, {ledger for one in made.keys if (ledger := _ledger_of(admin, one.key)) is not None})
     await stage.nap(admin.rng, 8.0)

@@ -25,6 +25,8 @@ from simulator.engine.world import World
 
 OPERATOR = "o"
 """First letter of the hosts of administrators."""
+ANSWERED_S = 1.0
+"""Time between the last look of a command and its answer, seconds."""
 FOLLOWED_S = 25.0
 """Time within which everybody has learned of a wish for a bookie, seconds."""
 
@@ -127,7 +129,7 @@ class Rules:
 
     def is_out(self, bookie: BookieId, situation: str) -> None:
         """Check that no ledger names a bookie after a command reported that nothing depends on it."""
-        named = self.naming(bookie, UNDER_WAY_S)
+        named = self.naming(bookie, ANSWERED_S)
         self.report.check("departure", not named, "{}: ledgers {} name {}, which is out", situation, named, bookie)
 
     # -- metadata.MetadataObserver
@@ -241,24 +243,25 @@ class Rules:
             check_replaced(self.report, self.copies, who, ledger, before, after)
 
     def _check_writable(self, who: str, ledger: LedgerId, bookie: BookieId) -> None:
-        since = self.readonly_since.get(bookie)
-        world = self.world
+        world, since = self.world, self.readonly_since.get(bookie)
         if since is None or bookie not in world.machines:
+            self.report.check("readonly", True)
             return
         asked_at = world.metadata.asked_at
         followed = asked_at - since > FOLLOWED_S and self.serves(bookie, FOLLOWED_S)
         knows = world.steady(who, asked_at - FOLLOWED_S) and world.steady("meta", asked_at - FOLLOWED_S)
         text = "{} puts ledger {} on {}, which an operator made read-only {:.1f} s before"
-        if followed and knows:
-            self.report.check("readonly", False, text, who, ledger, bookie, asked_at - since)
+        wrong = followed and knows
+        self.report.check("readonly", not wrong, text, who, ledger, bookie, asked_at - since)
 
     def _check_waits(self, who: str, key: str) -> None:
         """Check that nobody but bookies and the command changes metadata that wait to be accepted."""
-        if self.unaccepted_at is None or who in self.restorers or who in self.world.machines or not who:
+        bookies = who in self.world.machines or who.startswith("twin")
+        if self.unaccepted_at is None or who in self.restorers or not who:
             return
-        if self.world.metadata.asked_at - self.unaccepted_at < UNDER_WAY_S or "/twin" in who:
-            return
-        self.report.check("waiting", False, "{} changes {} of metadata that nobody has accepted", who, key)
+        late = self.world.metadata.asked_at - self.unaccepted_at >= UNDER_WAY_S
+        text = "{} changes {} of metadata that nobody has accepted"
+        self.report.check("waiting", bookies or not late, text, who, key)
 
     def _check_gets_by(self, who: str, bookie: BookieId) -> None:
         """Check that a maintenance leaves each entry Qa copies when it begins; skipped while a bookie is disturbed."""

@@ -53,6 +53,8 @@ class Before:
     at: float
     serving: list[BookieId]
     dead: list[BookieId]
+    hung: list[BookieId]
+    """Members whose processes have been paused for a while."""
     accepted: bool
     marked: list[LedgerId]
     lacking: dict[LedgerId, list[BookieId]]
@@ -124,6 +126,7 @@ class StatusReader:
             now,
             [b for b in self.world.machines if self._well(b, SETTLED_S)],
             [b for b in self.world.machines if self._dead(b, SETTLED_S)],
+            [b for b in self.world.machines if self._hangs(b)],
             rules.unaccepted_at is None,
             [ledger for ledger, since in rules.marked.items() if now - since > 1.0],
             lacking,
@@ -158,6 +161,10 @@ class StatusReader:
         member = bookie in self.rules.cookies and now - self.rules.cookies[bookie] > for_s
         gone = machine.process is None or machine.process.dead
         return member and gone and not machine.ready and self.world.steady(bookie, now - for_s)
+
+    def _hangs(self, bookie: BookieId) -> bool:
+        machine = self.world.machines[bookie]
+        return machine.process is not None and machine.process.paused and bookie in self.rules.cookies
 
     def _metadata_well(self, since: float) -> bool:
         """Return whether the look could read the store all the time."""
@@ -200,6 +207,10 @@ class StatusReader:
         for bookie in before.dead:
             if self._dead(bookie, self.world.loop.time() - before.at):
                 text = "status does not say that {}, which has no process, is down: {}"
+                self.report.check("status", bookie in told, text, bookie, sorted(told))
+        for bookie in before.hung:
+            if self._hangs(bookie) and self.world.resumed_at(bookie) < before.at:
+                text = "status does not say that {}, which hangs, is down or does not answer: {}"
                 self.report.check("status", bookie in told, text, bookie, sorted(told))
         for finding in said.findings:
             if finding.state.name == "bookie-down" and "does not answer" in finding.why:
