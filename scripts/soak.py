@@ -34,6 +34,8 @@ CHECKS: dict[str, list[str]] = {
     "database_lives": [PYTHON, "-m", "buckram.sim", "--database", "--seeds", "0:1000"],
     "database_mutants": [PYTHON, "-m", "buckram.sim", "--database", "--mutants"],
     "healing_lives": [PYTHON, "-m", "buckram.sim", "--healing", "--seeds", "0:2000"],
+    "administration_lives": [PYTHON, "-m", "buckram.sim", "--administration", "--seeds", "0:1000"],
+    "administration_mutants": [PYTHON, "-m", "buckram.sim", "--administration", "--mutants"],
     "healing_mutants": [PYTHON, "-m", "buckram.sim", "--healing", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],

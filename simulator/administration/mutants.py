@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simulator.administration.plan import AdminPlan, suit
+from simulator.administration.plan import AdminPlan, most_bookies, suit
 from simulator.engine import hunting
 from simulator.engine.edits import edited
+from simulator.engine.pace import Pace
+from simulator.engine.plan import set_pace
 
+SLOW = (0.05, 0.15)
+"""Shortest and longest duration of a sync of a slow disk, seconds."""
 _LEAVE = "buckram.healing.operations.decommission"
 _CALLS = "buckram.healing.operations.operator_calls"
 _COOKIE = "buckram.bookie.trust.cookie"
@@ -30,6 +34,8 @@ class Mutant(hunting.Mutant[AdminPlan]):
     """True if copying takes long in its lives."""
     crowded: bool = False
     """True if its lives have many short ledgers."""
+    slow_disks: bool = False
+    """True if disks take long for each sync in its lives."""
     watched: bool = False
     """True if one process looks at the status again and again."""
 
@@ -42,7 +48,10 @@ class Mutant(hunting.Mutant[AdminPlan]):
         if self.slow:
             plan.config, plan.cluster.entries = replace(plan.config, copy_bytes_per_s=2_000), 12
         if self.crowded:
-            plan.writers, plan.ledgers, plan.cluster.entries = 4, 8, 2
+            plan.writers, plan.ledgers, plan.cluster.entries, plan.cluster.busy_s = 4, 25, 2, 1.0
+        if self.slow_disks:
+            plan.cluster.pace = Pace(disks=(SLOW,) * most_bookies(plan))
+            set_pace(plan.cluster)
         plan.watching = plan.watching or self.watched
         return True
 
@@ -79,6 +88,7 @@ MUTANTS: dict[str, Mutant] = {
                 ),
             ),
             commands=("decommission", "rebalance"),
+            slow_disks=True,
         ),
         Mutant(
             "taken-out-while-it-answers",

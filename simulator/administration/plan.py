@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from buckram.config import BookieConfig, ClientConfig, HealingConfig, NetConfig
 from buckram.types import DigestType
 from simulator.administration.names import COMMANDS
-from simulator.engine.plan import Plan, draw_sites
+from simulator.engine.pace import Pace, draw_pace
+from simulator.engine.plan import Plan, draw_sites, set_pace
 from simulator.engine.world import Configs
 
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 2))
@@ -108,6 +109,8 @@ def make_admin_plan(seed: int) -> AdminPlan:
     plan.readers, plan.deleters = rng.choice((0, 1)), rng.choice((0, 1))
     plan.killing, plan.hanging = rng.choice((0.0, 0.4, 0.7)), rng.choice((0.0, 0.1, 0.3))
     plan.watching, plan.addressed = rng.random() < 0.6, rng.random() < 0.6
+    cluster.pace = Pace(disks=draw_pace(seed, most_bookies(plan)).disks)
+    set_pace(cluster)
     suit(plan)
     draw_sites(cluster)
     return plan
