@@ -86,7 +86,7 @@ async def _old_directory(admin: Administrator, machine: Machine) -> None:
     if not started:
         admin.report.situation("an old directory was refused")
         facts.running = False
-    elif machine.running:
+    else:
         admin.world.crash(machine, power=False)
 
 

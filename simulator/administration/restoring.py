@@ -155,8 +155,8 @@ async def _salvage(admin: Administrator) -> None:
         async with salvage_opened(runtime, net, store, addresses) as asked:  # type: ignore[arg-type]  # as above
             for one in await asked.find():
                 written = admin.rules.written.get(one.ledger_id)
-                known = written is not None and written.deleted
-                wrong = known and written.deleted_at < admin.stage.backup_began_at  # the backup has it recorded
+                before = written.deleted_at if written is not None and written.deleted else 1e9
+                wrong = before < admin.stage.backup_began_at  # the backup has it recorded
                 text = "salvage offers ledger {}, which was deleted on purpose"
                 admin.report.check("again", not wrong, text, one.ledger_id)
                 if admin.rng.random() > share:
