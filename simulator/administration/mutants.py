@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from simulator.administration.plan import AdminPlan, most_bookies, suit
 from simulator.engine import hunting
@@ -18,7 +18,7 @@ _COOKIE = "buckram.bookie.trust.cookie"
 _DECIDE = "buckram.core.cluster.incarnations:decide"
 _BACKUP = "buckram.metadata.maintain.backup"
 _FINDINGS = "buckram.core.health.findings"
-_MOVED = "buckram.bookie.garbage.collector:Collector._collect_moved"
+_BRAKE = "buckram.bookie.garbage.gc_limits:DeletionLimits"
 _STATES = "buckram.core.health.bookie_states"
 
 
@@ -30,12 +30,12 @@ class Mutant(hunting.Mutant[AdminPlan]):
     """Commands of the mutant's lives; empty: those of each plan."""
     faults: tuple[str, ...] = ()
     """Faults of its lives; empty: those of each plan."""
-    slow: bool = False
-    """True if copying takes long in its lives."""
     crowded: bool = False
     """True if its lives have many short ledgers."""
     slow_disks: bool = False
     """True if disks take long for each sync in its lives."""
+    late: bool = False
+    """True if requests to the metadata store take long in its lives."""
     watched: bool = False
     """True if one process looks at the status again and again."""
 
@@ -45,13 +45,14 @@ class Mutant(hunting.Mutant[AdminPlan]):
             suit(plan)
         if self.faults:
             plan.cluster.faults = list(self.faults)
-        if self.slow:
-            plan.config, plan.cluster.entries = replace(plan.config, copy_bytes_per_s=2_000), 12
         if self.crowded:
-            plan.writers, plan.ledgers, plan.cluster.entries, plan.cluster.busy_s = 4, 25, 2, 1.0
+            plan.writers, plan.ledgers, plan.cluster.entries, plan.cluster.busy_s = 4, 12, 2, 1.0
         if self.slow_disks:
             plan.cluster.pace = Pace(disks=(SLOW,) * most_bookies(plan))
             set_pace(plan.cluster)
+        if self.late:
+            plan.cluster.pace = Pace(late_chance=0.5, late_s=0.3)
+            plan.killing = plan.hanging = 0.0
         plan.watching = plan.watching or self.watched
         return True
 
@@ -68,8 +69,9 @@ MUTANTS: dict[str, Mutant] = {
                 (f"{_LEAVE}:drain", "depending | await ledgers_naming(store, bookie)", "depending"),
             ),
             80,
-            commands=("drain", "replace"),
+            commands=("drain", "replace", "drain"),
             crowded=True,
+            late=True,
         ),
         Mutant(
             "named-before-durable",
@@ -77,9 +79,9 @@ MUTANTS: dict[str, Mutant] = {
             "metadata name a member before it acknowledged its copies, and before it synced them",
             edited(
                 (
-                    "buckram.healing.repair.fragment_copy:FragmentCopy._through",
-                    "raise error\n await sink.acknowledged(0)\n return",
-                    "raise error\n        return",
+                    "buckram.healing.repair.fragment_copy:_Acks.acknowledged",
+                    "while self._error is None and (self._bytes > at_most or (not at_most and self._pending)):",
+                    "while False:",
                 ),
                 (
                     "buckram.healing.repair.ledger_repair:LedgerRepair._replace",
@@ -169,21 +171,16 @@ MUTANTS: dict[str, Mutant] = {
             commands=("backup", "restore"),
         ),
         Mutant(
-            "one-listing-believed",
-            "H1, M7, collected",
-            "a bookie deletes what one listing does not place on it",
+            "collected-before-acceptance",
+            "collected",
+            "bookies delete what a restored store does not know before anybody accepted it",
             edited(
-                (_MOVED, "if seen is None or seen.entries != entries:", "if entries is None:"),
-                (_MOVED, "elif now - seen.since >= self._config.collection_age_s:", "else:"),
-                (
-                    _MOVED,
-                    "del self._moved[ledger_id]\n                await",
-                    "self._moved.pop(ledger_id, None)\n            await",
-                ),
+                (f"{_BRAKE}.trusted", "await self._witness.confirm()", "True"),
+                (f"{_BRAKE}.released", "reviewed = self._witness.reviewed", "reviewed, known = True, dead"),
             ),
             80,
-            commands=("decommission", "rebalance"),
-            slow=True,
+            commands=("backup", "restore"),
+            crowded=True,
         ),
         Mutant(
             "rest-never-ends",
@@ -262,6 +259,7 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             commands=("readonly", "rebalance", "readonly"),
+            crowded=True,
         ),
         Mutant(
             "queue-unsaid",
@@ -281,19 +279,17 @@ MUTANTS: dict[str, Mutant] = {
             faults=("hang bookie",),
         ),
         Mutant(
-            "move-loses-counter",
-            "ids",
-            "metadata are moved without the counter of ids",
+            "source-stays-in-use",
+            "waiting",
+            "the store that the metadata were moved from can be used on",
             edited(
-                ("buckram.metadata.maintain.migration:move", "if next_id:", "if False:"),
                 (
-                    "buckram.metadata.maintain.migration:_verify",
-                    "if await target.next_ledger_id() < await source.next_ledger_id():",
-                    "if False:",
-                ),
+                    "buckram.metadata.maintain.migration:move",
+                    "before = replace(before, accepted=False,",
+                    "before = replace(before, accepted=True,",
+                )
             ),
             commands=("move-metadata",),
-            crowded=True,
         ),
     )
 }

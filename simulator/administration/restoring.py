@@ -58,7 +58,7 @@ async def put_back(admin: Administrator) -> None:
     admin.report.check("waiting", waits, "the metadata were restored, and are accepted although nobody did that")
     admin.rules.went_back()
     _give_up(admin, {ledger for one in made.keys if (ledger := _ledger_of(admin, one.key)) is not None})
-    await stage.nap(admin.rng, 8.0)
+    await stage.nap(admin.rng, admin.rng.choice((8.0, 40.0)))
     if not await _accept(admin, at_once):
         return
     admin.did("restore")
