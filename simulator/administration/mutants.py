@@ -36,6 +36,8 @@ class Mutant(hunting.Mutant[AdminPlan]):
     """True if disks take long for each sync in its lives."""
     late: bool = False
     """True if requests to the metadata store take long in its lives."""
+    two: bool = False
+    """True if two administrators give commands in its lives."""
     watched: bool = False
     """True if one process looks at the status again and again."""
 
@@ -54,6 +56,8 @@ class Mutant(hunting.Mutant[AdminPlan]):
             plan.cluster.pace = Pace(late_chance=0.5, late_s=0.3)
             plan.killing = plan.hanging = 0.0
         plan.watching = plan.watching or self.watched
+        if self.two:
+            plan.administrators = 2
         return True
 
 
@@ -69,8 +73,7 @@ MUTANTS: dict[str, Mutant] = {
                 (f"{_LEAVE}:drain", "depending | await ledgers_naming(store, bookie)", "depending"),
             ),
             80,
-            commands=("drain", "replace", "drain"),
-            crowded=True,
+            commands=("drain",) * 5,
             late=True,
         ),
         Mutant(
@@ -196,6 +199,7 @@ MUTANTS: dict[str, Mutant] = {
             edited((f"{_CALLS}:begin_maintenance", "if short:", "if False:")),
             80,
             commands=("maintenance", "upgrade", "maintenance"),
+            two=True,
         ),
         Mutant(
             "status-remembers",

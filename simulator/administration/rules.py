@@ -264,21 +264,21 @@ class Rules:
         self.report.check("waiting", bookies or not late, text, who, key)
 
     def _check_gets_by(self, who: str, bookie: BookieId) -> None:
-        """Check that a maintenance leaves each entry Qa copies when it begins; skipped while a bookie is disturbed."""
+        """Check that a maintenance leaves each entry Qa copies when it begins.
+
+        Entries are skipped of which another member was disturbed just now, and does not rest.
+        """
         world, now = self.world, self.now()
-        away: set[BookieId] = set()
-        for machine in world.machines.values():
-            if not world.steady(machine.name, now - 15.0):
-                return
-            if not machine.running or not self.is_registered(machine.name):
-                away.add(machine.name)
+        unknown = {one for one in world.machines if not world.steady(one, now - 15.0)}
+        away = {one.name for one in world.machines.values() if not one.running or not self.is_registered(one.name)}
         resting = {one for one, wish in self.wishes.items() if wish.rest and one != bookie}
         for ledger in self.naming(bookie, UNDER_WAY_S):
             metadata = self.metadata(ledger)
             if metadata is None or not metadata.closed:
                 continue
             for entry, members in entries_of(metadata):
-                if bookie not in members:
+                others = {one for one in members if one != bookie}
+                if bookie not in members or (others & unknown) - resting:
                     continue
                 left = [one for one in members if one != bookie and one not in away and one not in resting]
                 text = "{} lets {} rest, and entry {} of ledger {} has {} left of {}"

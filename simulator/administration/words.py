@@ -22,7 +22,7 @@ from simulator.engine.world import Died
 HOST = "s1"
 SETTLED_S = 15.0
 """Time after which everybody knows of a change: sessions have ended, and a look has begun and ended."""
-KNOWN_S = 45.0
+KNOWN_S = 5.0
 """Time after which a missing copy is known to somebody, or is said to be unknown."""
 LOOK_S = 120.0
 DEFICITS = (
