@@ -198,7 +198,7 @@ MUTANTS: dict[str, Mutant] = {
             "a bookie may rest although entries have fewer than Qa copies meanwhile",
             edited((f"{_CALLS}:begin_maintenance", "if short:", "if False:")),
             80,
-            commands=("maintenance", "upgrade", "maintenance"),
+            commands=("maintenance", "upgrade", "maintenance", "upgrade"),
             two=True,
         ),
         Mutant(
@@ -213,20 +213,6 @@ MUTANTS: dict[str, Mutant] = {
                 )
             ),
             watched=True,
-        ),
-        Mutant(
-            "unverified-unsaid",
-            "status",
-            "status does not say that copies of a bookie that was away were not looked at",
-            edited(
-                (
-                    "buckram.core.healing.status:shortfalls",
-                    "for bookie, left in unverified.items():",
-                    "for bookie, left in ():",
-                )
-            ),
-            80,
-            faults=("hang bookie", "kill"),
         ),
         Mutant(
             "answering-is-down",

@@ -56,7 +56,6 @@ SITUATIONS = (
     "an empty disk was refused",
     "an id came back with an empty directory",
     "a directory went back",
-    "a bookie was in limbo",
     "two processes of one directory",
     "disks were full",
     "a healer hung for minutes",

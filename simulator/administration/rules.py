@@ -266,19 +266,18 @@ class Rules:
     def _check_gets_by(self, who: str, bookie: BookieId) -> None:
         """Check that a maintenance leaves each entry Qa copies when it begins.
 
-        Entries are skipped of which another member was disturbed just now, and does not rest.
+        A member that was disturbed just now counts as there: whoever asked may have seen it.
         """
         world, now = self.world, self.now()
-        unknown = {one for one in world.machines if not world.steady(one, now - 15.0)}
-        away = {one.name for one in world.machines.values() if not one.running or not self.is_registered(one.name)}
+        steady = [one for one in world.machines.values() if world.steady(one.name, now - 15.0)]
+        away = {one.name for one in steady if not one.running or not self.is_registered(one.name)}
         resting = {one for one, wish in self.wishes.items() if wish.rest and one != bookie}
         for ledger in self.naming(bookie, UNDER_WAY_S):
             metadata = self.metadata(ledger)
             if metadata is None or not metadata.closed:
                 continue
             for entry, members in entries_of(metadata):
-                others = {one for one in members if one != bookie}
-                if bookie not in members or (others & unknown) - resting:
+                if bookie not in members:
                     continue
                 left = [one for one in members if one != bookie and one not in away and one not in resting]
                 text = "{} lets {} rest, and entry {} of ledger {} has {} left of {}"

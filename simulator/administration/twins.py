@@ -91,6 +91,8 @@ async def _start(stage: Stage, machine: Machine, bookie_id: str, rng: random.Ran
         try:
             await bookie.start()
             served[0] = True
+            if bookie_id == machine.name:  # the directory of the bookie itself is the older one of the two from now on
+                world.judge.facts.bookie(machine.name).damaged = True
             await bookie.failed
         except (BuckramError, OSError) as error:
             refused[0] = f"{type(error).__name__}: {error}"
