@@ -177,7 +177,7 @@ async def _forget(admin: Administrator, machine: Machine, waits_s: float = 0.0) 
 
 async def rejoin_one(admin: Administrator) -> None:
     """Replace the disk of a bookie by an empty one: it comes back under its id when no ledger names it any more."""
-    machine = await _chosen(admin)
+    machine = await _chosen(admin) if admin.stage.may_damage() else None
     if machine is None:
         return
     world, facts = admin.world, admin.world.judge.facts.bookie(machine.name)

@@ -24,6 +24,7 @@ async def move_all(admin: Administrator) -> None:
         stage.stop(machine)
     await asyncio.sleep(SESSION_S)
     target = _other_store(admin)
+    admin.rules.moving = True
     admin.interrupted = False
 
     async def work(store: TreeStore, process: Process) -> bool:
@@ -44,6 +45,7 @@ async def move_all(admin: Administrator) -> None:
         admin.report.situation("the metadata were moved")
         await _refused_there(admin)
         _go_on(admin, target)
+    admin.rules.moving = False
     for machine in machines:
         await stage.let_serve(machine)
         stage.busy.discard(machine.name)

@@ -73,7 +73,8 @@ class Rules:
         """Time since which the metadata wait to be accepted; None: they are accepted."""
         self.history_at = 0.0
         """Time of the last change of the history."""
-        self.metadata_at = 0.0
+        self.moving = False
+        """True while there are two metadata stores, of which one is left."""
         self.auditing = 0
         self._rests: dict[str, tuple[BookieId, float]] = {}
         """The bookie and the end of each maintenance, by its id."""
@@ -135,7 +136,6 @@ class Rules:
     # -- metadata.MetadataObserver
 
     def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
-        self.metadata_at = self.now()
         layout = self.world.stores.layout
         folder, _, leaf = key.rpartition("/")
         self._check_waits(who, key)

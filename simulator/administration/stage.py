@@ -59,6 +59,11 @@ class Stage:
         named = [one for one in free if self.rules.naming(one.name)]
         return rng.choice(named or free) if free else None
 
+    def may_damage(self) -> bool:
+        """Return whether no other bookie has lost copies: the guarantee is about the loss of one."""
+        known = [self.world.judge.facts.bookie(name) for name in self.world.machines]
+        return not any(one.damaged or one.wiped for one in known)
+
     def may_lose_one(self) -> bool:
         """Return whether new ledgers find enough bookies when one more stops."""
         return len(self.serving()) > self.plan.shape[0]

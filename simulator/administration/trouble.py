@@ -111,6 +111,8 @@ async def _run(stage: Stage, name: str) -> None:
         await OWN[name](stage, rng)
         return
     if name == ROLLED_BACK:
+        if not stage.may_damage():
+            return
         stage.world.report.situation("a directory went back")
         name = "older directory"
     await all_faults()[name].run(stage.faults)

@@ -60,7 +60,7 @@ async def copy_directory(stage: Stage, rng: random.Random) -> None:
 
 async def run_twin(stage: Stage, rng: random.Random) -> None:
     """Run a copy of a bookie's directory under the same id elsewhere, while the bookie runs: it must not be listed."""
-    machine = stage.choose(rng)
+    machine = stage.choose(rng) if stage.may_damage() else None
     if machine is None:
         return
     stage.world.report.situation("two processes of one directory")

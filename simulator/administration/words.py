@@ -16,6 +16,7 @@ from buckram.health.gathering import Gatherer, Health, opened, unreachable
 from buckram.metadata.tree.store import TreeStore
 from buckram.types import BookieId, LedgerId
 from simulator.administration.stage import Stage
+from simulator.administration.twins import TWIN
 from simulator.engine.metadata import HOST as METADATA_HOST
 from simulator.engine.world import Died
 
@@ -160,7 +161,8 @@ class StatusReader:
         machine, now = self.world.machines[bookie], self.world.loop.time()
         member = bookie in self.rules.cookies and now - self.rules.cookies[bookie] > for_s
         gone = machine.process is None or machine.process.dead
-        return member and gone and not machine.ready and self.world.steady(bookie, now - for_s)
+        twin = self.world.processes.get(f"{TWIN}{bookie}")  # another process answers under its id, or did just now
+        return member and gone and twin is None and not machine.ready and self.world.steady(bookie, now - for_s)
 
     def _hangs(self, bookie: BookieId) -> bool:
         machine = self.world.machines[bookie]
@@ -170,6 +172,7 @@ class StatusReader:
         """Return whether the look could read the store all the time."""
         world = self.world
         steady = world.steady(METADATA_HOST, since) and world.steady(HOST, since) and not world.metadata.down
+        steady = steady and not self.rules.moving
         return steady and not world.fabric.blocked(HOST, METADATA_HOST) and self.rules.history_at < since
 
     # -- what is said
