@@ -48,6 +48,8 @@ CHECKS: dict[str, list[str]] = {
     "objects_mutants": [*SIM, "--objects", "--mutants"],
     "replication_lives": [*SIM, "--replication", *LIVES],
     "replication_mutants": [*SIM, "--replication", "--mutants"],
+    "administration_lives": [*SIM, "--administration", *LIVES],
+    "administration_mutants": [*SIM, "--administration", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
     "chaos_sqlite": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "sqlite"],

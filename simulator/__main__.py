@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from simulator.administration.subject import Administration
 from simulator.database.subject import Databases
 from simulator.engine.resuming import InUse, Resumed, code_of
 from simulator.engine.spreading import cores
@@ -33,6 +34,7 @@ SUBJECTS: Mapping[str, tuple[Callable[[], Subject], str]] = {
     "database": (Databases, "lives of replicated databases"),
     "objects": (ObjectStores, "lives of objects"),
     "replication": (Replications, "lives of two clusters and a copy between them"),
+    "administration": (Administration, "lives of administration"),
 }
 """Options that choose what lives are about."""
 UNFINISHED = 3

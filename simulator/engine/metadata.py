@@ -233,6 +233,13 @@ class SimKeys:
     async def sync(self) -> None:
         await self._request([], lambda: None)
 
+    async def lasting(self) -> list[tuple[str, int, bytes]]:
+        """Return every key that is bound to no session, with version and value, as of one moment."""
+        found: dict[str, KeyValue] = await self._request([], self._server.tree.lasting)
+        for key, one in found.items():
+            self._knows(key, one.version)
+        return [(key, one.version, one.value) for key, one in found.items()]
+
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
 

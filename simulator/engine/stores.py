@@ -7,7 +7,7 @@ from typing import Protocol
 
 from buckram.metadata.tree.layout import ClusterLayout, Layout
 from buckram.metadata.tree.store import TreeStore
-from buckram.metadata.zookeeper.ledger_managers import MANAGERS, ApacheLayout
+from buckram.metadata.zookeeper.ledger_managers import MANAGERS, ApacheLayout, own_root
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from simulator.engine.loop import Process
 from simulator.engine.metadata import MetadataFaults, MetadataServer, SimKeys
@@ -41,13 +41,13 @@ class MemoryStores:
 
     ledger_keys = "/all/"
 
-    def __init__(self, fabric: Fabric, rng: random.Random) -> None:
-        self.server = MetadataServer(fabric, rng)
+    def __init__(self, fabric: Fabric, rng: random.Random, uri: str = "memory:sim") -> None:
+        self.server, self._uri = MetadataServer(fabric, rng), uri
         self.layout: ClusterLayout = Layout()
 
     def open(self, process: Process, rng: random.Random) -> tuple[TreeStore, Session]:
         keys = SimKeys(self.server, process)
-        return TreeStore(keys, "memory:sim", rng), keys
+        return TreeStore(keys, self._uri, rng), keys
 
 
 class ZooKeeperStores:
@@ -61,7 +61,7 @@ class ZooKeeperStores:
         self.server = SimZooKeeper(rng, lambda: int(loop.time() * 1000))
         if lag_s:
             self.server.lag(lag_s, lambda delay_s, run: loop.call_later(delay_s, run, context=loop.world.context))
-        self.layout: ClusterLayout = ApacheLayout(manager=self._manager)
+        self.layout: ClusterLayout = ApacheLayout(own=own_root(ApacheLayout().root), manager=self._manager)
 
     def open(self, process: Process, rng: random.Random) -> tuple[TreeStore, Session]:
         session = SimZkSession(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from buckram.core.healing.operator_requests import NOTHING, OperatorRequest, parse_wish
 from buckram.types import BookieId, KeyValue, LedgerId
 from simulator.engine.checkers.facts import write_sets
-from simulator.healing.marks import UNDER_WAY_S
+from simulator.engine.healing_watch import UNDER_WAY_S
 
 if TYPE_CHECKING:
     from simulator.healing.rules import Rules

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from buckram.types import BookieId, LedgerId, LedgerMetadata, LedgerState
-from simulator.engine.checkers.facts import fragment_of, members_of
-from simulator.healing.marks import REPLICATOR
-from simulator.healing.reasons import entries_of
+from simulator.engine.checkers.facts import entries_of
+from simulator.engine.checkers.replaced import check_replaced
+from simulator.engine.healers import REPLICATOR
 
 if TYPE_CHECKING:
     from simulator.healing.rules import Rules
@@ -88,31 +88,6 @@ class Changes:
 
     def _check_replaced(self, who: str, ledger: LedgerId, old: LedgerMetadata, new: LedgerMetadata) -> None:
         self.report.situation("a member was replaced")
-        same = (
-            [f.first_entry for f in old.fragments] == [f.first_entry for f in new.fragments]
-            and (old.ensemble_size, old.write_quorum, old.ack_quorum, old.state, old.password, old.digest_type)
-            == (new.ensemble_size, new.write_quorum, new.ack_quorum, new.state, new.password, new.digest_type)
-            and (old.last_entry, old.length, old.custom_metadata) == (new.last_entry, new.length, new.custom_metadata)
-        )
-        self.report.check("H3", same, "{} changes more than members of ledger {}: {} to {}", who, ledger, old, new)
-        ends = [f.first_entry - 1 for f in new.fragments[1:]] + [-1 if new.last_entry is None else new.last_entry]
-        for fragment, end in zip(new.fragments, ends, strict=True):
-            before = fragment_of(old, fragment.first_entry)
-            if before == fragment:
-                continue
-            entries = range(fragment.first_entry, end + 1)
-            for bookie in [b for b in fragment.ensemble if b not in before.ensemble]:
-                needed = [e for e in entries if bookie in members_of(fragment, new, e)]
-                held = self.copies.held(bookie, ledger, needed)
-                missing = [e for e in needed if e not in held]
-                gone_at = self.rules.gone.get(ledger)
-                if gone_at is not None and self.rules.began_at.get((who, ledger), -1.0) < gone_at:
-                    missing = []  # it copied them before all copies of the ledger vanished
-                for name in ("H1", "M7"):
-                    text = "{} put {} into ledger {} although a loss of power would leave it without {}"
-                    self.report.check(name, not missing, text, who, bookie, ledger, missing)
-            for entry in entries:
-                was = self.copies.count(ledger, entry, members_of(before, old, entry))
-                now = self.copies.count(ledger, entry, members_of(fragment, new, entry))
-                text = "{} left entry {} of ledger {} with {} of {} copies"
-                self.report.check("M7", now >= was, text, who, entry, ledger, now, was)
+        gone_at = self.rules.gone.get(ledger)
+        vanished = gone_at is not None and self.rules.began_at.get((who, ledger), -1.0) < gone_at
+        check_replaced(self.report, self.copies, who, ledger, old, new, vanished=vanished)

@@ -14,10 +14,10 @@ from buckram.metadata.records.incomplete_copies import noted_members
 from buckram.metadata.records.operator_requests import change_wish, read_wishes
 from buckram.metadata.records.underreplication import Underreplication
 from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId, LedgerMetadata, LedgerState
+from simulator.engine.checkers.facts import entries_of
 from simulator.engine.faults import FaultRunner
 from simulator.healing.encore import Encore
 from simulator.healing.final import Final
-from simulator.healing.reasons import entries_of
 from simulator.healing.workers import Stage
 
 DEADLINE_S = 240.0

@@ -10,9 +10,9 @@ from typing import Protocol
 from buckram.errors import BuckramError
 from buckram.metadata.records.underreplication import Underreplication
 from buckram.seams import KeyStore
+from simulator.engine.healers import REPLICATOR
 from simulator.engine.metadata import HOST
 from simulator.engine.world import Machine
-from simulator.healing.marks import REPLICATOR
 from simulator.healing.plan import HANGS
 from simulator.healing.workers import Stage
 

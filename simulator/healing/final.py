@@ -14,9 +14,8 @@ from contextlib import suppress
 from buckram.cluster import Client
 from buckram.errors import BuckramError
 from buckram.types import EntryId, LedgerId, LedgerMetadata
-from simulator.engine.checkers.facts import write_sets
+from simulator.engine.checkers.facts import entries_of, write_sets
 from simulator.engine.world import Died
-from simulator.healing.reasons import entries_of
 from simulator.healing.workers import Stage
 
 DEADLINE_S = 60.0

@@ -16,6 +16,8 @@ from buckram.healing.status_store import HealingStatusStore
 from buckram.metadata.records.incomplete_copies import IncompleteCopy
 from buckram.metadata.records.underreplication import Underreplication
 from simulator.engine.faults import FaultRunner
+from simulator.engine.healers import AUDITOR, REPLICATOR, Healer
+from simulator.engine.healing_watch import watch_healing
 from simulator.engine.planned import PlannedLife
 from simulator.engine.planting import plant
 from simulator.engine.spies import watch_stores
@@ -26,13 +28,11 @@ from simulator.healing.absences import ABSENCES
 from simulator.healing.actors import Deleter, Reader, Recoverer
 from simulator.healing.ending import Ending
 from simulator.healing.faults import Operator
-from simulator.healing.marks import AUDITOR, REPLICATOR
 from simulator.healing.names import INVARIANTS, SITUATIONS
 from simulator.healing.operations import OPERATIONS
 from simulator.healing.plan import HealingPlan
 from simulator.healing.rules import Rules
-from simulator.healing.watching import watch_healing
-from simulator.healing.workers import Stage, Worker, Writer
+from simulator.healing.workers import Stage, Writer
 
 BUSY_S = 120.0
 """Time during which writers are busy, virtual seconds, at most."""
@@ -78,7 +78,10 @@ class Life(PlannedLife[HealingPlan]):
         if plan.auditors > 1:
             self.world.report.situation("two candidates at once")
         for host in hosts:
-            self.start(Worker(stage, host).run(), host)
+            healer = Healer(
+                self.world, host, plan.config, lambda: not stage.finished, self.rules.came_up, self.rules.process_ended
+            )
+            self.start(healer.run(), host)
         self.supervise()
         self.awaited = [self.start(Writer(stage, f"w{n + 1}").run(), f"w{n + 1}") for n in range(plan.ledgers)]
         others = ((Reader, "r", plan.readers), (Recoverer, "c", plan.recoverers), (Deleter, "d", plan.deleters))

@@ -11,20 +11,15 @@ from buckram.core.healing.records import EVERY_MEMBER, parse_holder, parse_mark
 from buckram.core.healing.status import WaitingLedger
 from buckram.errors import MalformedRecord
 from buckram.types import BookieId, KeyValue, LedgerId
-from simulator.engine.checkers.facts import fragment_of, members_of
-from simulator.healing.reasons import entries_of
+from simulator.engine.checkers.facts import entries_of, fragment_of, members_of
+from simulator.engine.healers import AUDITOR, REPLICATOR
+from simulator.engine.healing_watch import STOPPED_S, UNDER_WAY_S
 
 if TYPE_CHECKING:
     from simulator.healing.rules import Rules
 
-AUDITOR = "a"
-REPLICATOR = "h"
 OPERATOR = "o"
-"""First letters of the hosts of auditors, replicators and operators."""
-UNDER_WAY_S = 5.0
-"""Time after a change during which requests may come from a process that has not learned of it, seconds."""
-STOPPED_S = 1.0
-"""Time after the end of its session during which a worker may still change something, seconds."""
+"""First letter of the hosts of operators."""
 
 
 class Marks:

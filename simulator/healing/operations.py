@@ -13,12 +13,12 @@ from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.errors import BuckramError, Code
 from buckram.healing.status_store import HealingStatusStore
 from buckram.types import LedgerId
+from simulator.engine.healers import REPLICATOR
 from simulator.engine.metadata import HOST
 from simulator.engine.transport import Connection
 from simulator.engine.world import Machine
 from simulator.healing.departures import DEPARTURES, new_bookie
 from simulator.healing.faults import Operation, Operator
-from simulator.healing.marks import REPLICATOR
 
 _ANSWER = struct.Struct(">IBBHiqq")
 _READ, _BATCH = 2, 7

@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING
 from buckram.core.healing.records import parse_mark
 from buckram.core.healing.status import Reason, WaitingLedger, Why
 from buckram.errors import MalformedRecord
-from buckram.types import EntryId, LedgerId, LedgerMetadata
-from simulator.engine.checkers.facts import members_of
+from buckram.types import LedgerId, LedgerMetadata
+from simulator.engine.checkers.facts import entries_of
 
 if TYPE_CHECKING:
     from simulator.healing.rules import Rules
 
 
 _UNDER_WAY_S = 25.0
-
-
-def entries_of(metadata: LedgerMetadata) -> list[tuple[EntryId, tuple[str, ...]]]:
-    """Return every entry of a closed ledger with its write set."""
-    last = metadata.last_entry if metadata.last_entry is not None else -1
-    ends = [f.first_entry - 1 for f in metadata.fragments[1:]] + [last]
-    return [
-        (entry, members_of(fragment, metadata, entry))
-        for fragment, end in zip(metadata.fragments, ends, strict=True)
-        for entry in range(fragment.first_entry, end + 1)
-    ]
 
 
 class Reasons:

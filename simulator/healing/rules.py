@@ -6,9 +6,7 @@ They see the metadata store and the disks, never the state inside a worker. Not 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from buckram.core.healing.absences import parse_attendance
@@ -18,12 +16,14 @@ from buckram.core.ledgers.metadata_codec import parse
 from buckram.metadata.records.incomplete_copies import BEHIND
 from buckram.metadata.tree.layout import WISHES
 from buckram.types import BookieId, EntryId, KeyValue, LedgerId
+from simulator.engine.copies import Copies
+from simulator.engine.healers import REPLICATOR
+from simulator.engine.healing_watch import UNDER_WAY_S, Attempts
 from simulator.engine.world import World
 from simulator.healing.asked import Asked
 from simulator.healing.changes import Changes
-from simulator.healing.copies import Copies
 from simulator.healing.domains import Domains
-from simulator.healing.marks import OPERATOR, REPLICATOR, UNDER_WAY_S, Marks
+from simulator.healing.marks import OPERATOR, Marks
 from simulator.healing.reasons import Reasons
 
 if TYPE_CHECKING:
@@ -73,9 +73,8 @@ class Rules:
         """The delays for lost bookies, each with the time since which it holds."""
         self.audit_asked_at = -1e9
         """Time at which the delay was last written with the same value, which ends the wait for lost bookies."""
-        self._ending: Counter[tuple[int, tuple[str, LedgerId]]] = Counter()
-        """Attempts of dead processes that still count for a while, by the counter and its key."""
-        self.copies = Copies(self, world)
+        self._attempts = Attempts(world)
+        self.copies = Copies(world, lambda bookie, ledger: bookie in self.lost or ledger in self.gone)
         self.marks = Marks(self)
         self.changes = Changes(self, plan.config.open_ledger_grace_s)
         self.asked = Asked(self)
@@ -93,19 +92,13 @@ class Rules:
         gone_at = self.lost.get(bookie)
         return gone_at is not None and gone_at < self.up_since.get(who, self.now())
 
-    def process_ended(self, who: str) -> None:
-        """End the attempts of a dead process after UNDER_WAY_S, since its last requests may arrive late."""
-        facts = self.world.judge.facts
-        for counts in (facts.repairing, facts.recovering):
-            for key, count in counts.items():
-                ended = count - self._ending[id(counts), key] if key[0] == who else 0
-                if ended > 0:
-                    self._ending[id(counts), key] += ended
-                    self.world.loop.call_later(UNDER_WAY_S, partial(self._take, counts, key, ended))
+    def came_up(self, who: str) -> None:
+        """Note that the process of a host with a worker begins to look at bookies."""
+        self.up_since[who] = self.now()
 
-    def _take(self, counts: dict[tuple[str, LedgerId], int], key: tuple[str, LedgerId], count: int) -> None:
-        counts[key] -= count
-        self._ending[id(counts), key] -= count
+    def process_ended(self, who: str) -> None:
+        """End the attempts of a dead process, a moment later."""
+        self._attempts.process_ended(who)
 
     def session_ends(self, who: str) -> None:
         """Note that the store ended a worker's session, and with it its locks; the worker learns of it later."""

@@ -1,5 +1,4 @@
-"""The processes of a life of self-healing: auditors, replicators and writers, each in a simulated process of its
-own."""
+"""What the parts of a life of self-healing share, and its writers, each in a simulated process of its own."""
 
 from __future__ import annotations
 
@@ -11,16 +10,12 @@ from buckram.client.write import writer as ledger_writer
 from buckram.cluster import Client
 from buckram.core.streams.names import OWNER, OWNER_UID
 from buckram.errors import BuckramError
-from buckram.healing.auditing.absence_checks import FirstChecks
-from buckram.healing.auditing.auditor import Auditor
-from buckram.healing.repair.replicator import Replicator
 from buckram.seams import MetadataStore
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import LedgerId
 from simulator.engine.checkers.facts import Handle
 from simulator.engine.plan import Plan
 from simulator.engine.world import Died, Machine, World
-from simulator.healing.marks import REPLICATOR
 from simulator.healing.plan import SPREAD, HealingPlan
 from simulator.healing.rules import Rules, Written
 
@@ -49,34 +44,6 @@ class Stage:
     @property
     def plan(self) -> Plan:
         return self.healing.cluster
-
-
-class Worker:
-    """A host with an auditor or a replicator, which is started again whenever it died."""
-
-    def __init__(self, stage: Stage, host: str) -> None:
-        self.stage, self.world, self.host = stage, stage.world, host
-
-    async def run(self) -> None:
-        while not self.stage.finished:
-            try:
-                client = await self.world.client(self.host)
-                self.stage.rules.up_since[self.host] = self.world.loop.time()
-                await self.world.join(self.world.processes[self.host], self._work(client), "healing")
-            except Died:
-                pass
-            except BuckramError as error:
-                self.world.trace.note(self.host, f"ends: {error!r}")
-            finally:
-                self.stage.rules.process_ended(self.host)
-            await asyncio.sleep(0.5)
-
-    async def _work(self, client: Client) -> None:
-        config = self.stage.healing.config
-        if self.host.startswith(REPLICATOR):
-            await Replicator(client, self.host, config).run()
-        auditor = Auditor(client, self.host, config)
-        await asyncio.gather(auditor.run(), FirstChecks(client, auditor, config).run())
 
 
 class Writer:

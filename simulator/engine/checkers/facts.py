@@ -150,6 +150,17 @@ def write_sets(fragment: Fragment, metadata: LedgerMetadata) -> list[tuple[Booki
     return [members_of(fragment, metadata, start) for start in range(metadata.ensemble_size)]
 
 
+def entries_of(metadata: LedgerMetadata) -> list[tuple[EntryId, tuple[BookieId, ...]]]:
+    """Return every entry of a closed ledger with its write set."""
+    last = metadata.last_entry if metadata.last_entry is not None else -1
+    ends = [f.first_entry - 1 for f in metadata.fragments[1:]] + [last]
+    return [
+        (entry, members_of(fragment, metadata, entry))
+        for fragment, end in zip(metadata.fragments, ends, strict=True)
+        for entry in range(fragment.first_entry, end + 1)
+    ]
+
+
 @dataclass(slots=True)
 class BookieFacts:
     """The facts of one bookie."""
@@ -187,6 +198,8 @@ class Facts:
     """Returns whether a client cannot know a bookie's rack: the bookie was gone before the client's first look."""
     strangers: dict[str, frozenset[str]] = field(default_factory=dict)
     """Permissions of each client of another tenant on the ledgers of this life, by client."""
+    restorers: set[str] = field(default_factory=set)
+    """Processes that put metadata back, or move them: their changes are no client's, and are not judged."""
     restores: int = 0
     """Number of times that the metadata store was restored to an older state."""
 

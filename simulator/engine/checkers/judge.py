@@ -133,6 +133,9 @@ class Judge:
 
     def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
         ledger_id = self._layout.ledger_of(key)
+        if who in self.facts.restorers:
+            self._put_back(ledger_id, key, new)
+            return
         if new is not None and f"/{CONVICTED}/" in key:
             for checker in self.checkers:
                 checker.convicted(key.rpartition("/")[2], who)
@@ -146,6 +149,15 @@ class Judge:
         after = parse(new.value) if new is not None else None
         self.report.check("S11", True)
         self.ledger_changed(ledger_id, before, after, who)
+
+    def _put_back(self, ledger_id: LedgerId | None, key: str, new: KeyValue | None) -> None:
+        """Take over a change by whoever puts metadata back to an older state."""
+        if ledger_id is None:
+            self._membership.learn(key, new)
+            return
+        ledger = self.facts.ledger(ledger_id)
+        ledger.went_back, ledger.closed, ledger.recovery_fragment = True, None, None
+        ledger.metadata = parse(new.value) if new is not None else None
 
     def ledger_changed(
         self, ledger_id: LedgerId, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str

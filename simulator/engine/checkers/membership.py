@@ -25,10 +25,10 @@ class Membership:
         self._named.clear()
         self._cookies.clear()
         for key, value in keys.items():
-            self._learn(key, value)
+            self.learn(key, value)
 
     def key_changed(self, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
-        self._learn(key, new)
+        self.learn(key, new)
         folder, _, name = key.rpartition("/")
         listed = [self._layout.registrations(readonly=readonly) for readonly in (False, True)]
         if new is None or old is not None or folder not in listed or name not in self._named:
@@ -44,7 +44,8 @@ class Membership:
             name in self._cookies,
         )
 
-    def _learn(self, key: str, value: KeyValue | None) -> None:
+    def learn(self, key: str, value: KeyValue | None) -> None:
+        """Note what the store holds under a key now, without judging it."""
         folder, _, name = key.rpartition("/")
         if folder == self._layout.cookies:
             if value is None:

@@ -65,6 +65,21 @@ async def left_open(client: Client) -> int:
     return writer.ledger_id
 
 
+async def test_what_another_bookie_at_an_address_holds_is_not_taken_for_its_own() -> None:
+    async with cluster(bookies=2) as c, c.client() as client:
+        writer = await client.create(ensemble="1/1/1")
+        await writer.append_many(ENTRIES)
+        await writer.abandon()
+        (holder,) = (await forgotten(client, writer.ledger_id)).last_fragment.ensemble
+        store: Any = client.services.store
+        seen = (await store.bookies()).writable
+        (other,) = [name for name in seen if name != holder]
+        wrong = {other: seen[holder].address}  # as after a change of machines: its address is another's now
+        async with opened(production_runtime(), NetConfig(), store, wrong) as asked:
+            assert await asked.look([writer.ledger_id]) == []
+            assert [*asked.silent] == [other]
+
+
 async def test_a_ledger_comes_back_with_its_birth_and_goes_on_being_that_ledger() -> None:
     async with cluster(bookies=3) as c, c.client() as client:
         ledger_id = await left_open(client)

@@ -49,6 +49,15 @@ def names(facts: Facts) -> list[str]:
     return [finding.state.name for finding in findings(facts)]
 
 
+def test_a_bookie_that_could_not_be_asked_is_not_said_to_be_silent() -> None:
+    """The address of one whose id is a name goes with its registration."""
+    asked = Facts(bookies=(BookieFacts("b1:3181", "down", address="b1:3181"),))
+    assert "does not answer" in one(asked, "bookie-down")
+    unknown = one(Facts(bookies=(BookieFacts("bookie-1", "down"),)), "bookie-down")
+    assert "does not answer" not in unknown
+    assert "it was not asked" in unknown
+
+
 # -- the table --------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, table
 from buckram.core.cluster.bookie_report import Collected, KeptGarbage
 from buckram.core.ledgers.service_info import check_bookie_id
-from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
+from buckram.errors import InvalidArgument
 
 # -- the state of a bookie --------------------------------------------------------------------------------
 
@@ -177,23 +177,10 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
     checked = check_bookie_id(bookie_id)
 
     async def main() -> None:
-        from buckram.healing.operations.decommission import forget as remove
-        from buckram.healing.operations.operator_calls import refuse_named, refuse_registered
-        from buckram.health.removal_gate import check_removable
+        from buckram.health.removal_gate import forget_bookie
 
         async with connected(uri) as client:
-            store = client.services.store
-            await store.sync()
-            await refuse_registered(store, checked, "is not forgotten")
-            try:
-                await store.read_cookie(checked)
-            except NoSuchKey:
-                raise NoSuchBookie(checked) from None
-            await check_removable(client, checked)
-            await refuse_named(store, checked, "is not forgotten")
-            # It may have come back while the ledgers were read.
-            await refuse_registered(store, checked, "is not forgotten")
-            await remove(store, checked)
+            await forget_bookie(client, checked)
 
     with exit_if_refused():
         run_async(main())

@@ -20,7 +20,7 @@ from buckram.core.ledgers.deletions import BUCKET, NONE_DELETED, Deleted, bucket
 from buckram.core.ledgers.metadata import created, creation_time_of, is_certain
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.wire.availability import EntryList
-from buckram.core.wire.introduction import Introduction
+from buckram.core.wire.introduction import Expected, Introduction
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo, ListEntries, ListEntriesReply, Read, ReadReply
 from buckram.errors import (
     BookieError,
@@ -34,6 +34,7 @@ from buckram.errors import (
 )
 from buckram.metadata.tree.removals import all_recorded
 from buckram.metadata.tree.store import TreeStore
+from buckram.runtime.net.introductions import FixedIdentities, Introductions
 from buckram.runtime.net.pool import BookiePool
 from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId, DigestType, EntryId, LedgerId
@@ -197,8 +198,11 @@ def _only_birth(found: Found) -> bytes:
 async def opened(
     runtime: Runtime, net: NetConfig, store: TreeStore, addresses: Mapping[BookieId, BookieAddress]
 ) -> AsyncIterator[Salvage]:
-    pool = BookiePool(runtime, net, addresses.get)
+    cluster = await store.instance_id()
+    expected = {bookie: Expected(Introduction(cluster, bookie)) for bookie in addresses}
+    # A ledger's record will name its holders: what another bookie at an address holds is not theirs.
+    pool = BookiePool(runtime, net, addresses.get, introductions=Introductions(FixedIdentities(expected)))
     try:
-        yield Salvage(pool, store, addresses, await store.instance_id())
+        yield Salvage(pool, store, addresses, cluster)
     finally:
         await pool.close()

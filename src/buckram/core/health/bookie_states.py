@@ -60,6 +60,8 @@ def _serving(one: BookieFacts) -> Iterator[Noted]:
         yield Noted("bookie-unregistered", one.id, f"it answers at {one.address} and is not registered", bookie=one.id)
     elif one.state == "down":
         why = "it is down: it has a cookie, is not registered and does not answer"
+        if not one.address:  # its id is a name, and its address went with its registration
+            why = "it is down: it has a cookie and is not registered; no address of it is known, so it was not asked"
         yield Noted("bookie-down", one.id, why, bookie=one.id)
     elif not one.answers:
         why = f"it is registered and does not answer: {one.trouble}"

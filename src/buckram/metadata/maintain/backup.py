@@ -16,7 +16,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from buckram.core.cluster.store_history import encode_history, parse_history, why_not_accepted
 from buckram.errors import (
@@ -30,9 +30,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCluster,
 )
-from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.maintain.backup_holders import wrong_holders
-from buckram.metadata.sqlite.keys import SqliteKeys
 from buckram.metadata.tree.layout import (
     ACCEPTED_TIME,
     BRAKES,
@@ -57,6 +55,15 @@ _PAGE = 1000
 _BATCH_OPS, _BATCH_BYTES = 40, 256 * 1024
 """etcd takes 128 conditions, and a key that is made has up to three."""
 _TRIES = 20
+
+
+@runtime_checkable
+class KeysOfOneMoment(Protocol):
+    """A key store that can be copied as of one moment: SQLite's and etcd's, and the simulator's."""
+
+    async def lasting(self) -> list[tuple[str, int, bytes]]:
+        """Return every key that is bound to no session, with version and value, as of one moment."""
+        ...
 
 
 class StoredKey(NamedTuple):
@@ -125,7 +132,7 @@ def _is_passing(store: TreeStore, key: str) -> bool:
 async def everything(store: TreeStore) -> list[StoredKey]:
     """Return all keys that are bound to no session."""
     keys = store.keys
-    if isinstance(keys, SqliteKeys | EtcdKeys):
+    if isinstance(keys, KeysOfOneMoment):
         return [StoredKey(*row) for row in await keys.lasting()]
     if isinstance(keys, MemoryKeys):
         return [StoredKey(key, found.version, found.value) for key, found in keys.tree.lasting().items()]

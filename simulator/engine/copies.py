@@ -1,28 +1,25 @@
-"""The existing copies: those on disks, as a loss of power now would leave them, except on bookies lost for good."""
+"""The existing copies: those on disks, as a loss of power now would leave them, except those that a life gives up."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from buckram.types import BookieId, EntryId, LedgerId
 from simulator.engine.inspection import WorldInspector
 from simulator.engine.world import World
 
-if TYPE_CHECKING:
-    from simulator.healing.rules import Rules
-
 
 class Copies:
-    """Looks up copies on the disks of one life."""
+    """Looks up copies on the disks of one life. `gone`: returns whether a bookie's copies of a ledger do not count."""
 
-    def __init__(self, rules: Rules, world: World) -> None:
-        self._rules, self._world, self._inspector = rules, world, WorldInspector(world)
+    def __init__(self, world: World, gone: Callable[[BookieId, LedgerId], bool]) -> None:
+        self._world, self._gone, self._inspector = world, gone, WorldInspector(world)
         self._runs: dict[tuple[BookieId, LedgerId], list[tuple[EntryId, int]]] = {}
         self._at = -1
 
     def held(self, bookie: BookieId, ledger: LedgerId, entries: list[EntryId]) -> set[EntryId]:
-        """Return which of the entries the bookie would have after a loss of power; none if it is lost for good."""
-        if bookie in self._rules.lost or ledger in self._rules.gone or not entries:
+        """Return which of the entries the bookie would have after a loss of power; none if its copies are gone."""
+        if not entries or self._gone(bookie, ledger):
             return set()
         return self.on_disk(bookie, ledger, entries)
 

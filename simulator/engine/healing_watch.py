@@ -1,14 +1,16 @@
 """Observers of repairs, audits and recoveries of healing during a life, which wrap the functions that begin them.
 
-Planted bugs are applied before, so the judge observes their effects. Not here: the rules (`rules.py`), bookies' stores
-(`simulator/engine/spies.py`).
+Planted bugs are applied before, so the judge observes their effects. Not here: bookies' stores (`spies.py`), and what a
+subject judges.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from buckram.client.maintain.recover import recover_ledger
 from buckram.client.read.reader import Reader
@@ -19,12 +21,54 @@ from buckram.types import BookieId, EntryId, LedgerId
 from simulator.engine.loop import PROCESS
 from simulator.engine.planting import patched
 from simulator.engine.world import World
-from simulator.healing.marks import STOPPED_S
-from simulator.healing.rules import Rules
+
+UNDER_WAY_S = 5.0
+"""Time after a change during which requests may come from a process that has not learned of it, seconds."""
+STOPPED_S = 1.0
+"""Time after the end of its session during which a worker may still change something, seconds."""
+
+
+class Audits(Protocol):
+    """What a subject learns of attempts and audits."""
+
+    auditing: int
+    """Number of audits that are reading the ledgers now."""
+
+    def began(self, who: str, ledger: LedgerId, /) -> None:
+        """Note that a replicator begins to look at a ledger."""
+
+    def there(self) -> list[LedgerId]:
+        """Return the ledgers that an audit that begins now has to see, unless they are deleted."""
+        ...
+
+    def audited(self, who: str, before: list[LedgerId], seen: int, /) -> None:
+        """Check an audit that ended; `before`: what `there` returned when it began."""
+
+
+class Attempts:
+    """Ends the attempts of dead processes after UNDER_WAY_S, since their last requests may arrive late."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ending: Counter[tuple[int, tuple[str, LedgerId]]] = Counter()
+        """Attempts of dead processes that still count for a while, by the counter and its key."""
+
+    def process_ended(self, who: str) -> None:
+        facts = self._world.judge.facts
+        for counts in (facts.repairing, facts.recovering):
+            for key, count in counts.items():
+                ended = count - self._ending[id(counts), key] if key[0] == who else 0
+                if ended > 0:
+                    self._ending[id(counts), key] += ended
+                    self._world.loop.call_later(UNDER_WAY_S, partial(self._take, counts, key, ended))
+
+    def _take(self, counts: dict[tuple[str, LedgerId], int], key: tuple[str, LedgerId], count: int) -> None:
+        counts[key] -= count
+        self._ending[id(counts), key] -= count
 
 
 @contextmanager
-def watch_healing(world: World, rules: Rules) -> Iterator[None]:
+def watch_healing(world: World, rules: Audits) -> Iterator[None]:
     """Tell the rules and the judge which process repairs, moves, recovers or audits what."""
     run, move, walk = LedgerRepair.run, LedgerRepair.move, Auditor._walk
     recover = recover_ledger
@@ -40,7 +84,7 @@ def watch_healing(world: World, rules: Rules) -> Iterator[None]:
         def end() -> None:
             if world.fabric.blocked(who, "meta"):
                 context.run(world.loop.call_later, STOPPED_S, end)
-            elif not process.dead:  # of a dead process `Rules.process_ended` ends it
+            elif not process.dead:  # of a dead process `Attempts` ends it
                 judge.repair(who, ledger, begins=False)
 
         context.run(world.loop.call_later, STOPPED_S, end)
