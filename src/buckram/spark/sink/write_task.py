@@ -171,7 +171,7 @@ class _Task:
             self._bytes += sum(map(len, entries))
             while len(self._sent) >= GROUPS_AHEAD:
                 self._sent.popleft().result()
-            self._sent.append(asyncio.run_coroutine_threadsafe(ledger.append_entries(entries), self._link.thread.loop))
+            self._sent.append(self._link.thread.start(partial(ledger.append_entries, entries)))
 
     def close(self) -> Sequence[SealedLedger]:
         """Close the last ledger and return all ledgers in order."""
