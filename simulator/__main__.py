@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--healing", action="store_true", help="lives of self-healing instead of ledgers")
     parser.add_argument("--machine", action="store_true", help="lives of replicated machines instead of ledgers")
     parser.add_argument("--database", action="store_true", help="lives of replicated databases instead of ledgers")
+    parser.add_argument("--pipeline", action="store_true", help="lives of Spark's pipelines instead of ledgers")
     parser.add_argument(
         "--crash-points",
         action="store_true",
@@ -64,6 +65,10 @@ def main(arguments: list[str] | None = None) -> int:
         subject = Machines()
     elif options.database:
         subject = Databases()
+    elif options.pipeline:
+        from simulator.pipeline.subject import Pipelines  # it loads PySpark, which takes a second
+
+        subject = Pipelines()
     if options.mutants:
         return subject.hunt(options.budget, options.jobs, options.only)
     if options.crash_points:
