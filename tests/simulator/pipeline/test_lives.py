@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 from tests.support.soak import some_of
@@ -38,6 +39,29 @@ def test_a_seed_decides_everything() -> None:
         results.append(run_pipeline_life(4, plan=plan))
     assert results[0].trace_hash == results[1].trace_hash
     assert not results[0].violations, results[0].violations[0]
+
+
+SCENARIOS: dict[str, tuple[int, dict[str, Any]]] = {
+    "a stream is added before an empty first batch is repeated": (
+        0,
+        {"kind": "pattern", "vandalism": ["add", "add", "add"], "starting": "earliest"},
+    ),
+    "metadata lag behind the batch before and the ledgers of tasks": (
+        2,
+        {"lag_s": 2.0, "calm": True, "kind": "stream", "source": {"maxOffsetsPerTrigger": "3"}},
+    ),
+}
+"""Seeds, with what is changed in their plans, whose lives broke a rule once."""
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_broke_a_rule_once(name: str) -> None:
+    seed, life = SCENARIOS[name]
+    plan = make_pipeline_plan(seed)
+    suit(plan, **life)
+    result = run_pipeline_life(seed, plan=plan)
+    assert not result.violations, result.violations[0]
 
 
 def test_other_subjects_do_not_load_pyspark() -> None:
