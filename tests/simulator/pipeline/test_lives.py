@@ -16,6 +16,7 @@ from simulator.engine.checkers.report import Report
 from simulator.engine.edits import stale
 from simulator.pipeline.model import Input, Model
 from simulator.pipeline.mutants import MUTANTS
+from simulator.pipeline.names import INVARIANTS
 from simulator.pipeline.plan import make_pipeline_plan, suit
 from simulator.pipeline.queries import NAMESPACE, Query, written
 from simulator.pipeline.rules import judge_output
@@ -91,6 +92,7 @@ def _offset(place: int) -> str:
 def _broken(*rows: bytes) -> list[str]:
     """Return the invariants that an output with these rows breaks, after a batch of three records."""
     model, stream, report = Model(), f"{NAMESPACE}/in1", Report(lambda: 0.0, lambda violation: None)
+    report.evaluated |= dict.fromkeys(INVARIANTS, 0)
     values = [b"%s.%d" % (stream.encode(), number) for number in range(4)]
     model.inputs["u"] = Input(stream, "u", dict(enumerate(values)))
     query = Query("q", "q", "stream", "/q", f"{NAMESPACE}/out", {"subscribe": stream})
