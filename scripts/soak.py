@@ -48,6 +48,8 @@ CHECKS: dict[str, list[str]] = {
     "objects_mutants": [*SIM, "--objects", "--mutants"],
     "replication_lives": [*SIM, "--replication", *LIVES],
     "replication_mutants": [*SIM, "--replication", "--mutants"],
+    "pipeline_lives": [*SIM, "--pipeline", *LIVES],
+    "pipeline_mutants": [*SIM, "--pipeline", "--mutants"],
     "administration_lives": [*SIM, "--administration", *LIVES],
     "administration_mutants": [*SIM, "--administration", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],

@@ -27,12 +27,20 @@ from simulator.replication.subject import Replications
 from simulator.streams.crashing import sweep
 from simulator.streams.subject import Streams
 
+
+def _pipelines() -> Subject:
+    from simulator.pipeline.subject import Pipelines  # it loads PySpark, which takes a second
+
+    return Pipelines()
+
+
 SUBJECTS: Mapping[str, tuple[Callable[[], Subject], str]] = {
     "streams": (Streams, "lives of streams"),
     "healing": (Healing, "lives of self-healing"),
     "machine": (Machines, "lives of replicated machines"),
     "database": (Databases, "lives of replicated databases"),
     "objects": (ObjectStores, "lives of objects"),
+    "pipeline": (_pipelines, "lives of Spark's pipelines"),
     "replication": (Replications, "lives of two clusters and a copy between them"),
     "administration": (Administration, "lives of administration"),
 }

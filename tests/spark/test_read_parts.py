@@ -288,7 +288,11 @@ def test_everything_is_read_without_one_bookie(stream: str) -> None:
 
 def asked_the_store(cluster: str, uri: str) -> list[bool]:
     """Of each client that reads this cluster directly, whether it has opened the metadata store."""
-    return [one.store._real is not None for key, one in clients._direct.items() if key[3] == cluster and key[1] == uri]
+    return [
+        one.store._real is not None
+        for key, one in clients._PROCESS._direct.items()
+        if key[3] == cluster and key[1] == uri
+    ]
 
 
 def test_replicas_copied_after_planning_are_found_through_the_store(stream: str) -> None:

@@ -240,15 +240,25 @@ class OpenSegment(StreamError):
 
 
 class StaleTransaction(StreamError):
-    """An older version of the application's transaction than the one recorded. Nothing was published."""
+    """An older version of the application's transaction than the one recorded. Nothing was published.
 
-    def __init__(self, stream: str, application: str, version: int, recorded: int) -> None:
-        super().__init__(
-            stream,
-            f"transaction {application!r} version {version} is older than version {recorded}, which is published "
-            "already; nothing was published now",
-        )
-        self.application, self.version, self.recorded = application, version, recorded
+    `query`: it is a batch of this streaming query, whose checkpoint is an older copy; empty for a job.
+    """
+
+    def __init__(self, stream: str, application: str, version: int, recorded: int, *, query: str = "") -> None:
+        if query:
+            text = (
+                f"batch {version} of query {query} is older than batch {recorded}, which is published already: the "
+                "checkpoint is an older copy. Put the newest checkpoint back; or begin with a new one and "
+                "onCheckpointReset=newEpoch, from startingOffsets after what is there; nothing was written"
+            )
+        else:
+            text = (
+                f"transaction {application!r} version {version} is older than version {recorded}, which is published "
+                "already; nothing was published now"
+            )
+        super().__init__(stream, text)
+        self.application, self.version, self.recorded, self.query = application, version, recorded, query
 
 
 class CheckpointReset(StreamError):

@@ -89,6 +89,15 @@ class LoopThread(NotCopied):
             with self._lock:
                 self._waiting.pop(future, None)
 
+    def start(self, make: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Begin what `make` gives, made on the loop, in the order of these calls; the future has its result."""
+        self.check()
+
+        async def main() -> T:
+            return await make()
+
+        return asyncio.run_coroutine_threadsafe(main(), self.loop)
+
     def post(self, make: Callable[[], Awaitable[object]]) -> None:
         """Run it some time and wait for nothing; callable from a garbage collector. Dropped when stopped or forked."""
 

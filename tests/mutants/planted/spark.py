@@ -131,8 +131,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.spark.shared.first_batch:batch_start",
-                "start.get(INITIAL) and BEGAN in end",
-                "False",
+                "end.get(BEGAN, start)",
+                "start",
             )
         ),
         ("tests/spark/test_streaming_parts.py::test_a_repeated_first_batch_has_the_same_start",),

@@ -9,7 +9,6 @@ forking a stream (`streams/maintain/fork.py`).
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -90,7 +89,7 @@ async def fork_checkpoint(
     (taken,) = await objects.statuses(new)
     if taken is not None:
         raise ObjectExists(f"{objects.namespace}/{new}", "is there already; choose another name for the fork")
-    query = forked_query(found.query, found.batch, uuid.uuid4().int)
+    query = forked_query(found.query, found.batch, client.services.runtime.rng.getrandbits(64))
     made = CheckpointFork(f"{objects.namespace}/{new}", f"{objects.namespace}/{path}", query, found.batch)
     renamed: dict[str, _Renamed] = {}
     if streams or names:

@@ -11,10 +11,12 @@ import asyncio
 import gc
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.runtime.process.process_setup import keep_freed_memory
@@ -43,38 +45,39 @@ class Connection(NamedTuple):
         return self.thread.run(lambda: call(self.client))
 
 
-_connections: dict[tuple[int, str, str], Connection] = {}
+class Clients(Protocol):
+    """Where code in Spark's processes gets its clients, and how it waits between attempts.
+
+    Spark's processes have those of `ProcessClients`. Whoever runs this code elsewhere, as simulated lives do, sets
+    others in the context of the calls (`CLIENTS`).
+    """
+
+    def connection(self, uri: str) -> Connection:
+        """Return the client of the cluster; the first call connects. ConfigError, MetadataUnavailable."""
+        ...
+
+    def direct(self, uri: str, cluster: str, history: History) -> Direct:
+        """Return the client for reading known ledgers of the cluster with this instance id and history."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Block the caller for so long."""
+        ...
 
 
 def connection(uri: str) -> Connection:
     """Return this process's client of the cluster; the first call connects. ConfigError, MetadataUnavailable."""
-    from buckram import sync
-    from buckram.client.ledger_client import client_config
-    from buckram.cluster import connect
-    from buckram.sync.thread import LoopThread
-
-    key = (os.getpid(), str(uri), str(way_in(uri)))
-    found = _connections.get(key)
-    if found is None:
-        thread = LoopThread()
-        config = client_config()
-
-        async def start() -> Client:
-            return await connect(str(uri), config=config, encryption=encryption_of(uri), **way_in(uri))
-
-        try:
-            client = thread.run(start)
-        except BaseException:
-            thread.stop()
-            raise
-        found = _connections[key] = Connection(thread, client, sync.Client(thread, client, config))
-    return found
+    return CLIENTS.get().connection(uri)
 
 
-def close_connections() -> None:
-    """Close this process's clients, for a program that continues after its cluster was stopped."""
-    for key in [key for key in _connections if key[0] == os.getpid()]:
-        _connections.pop(key).blocking.close()
+def direct_client(uri: str, cluster: str, history: History) -> Direct:
+    """Return this process's client for reading known ledgers of the cluster with this instance id and history."""
+    return CLIENTS.get().direct(uri, cluster, history)
+
+
+def pause(seconds: float) -> None:
+    """Block this task before another attempt."""
+    CLIENTS.get().pause(seconds)
 
 
 def shared_client(uri: str) -> sync.Client:
@@ -135,8 +138,10 @@ class PinnedStore:
     as a ledger's newer metadata, opens it.
     """
 
-    def __init__(self, uri: str, cluster: str, history: History) -> None:
-        self.uri, self._cluster, self._history = uri, cluster, history
+    def __init__(
+        self, uri: str, cluster: str, history: History, open_real: Callable[[str], Awaitable[MetadataStore]]
+    ) -> None:
+        self.uri, self._cluster, self._history, self._open_real = uri, cluster, history, open_real
         self._asked = False
         self._identity_required = False
         self._pins: dict[str, BookieInfo] = {}
@@ -209,14 +214,8 @@ class PinnedStore:
             return self._real
 
     async def _open(self) -> MetadataStore:
-        from buckram.metadata.uri import open_store
-        from buckram.runtime.net.security.logins import secured_by
-        from buckram.runtime.production import production_runtime
-
-        world = production_runtime()
-        world = replace(world, network=secured_by(os.environ, world.network, **way_in(self.uri)))
         try:
-            return await open_store(str(self.uri), world)
+            return await self._open_real(self.uri)
         except BuckramError as error:
             # A reader ignores an unavailable store, and the error of its read says more to the user.
             raise MetadataUnavailable(str(error)) from None
@@ -240,23 +239,79 @@ class Direct(NamedTuple):
             self.thread.run(self.client.services.bookies.refresh)
 
 
-_direct: dict[tuple[int, str, str, str, History], Direct] = {}
+# -- processes --------------------------------------------------------------------------------------------
 
 
-def direct_client(uri: str, cluster: str, history: History) -> Direct:
-    """Return this process's client for reading known ledgers of the cluster with this instance id and history."""
-    from buckram.cluster import connect
-    from buckram.sync.thread import LoopThread
+class ProcessClients:
+    """`Clients` of Spark's processes: each client is connected once, on an event loop in a thread of its own."""
 
-    key = (os.getpid(), str(uri), str(way_in(uri)), cluster, history)
-    found = _direct.get(key)
-    if found is None:
-        thread = LoopThread()
-        store = PinnedStore(uri, cluster, history)
+    def __init__(self) -> None:
+        self._connections: dict[tuple[int, str, str], Connection] = {}
+        self._direct: dict[tuple[int, str, str, str, History], Direct] = {}
 
-        async def start() -> Client:
-            # Reading ledgers with known metadata calls only what PinnedStore has.
-            return await connect(cast("MetadataStore", store), encryption=encryption_of(uri), **way_in(uri))
+    def connection(self, uri: str) -> Connection:
+        from buckram import sync
+        from buckram.client.ledger_client import client_config
+        from buckram.cluster import connect
+        from buckram.sync.thread import LoopThread
 
-        found = _direct[key] = Direct(thread, thread.run(start), store)
-    return found
+        key = (os.getpid(), str(uri), str(way_in(uri)))
+        found = self._connections.get(key)
+        if found is None:
+            thread = LoopThread()
+            config = client_config()
+
+            async def start() -> Client:
+                return await connect(str(uri), config=config, encryption=encryption_of(uri), **way_in(uri))
+
+            try:
+                client = thread.run(start)
+            except BaseException:
+                thread.stop()
+                raise
+            found = self._connections[key] = Connection(thread, client, sync.Client(thread, client, config))
+        return found
+
+    def direct(self, uri: str, cluster: str, history: History) -> Direct:
+        from buckram.cluster import connect
+        from buckram.sync.thread import LoopThread
+
+        key = (os.getpid(), str(uri), str(way_in(uri)), cluster, history)
+        found = self._direct.get(key)
+        if found is None:
+            thread = LoopThread()
+            store = PinnedStore(uri, cluster, history, _open_store)
+
+            async def start() -> Client:
+                # Reading ledgers with known metadata calls only what PinnedStore has.
+                return await connect(cast("MetadataStore", store), encryption=encryption_of(uri), **way_in(uri))
+
+            found = self._direct[key] = Direct(thread, thread.run(start), store)
+        return found
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        for key in [key for key in self._connections if key[0] == os.getpid()]:
+            self._connections.pop(key).blocking.close()
+
+
+async def _open_store(uri: str) -> MetadataStore:
+    from buckram.metadata.uri import open_store
+    from buckram.runtime.net.security.logins import secured_by
+    from buckram.runtime.production import production_runtime
+
+    world = production_runtime()
+    world = replace(world, network=secured_by(os.environ, world.network, **way_in(uri)))
+    return await open_store(str(uri), world)
+
+
+_PROCESS = ProcessClients()
+CLIENTS: ContextVar[Clients] = ContextVar("buckram_spark_clients", default=_PROCESS)
+
+
+def close_connections() -> None:
+    """Close this process's clients, for a program that continues after its cluster was stopped."""
+    _PROCESS.close()

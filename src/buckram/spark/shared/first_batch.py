@@ -36,8 +36,13 @@ def with_start(start: Offset, end: Offset) -> Offset:
 
 
 def batch_start(start: Offset, end: Offset) -> Offset:
-    """Return the start of a batch: the one in its end, if `start` is only where a query would begin now."""
-    found: Offset = end[BEGAN] if start.get(INITIAL) and BEGAN in end else start
+    """Return the start of a batch: the one in its end, if `start` is only where a query would begin now.
+
+    A first batch without records ends where it began, and its end is marked as a start: more may be there now.
+    """
+    if not start.get(INITIAL):
+        return start
+    found: Offset = end if end.get(INITIAL) else end.get(BEGAN, start)
     return found
 
 

@@ -120,12 +120,17 @@ def planned_at(checkpoint: str, batch: int) -> int:
     if not checkpoint:
         return 0
     try:
-        with open(os.path.join(checkpoint, "offsets", str(batch)), encoding="utf-8") as offsets:
-            lines = offsets.read().splitlines()
+        lines = offsets_file(checkpoint, batch).splitlines()
         time = json.loads(lines[1])["batchTimestampMs"]
     except (OSError, ValueError, IndexError, KeyError, TypeError):
         return 0
     return time * 1000 if type(time) is int and time > 0 else 0
+
+
+def offsets_file(checkpoint: str, batch: int) -> str:
+    """Return what Spark wrote when it planned the batch. Raises OSError, or ValueError for no text."""
+    with open(os.path.join(checkpoint, "offsets", str(batch)), encoding="utf-8") as offsets:
+        return offsets.read()
 
 
 def check_same(

@@ -24,7 +24,7 @@ from buckram.spark.shared.columns import STRUCT
 from buckram.spark.shared.typed_values import check_columns
 from buckram.spark.sink import exactly_once
 from buckram.spark.sink.exactly_once import Once
-from buckram.spark.sink.transactions import Attempt, Part, StreamStep, open_step
+from buckram.spark.sink.transactions import Attempt, Part, StreamStep, foreseen_step
 from buckram.spark.sink.write_task import write_task
 
 if TYPE_CHECKING:
@@ -196,7 +196,14 @@ def _check_columns(schema: StructType, *, by_stream: bool) -> None:
 
 async def _planned(client: Client, settings: Settings, step: StepId) -> bool:
     """Create the stream if that is wanted; returns whether the step has to be written. Raises as Bulk.foreseen."""
-    bulk = await open_step(client, settings.once.identity.stream, step, create=settings.create)
+    bulk, needed = await foreseen_step(
+        client,
+        settings.once.identity.stream,
+        step,
+        seal_live=settings.seal_live,
+        beside_writer=settings.beside_writer,
+        create=settings.create,
+    )
     if not settings.by_stream:
         check_columns(bulk.stream, bulk.schemas, settings.schema["value"].dataType)
-    return bulk.foreseen(seal_live=settings.seal_live, beside_writer=settings.beside_writer)
+    return needed

@@ -175,6 +175,29 @@ def batch_of(stream: str, parts: Sequence[Part], batch: int) -> str:
     return query
 
 
+async def foreseen_step(
+    client: Client,
+    stream: str,
+    step: StepId,
+    *,
+    seal_live: bool = False,
+    beside_writer: bool = False,
+    create: bool = False,
+) -> tuple[Bulk, bool]:
+    """Open a step, and return it with what `Bulk.foreseen` says. Raises what both raise.
+
+    A server of the metadata store that lags does not know the query's last batch yet, or still has a writer that has
+    left: what would refuse the step is looked at again, with everything that was written before.
+    """
+    try:
+        bulk = await open_step(client, stream, step)
+        return bulk, bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer)
+    except StreamError:
+        await client.services.store.sync()
+    bulk = await open_step(client, stream, step, create=create)
+    return bulk, bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer)
+
+
 class StreamStep:
     """One step of a stream and of the further streams that its rows name, on the driver: `Kept` of `exactly_once.py`.
 
@@ -192,21 +215,24 @@ class StreamStep:
         beside_writer: bool,
         create: bool = False,
     ) -> None:
-        self._link, self._step, self._seal_live = link, step, seal_live
+        self._link, self._stream, self._step, self._seal_live = link, stream, step, seal_live
         self._shares: Mapping[str, Sequence[Part]] = {stream: parts, **of_others(parts)}
         check_count(len(self._shares))
         self._beside_writer, self._create = beside_writer and len(self._shares) == 1, create
-        self._own = link.run(lambda client: open_step(client, stream, step))
+        self._own: Bulk
         self._bulks: dict[str, Bulk] = {}
-        self._own.also(was=step.was, targets=[name for name in self._shares if name != stream])
 
     offsets = True
 
     def foreseen(self) -> bool:
-        if not self._own.foreseen(seal_live=self._seal_live, beside_writer=self._beside_writer):
-            return False
-        self._link.run(self._open_targets)
-        return True
+        live, beside_writer = self._seal_live, self._beside_writer
+        self._own, needed = self._link.run(
+            lambda client: foreseen_step(client, self._stream, self._step, seal_live=live, beside_writer=beside_writer)
+        )
+        if needed:
+            self._own.also(was=self._step.was, targets=self._others())
+            self._link.run(self._open_targets)
+        return needed
 
     def discard(self) -> None:
         # Listed ledgers have no intent any more, so _drop leaves them alone.
@@ -232,7 +258,7 @@ class StreamStep:
         return [ledger for part in self._shares[name] for ledger in part.ledgers]
 
     def _others(self) -> list[str]:
-        return [name for name in self._shares if name != self._own.stream]
+        return [name for name in self._shares if name != self._stream]
 
     async def _opened(self, client: Client) -> dict[str, Bulk]:
         """Open the steps of all streams, without those that do not exist."""
@@ -245,8 +271,7 @@ class StreamStep:
     async def _open_targets(self, client: Client) -> None:
         self._bulks = {self._own.stream: self._own}
         for name in self._others():
-            self._bulks[name] = await open_target(client, self._own, name, self._step)
-            self._bulks[name].foreseen(seal_live=self._seal_live)
+            self._bulks[name] = await open_target(client, self._own, name, self._step, seal_live=self._seal_live)
 
     async def _publish(self, client: Client) -> bool:
         everything: list[tuple[Bulk, list[SealedLedger]]] = []
@@ -271,16 +296,29 @@ class StreamStep:
             await _drop(bulk, [ledger for ledger in written if ledger not in made])
 
 
-async def open_target(client: Client, own: Bulk, stream: str, step: StepId, *, create: bool = False) -> Bulk:
-    """Open the step of a further stream of the sink, whose own step is `own`.
+async def open_target(
+    client: Client, own: Bulk, stream: str, step: StepId, *, seal_live: bool = False, create: bool = False
+) -> Bulk:
+    """Open the step of a further stream of the sink, whose own step is `own`, and check that it can be written.
 
-    Raises UnknownQuery if the query wrote to it before and the stream knows nothing of that, and what `open_step` does.
+    Raises UnknownQuery if the query wrote to it before and the stream knows nothing of that, and what `foreseen_step`
+    does; it looks again for the same reason.
     """
+    try:
+        return await _target(client, own, stream, step, seal_live=seal_live, create=False)
+    except StreamError:
+        await client.services.store.sync()
+    return await _target(client, own, stream, step, seal_live=seal_live, create=create)
+
+
+async def _target(client: Client, own: Bulk, stream: str, step: StepId, *, seal_live: bool, create: bool) -> Bulk:
     found: Bulk | None = None
     with suppress(NoSuchStream):
         found = await open_step(client, stream, beside(step))
     own.check_target(stream, found)
-    return found or await open_step(client, stream, beside(step), create=create)
+    found = found or await open_step(client, stream, beside(step), create=create)
+    found.foreseen(seal_live=seal_live)
+    return found
 
 
 async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:

@@ -18,12 +18,20 @@ from typing import TYPE_CHECKING
 
 from buckram.core.streams.metadata.transactions import StepId
 from buckram.core.streams.names import stream_name
-from buckram.errors import BookieError, BuckramError, InvalidArgument, NotEnoughBookies, StreamError, WriteFailed
+from buckram.errors import (
+    BookieError,
+    BuckramError,
+    InvalidArgument,
+    NoSuchStream,
+    NotEnoughBookies,
+    StreamError,
+    WriteFailed,
+)
 from buckram.spark.shared.clients import Connection, connection, prepare_process
 from buckram.spark.shared.typed_values import encoded_rows
 from buckram.spark.sink.replay_check import Tally, tally
 from buckram.spark.sink.small_parts import SmallPart, unwritable_error
-from buckram.spark.sink.transactions import Attempt, Part, check_count, open_step, open_target
+from buckram.spark.sink.transactions import Attempt, Part, check_count, foreseen_step, open_target
 from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
 
 if TYPE_CHECKING:
@@ -61,23 +69,28 @@ def write_task(
     prepare_process()
     link = connection(uri)
     rows = _rows_by_stream(batches, stream) if by_stream else ((stream, batch) for batch in batches)
-    bulk = link.run(lambda client: open_step(client, stream, step))
-    rows = encoded_rows(uri, rows, {stream: bulk.schemas})
     try:
-        if not bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer):
-            # The step is repeated. For a streaming query the driver compares the rows, since an older checkpoint can
-            # lead to another batch of the same number.
-            return _counted(attempt, stream, rows) if attempt.query else Part(attempt, skipped=True)
+        bulk, needed = link.run(
+            lambda client: foreseen_step(client, stream, step, seal_live=seal_live, beside_writer=beside_writer)
+        )
+    except NoSuchStream:
+        raise
     except StreamError:
         return Part(attempt, skipped=True)  # The driver raises it once, instead of each task four times.
+    rows = encoded_rows(uri, rows, {stream: bulk.schemas})
+    if not needed:
+        # The step is repeated. For a streaming query the driver compares the rows, since an older checkpoint can lead
+        # to another batch of the same number.
+        return _counted(attempt, stream, rows) if attempt.query else Part(attempt, skipped=True)
     written = {stream: _Rows(link, bulk, attempt, segment_bytes, small_bytes)}
     try:
         for name, batch in rows:
             if name not in written:
                 check_count(len(written) + 1)
                 try:
-                    other = link.run(partial(open_target, own=bulk, stream=name, step=step, create=create))
-                    other.foreseen(seal_live=seal_live)
+                    other = link.run(
+                        partial(open_target, own=bulk, stream=name, step=step, seal_live=seal_live, create=create)
+                    )
                 except StreamError:
                     _discard(written)
                     return Part(attempt, skipped=True, others={name: Part(attempt, skipped=True)})
@@ -171,7 +184,7 @@ class _Task:
             self._bytes += sum(map(len, entries))
             while len(self._sent) >= GROUPS_AHEAD:
                 self._sent.popleft().result()
-            self._sent.append(asyncio.run_coroutine_threadsafe(ledger.append_entries(entries), self._link.thread.loop))
+            self._sent.append(self._link.thread.start(partial(ledger.append_entries, entries)))
 
     def close(self) -> Sequence[SealedLedger]:
         """Close the last ledger and return all ledgers in order."""

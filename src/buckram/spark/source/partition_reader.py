@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from buckram.errors import (
     ReadFailed,
     RecordsLost,
 )
-from buckram.spark.shared.clients import connection, direct_client, prepare_process, without_traceback
+from buckram.spark.shared.clients import connection, direct_client, pause, prepare_process, without_traceback
 from buckram.spark.shared.cluster_uri import ClusterUri
 from buckram.spark.shared.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
 from buckram.spark.shared.stream_partition import Slice, StreamPartition
@@ -108,12 +107,12 @@ class PartitionReader:
             except ReadFailed as failed:
                 if place.offset > before:
                     pauses = iter(_PAUSES_S)
-                pause = next(pauses, None)
-                if pause is None and piece.history is not None:
+                seconds = next(pauses, None)
+                if seconds is None and piece.history is not None:
                     raise
-                if pause is None:
+                if seconds is None:
                     raise ReadFailed(piece.ledger, _explain_failure(failed, partition, piece)) from None
-                time.sleep(pause)
+                pause(seconds)
 
     def _may_scan(self, partition: StreamPartition, piece: Slice) -> bool:
         """Scans know neither TLS nor logins, nor keys of encrypted ledgers: the client does. History has no bookies."""

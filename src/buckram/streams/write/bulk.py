@@ -37,7 +37,15 @@ from buckram.core.streams.records.record_format import (
     encode,
 )
 from buckram.core.streams.records.schemas import RecordSchemas
-from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, OpenSegment, StreamError, VersionConflict
+from buckram.errors import (
+    InvalidArgument,
+    InvalidSegment,
+    NoSuchKey,
+    NoSuchLedger,
+    OpenSegment,
+    StreamError,
+    VersionConflict,
+)
 from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing_op, make_ledger, read_intent
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
@@ -325,7 +333,17 @@ class Bulk(NotCopied):
         return await ask_writer(self._streams, self._name, self.uid, wanted, self.published, within_s=within_s)
 
     async def _check(self, ledger: SealedLedger) -> CheckedLedger:
-        """Check that the ledger exists, is closed, was made for this stream, and holds as many records as announced."""
+        """Check that the ledger exists, is closed, was made for this stream, and holds as many records as announced.
+
+        Another process has closed it a moment ago: a server of the metadata store that lags may not know that yet.
+        """
+        try:
+            return await self._looked_at(ledger)
+        except (InvalidSegment, NoSuchLedger):
+            await self._streams.keys.sync()
+        return await self._looked_at(ledger)
+
+    async def _looked_at(self, ledger: SealedLedger) -> CheckedLedger:
         metadata = await self._client.metadata(ledger.ledger)
         owner = owner_of(metadata.custom_metadata)
         if owner is None or owner[1] != self.uid:

@@ -52,6 +52,12 @@ def test_a_job() -> None:
     assert not decided(known, "unknown", "", 0)
 
 
+def test_an_older_batch_of_a_query_is_told_what_to_do() -> None:
+    known = after({}, NAMED, NAMED._replace(version=1))
+    with pytest.raises(StaleTransaction, match="Put the newest checkpoint back; or .*onCheckpointReset=newEpoch"):
+        settled("s", known, NAMED)
+
+
 def test_the_longest_pause_of_a_query_is_known_and_forgotten() -> None:
     known = after({}, NAMED, now=1_000)
     pauses = []

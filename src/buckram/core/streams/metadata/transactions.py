@@ -90,7 +90,7 @@ def settled(name: str, known: Mapping[str, Transaction], step: StepId, came: Off
     same = newest(known, step.application, step.query)
     if same is not None and same[1].version >= step.version:
         if same[1].version > step.version:
-            raise StaleTransaction(name, same[0], step.version, same[1].version)
+            raise StaleTransaction(name, same[0], step.version, same[1].version, query=step.query)
         return same[1]
     others = {name: txn for name, txn in _others(known, step).items() if not _came_along(txn, step, came)}
     if others and not step.new_epoch:
