@@ -14,7 +14,7 @@ from tests.support.secure_kit import guarded
 from tests.support.tenants_kit import QUIET
 
 from buckram import QuotaExceeded, connect
-from buckram.bookie.accounting.usage_recount import (
+from buckram.bookie.accounting.namespace_usage import (
     APPLICATION,
     MOST_APPLICATIONS,
     OTHER_APPLICATIONS,

@@ -21,9 +21,8 @@ from typing import NamedTuple, Protocol
 from buckram.bookie.storage.log.log_position import Position, WitnessedPosition
 from buckram.bookie.trust.cookie import ClaimedDirectory as Claimed
 from buckram.bookie.trust.cookie import OwnRecords, StoredRecords
-from buckram.bookie.trust.deletion_memory import DeletionMemory
 from buckram.bookie.trust.metadata_note import Note
-from buckram.bookie.trust.witness_memory import FILE, WitnessMemory, WriteReserve
+from buckram.bookie.trust.witness_memory import FILE, DeletionMemory, WitnessMemory, WriteReserve
 from buckram.core.backoff import REGISTRATION, Delays
 from buckram.core.cluster.cookie import serialise_cookie
 from buckram.core.cluster.incarnations import (

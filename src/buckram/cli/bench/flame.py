@@ -77,7 +77,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "sealing and compaction",
         (
             "bookie/storage/upkeep/maintenance.py",
-            "bookie/storage/upkeep/sealing.py",
+            "bookie/storage/upkeep/log_files.py",
             "bookie/storage/upkeep/log_files.py",
             "bookie/storage/upkeep/compaction",
             "bookie/storage/segments/segments.py",

@@ -286,8 +286,8 @@ def clear_limbo(directory: str, config_file: str | None, loss: int | None, yes: 
     Example:
       buckram bookie clear-limbo --data /srv/bookie-1 --loss 1
     """
-    from buckram.bookie.limbo_clearing import clear_limbo as clear
-    from buckram.bookie.limbo_clearing import newest_loss
+    from buckram.bookie.run import clear_limbo as clear
+    from buckram.bookie.run import newest_loss
 
     config, _ = load("store", read_toml(config_file), os.environ, None)
     newest = run_async(newest_loss(directory, config, environment=os.environ))

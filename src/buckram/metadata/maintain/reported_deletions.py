@@ -3,7 +3,7 @@ and they are compared on acceptance.
 
 Bookies write apart from the recorded deletions, because those of the backup mean something else: a ledger that had a
 record in the backup although its deletion was recorded there was made again since, and stays. Not here: what bookies
-remember (`bookie/trust/deletion_memory.py`); the acceptance (`metadata/maintain/acceptance.py`).
+remember (`bookie/trust/witness_memory.py`); the acceptance (`metadata/maintain/acceptance.py`).
 """
 
 from __future__ import annotations

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.bookie.garbage.test_recorded_deletions import delete, write
+from tests.bookie.garbage.test_gc_limits import delete, write
 from tests.support.bookie_kit import running
 
-from buckram.bookie.trust import deletion_memory
-from buckram.bookie.trust.deletion_memory import AHEAD, MOST_FILES, DeletionMemory
-from buckram.bookie.trust.witness_memory import FileWrite
+from buckram.bookie.trust import witness_memory
+from buckram.bookie.trust.witness_memory import AHEAD, MOST_FILES, DeletionMemory, FileWrite
 from buckram.core.ledgers.deletions import BUCKET, Deleted, decode_file, encode_file
 from buckram.errors import MalformedRecord
 from buckram.runtime.disk.local import LocalDisk
@@ -52,7 +51,7 @@ async def test_what_was_remembered_is_there_after_a_restart(tmp_path: Path) -> N
 
 
 async def test_the_oldest_goes_first_and_the_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion_memory, "FILE_BYTES", 1)
+    monkeypatch.setattr(witness_memory, "FILE_BYTES", 1)
     kept = memory(tmp_path)
     await kept.note_ids(5)
     for one in range(MOST_FILES + 10):

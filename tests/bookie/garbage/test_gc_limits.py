@@ -13,7 +13,7 @@ from tests.support.polling import eventually, until
 
 from buckram.bookie.garbage import gc_limits as brake
 from buckram.bookie.garbage.collector import Collector
-from buckram.bookie.garbage.recorded_deletions import RecordedDeletions
+from buckram.bookie.garbage.gc_limits import RecordedDeletions
 from buckram.config import BookieConfig
 from buckram.core.ledgers.deletions import BUCKET, deletions_key
 from buckram.core.ledgers.metadata_codec import serialise

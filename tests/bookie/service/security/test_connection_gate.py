@@ -16,8 +16,8 @@ from tests.support.polling import until
 from tests.support.secure_kit import Files, Guarded, guarded
 
 from buckram import connect
-from buckram.bookie.service.security import unauthenticated_connections as unknown
-from buckram.bookie.service.security.unauthenticated_connections import MOST_OF_ADDRESS, MOST_UNKNOWN, counted_address
+from buckram.bookie.service.security import connection_gate as unknown
+from buckram.bookie.service.security.connection_gate import MOST_OF_ADDRESS, MOST_UNKNOWN, counted_address
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import GetBookieInfo, StartTls
