@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.ledger.read import LEDGER
+from buckram.cli.ledger.entries import LEDGER
 from buckram.cli.shared import completion
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import cluster_options, connected, password_option, run_async
