@@ -25,8 +25,7 @@ from buckram.core.streams.metadata.head import decode_head
 from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.core.streams.names import OWNER_PURPOSE
 from buckram.core.tenants.pacing import share_of
-from buckram.core.tenants.quotas import NONE, Quotas
-from buckram.core.tenants.usage import Counts, Usage
+from buckram.core.tenants.quotas import NONE, Counts, Quotas, Usage
 from buckram.errors import BuckramError, MalformedRecord, MetadataError, QuotaExceeded
 from buckram.metadata.records.tenants import Published, TenantStore
 from buckram.metadata.tree.key_operations import all_children, all_names

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from buckram.core.tenants.quotas import NONE, Quotas
-from buckram.core.tenants.usage import NOTHING, Counts
+from buckram.core.tenants.quotas import NONE, NOTHING, Counts, Quotas
 from buckram.metadata.records.tenants import Published, TenantStore
 from buckram.seams import MetadataStore
 from buckram.types import BookieId

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.streams.external.kafka_imports import (
+from buckram.core.streams.external.imports import (
     Bounds,
     KafkaImport,
     TopicIdentity,
