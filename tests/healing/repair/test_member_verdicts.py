@@ -1,6 +1,6 @@
 """A writer that is at work, or may be, is never taken for dead."""
 
-from buckram.core.healing.writer_silence import Stillness
+from buckram.healing.repair.member_verdicts import Stillness
 
 
 def test_time_counts_from_the_first_look_that_said_the_same() -> None:
