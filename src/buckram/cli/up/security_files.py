@@ -28,7 +28,7 @@ from buckram.core.security.certificates import Life, life_of
 from buckram.core.security.tokens import ADMIN, need_extra
 from buckram.errors import ConfigError, CorruptStore, InvalidArgument, MalformedRecord
 from buckram.launch.etcd_server import EtcdServer, start_etcd
-from buckram.launch.etcd_server.users import USER, require_password
+from buckram.launch.etcd_server.server import USER, require_password
 from buckram.launch.zookeeper_server import ZooKeeperServer, start_zookeeper
 from buckram.metadata.default import VARIABLE as METADATA
 from buckram.metadata.records.security import SecurityStore
