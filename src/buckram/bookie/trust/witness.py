@@ -53,7 +53,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCookie,
 )
-from buckram.metadata.maintain.reported_deletions import tell
+from buckram.metadata.maintain.acceptance import tell
 from buckram.metadata.tree.layout import SUSPECTS
 from buckram.seams import Disk, MetadataStore, Stats
 from buckram.types import CheckVersion, History, LedgerId

@@ -1,17 +1,22 @@
-"""Waiting for the write lock of an SQLite file: whether other processes complete changes, and which one keeps the lock.
+"""Locks of the SQLite file of a metadata store: the lock by which a session lives, and waiting for SQLite's write lock.
 
-SQLite keeps no order among those who wait; each asks again and again, and threads of one process would besides take the
-interpreter from the one that is at work. So threads of one process that change the same file queue up: one of them at a
-time tries, the others sleep. Each SQL statement lets other threads run, and one that computes keeps the interpreter for
-5 ms at a time; inside a transaction that would be the time for which all other processes wait, so a thread in one gets
+A session lives exactly as long as an OS lock on its file, held by its process: the kernel drops it when the process
+ends, however it ends, so no heartbeat is needed.
+
+SQLite keeps no order among those who wait for its write lock; each asks again and again, and threads of one process
+would besides take the interpreter from the one that is at work. So threads of one process that change the same file
+queue up: one of them at a time tries, the others sleep, and it is known whether other processes complete changes, and
+which one keeps the lock. Each SQL statement lets other threads run, and one that computes keeps the interpreter for 5
+ms at a time; inside a transaction that would be the time for which all other processes wait, so a thread in one gets
 the interpreter back at once (`quick_turns`).
 
-This module reads /proc only. It must not open the locked file: closing it would drop the locks that SQLite holds on it
-in this process.
+For the write lock /proc is read only. The locked file must not be opened: closing it would drop the locks that SQLite
+holds on it in this process. Not here: which keys belong to a session (`metadata/sqlite/tree.py`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import threading
@@ -19,6 +24,85 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_held: dict[int, None] = {}
+_fork_guard = threading.Lock()
+
+
+class SessionLock:
+    """The lock of one session of this process, on DIRECTORY/ID."""
+
+    def __init__(self, directory: Path, session: int) -> None:
+        """Take the lock. Raises OSError if it is held or the file cannot be made."""
+        self.session = session
+        self._path = directory / str(session)
+        with _fork_guard:
+            self._fd = os.open(self._path, _FLAGS, 0o644)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(self._fd)
+                raise
+            _held[self._fd] = None
+
+    def intact(self) -> bool:
+        """Return whether the file still is the one that others look at."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """End the session: from now on it counts as dead. Idempotent."""
+        with _fork_guard:
+            if _held.pop(self._fd, self) is self:
+                return
+            if self.intact():  # else another process has the name by now
+                self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+
+
+def alive(directory: Path, session: int) -> bool:
+    """Return whether some process holds the session's lock; True in doubt (no permission, no descriptors)."""
+    try:
+        fd = os.open(f"{directory}/{session}", os.O_RDONLY | os.O_CLOEXEC)  # often: joining paths costs more than this
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        # Shared, so that two processes that look at the same moment do not take each other for the owner.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+def forget(directory: Path, session: int) -> None:
+    """Remove the file of a dead session."""
+    (directory / str(session)).unlink(missing_ok=True)
+
+
+def _forget_sessions_in_child() -> None:
+    # A forked child shares the open files, so it would keep its parent's sessions alive.
+    global _fork_guard
+    for fd in _held:
+        os.close(fd)
+    _held.clear()
+    _fork_guard = threading.Lock()
+
+
+# The guard is taken across a fork so that no lock is taken but not yet noted in _held.
+os.register_at_fork(
+    before=lambda: _fork_guard.acquire(),
+    after_in_parent=lambda: _fork_guard.release(),
+    after_in_child=_forget_sessions_in_child,
+)
+
 
 _WRITE_LOCK = 120
 """Offset of the byte of the -shm file that a writer in WAL mode has locked."""
@@ -160,13 +244,13 @@ def line_of(path: Path) -> threading.Lock:
         return _lines.setdefault(str(path), threading.Lock())
 
 
-def _after_fork_in_child() -> None:
+def _forget_waiters_in_child() -> None:
     global _guard
     _guard = threading.Lock()
     _lines.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_forget_waiters_in_child)
 
 
 # -- the interpreter's turns ----------------------------------------------------------------------------------

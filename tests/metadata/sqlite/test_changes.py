@@ -14,11 +14,11 @@ import pytest
 from tests.support.sqlite_kit import FILE
 
 from buckram.errors import KeyExists, MetadataError, NoSuchKey, VersionConflict
-from buckram.metadata.sqlite import commit_statement as sqlite_commit
-from buckram.metadata.sqlite import connection as sqlite_connection
+from buckram.metadata.sqlite import changes as sqlite_commit
+from buckram.metadata.sqlite import database_file as sqlite_connection
 from buckram.metadata.sqlite import database_file as sqlite_file
 from buckram.metadata.sqlite.changes import ROOT
-from buckram.metadata.sqlite.session_lock import SessionLock
+from buckram.metadata.sqlite.file_locks import SessionLock
 from buckram.metadata.sqlite.tree import Busy, SqliteTree
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
