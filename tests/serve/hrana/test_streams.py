@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.serve.hrana.protocol.batons import decode_baton, encode_baton
+from buckram.serve.hrana.streams import decode_baton, encode_baton
 
 NUMBERS = st.integers(0, 2**64 - 1)
 
