@@ -19,7 +19,7 @@ import click
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from buckram.spark.jobs.scrub_report import BadReplica
+    from buckram.spark.jobs.reports import BadReplica
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
