@@ -448,7 +448,7 @@ MUTANTS = (
         "a backup of the newest state ends at what readers had been told of",
         edited(
             (
-                "buckram.state.db.rebuilding:_newest",
+                "buckram.state.db.opening:_newest",
                 "wanted = await end_of_acknowledged(client, ns.store, name)",
                 "wanted = 0",
             )

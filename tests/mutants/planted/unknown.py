@@ -190,7 +190,7 @@ MUTANTS = (
             )
         ),
         (
-            "tests/state/db/test_handle_cache.py::test_whoever_has_most_open_makes_room",
+            "tests/state/db/test_opening.py::test_whoever_has_most_open_makes_room",
             _SHARES + "test_a_ledger_s_writer_is_not_closed_for_another_principal_s",
         ),
     ),

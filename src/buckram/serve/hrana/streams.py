@@ -23,7 +23,7 @@ from buckram.serve.http.limits import option_of
 from buckram.serve.http.problems import HttpProblem, full
 from buckram.sql.session import SqlSession
 from buckram.state.db.database import Database
-from buckram.state.db.handle_cache import Use
+from buckram.state.db.opening import Use
 
 _PLACE = struct.Struct(">QQ")
 _MAC = 32

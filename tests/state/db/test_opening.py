@@ -15,7 +15,7 @@ from buckram.errors import HandleClosed, NoSuchDatabase
 from buckram.namespace import Namespace
 from buckram.runtime.process.handle_cache import HandleCache as PlainShelf
 from buckram.state.db.database import Database
-from buckram.state.db.handle_cache import Shelf
+from buckram.state.db.opening import Shelf
 
 
 async def test_databases_are_opened_when_used_and_closed_when_idle(ns: Namespace) -> None:
