@@ -15,7 +15,7 @@ from buckram.errors import BufferFull, InvalidArgument, NoSuchKey, OffsetMismatc
 from buckram.namespace import Namespace
 from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.write import bulk, engine
-from buckram.streams.write import insertion_request as asking
+from buckram.streams.write import insertion as asking
 from buckram.streams.write.bulk import Bulk, SealedLedger, publish_together
 
 NAME = stream_name("s", "shop")
