@@ -1,4 +1,5 @@
-"""What DB-API 2.0 asks for beside connections and cursors: its exceptions, its type objects, and values as parameters.
+"""Exceptions and type objects of DB-API 2.0, and values as parameters: all that it asks for beside connections and
+cursors.
 
 The error of Buckram that an exception stands for is its `__cause__`.
 """

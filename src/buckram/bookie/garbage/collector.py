@@ -2,8 +2,8 @@
 lists (F17).
 
 Not here: which deletions are recorded, and limits on deletions (`bookie/garbage/gc_limits.py`); what a deletion does to
-the files (`bookie/storage/store_ledgers.py`, `bookie/storage/upkeep/compaction.py`); what is kept, and why (`bookie/garbage/collection_account.py`); collecting on request
-(`bookie/operator_requests.py`).
+the files (`bookie/storage/store_ledgers.py`, `bookie/storage/upkeep/compaction.py`); what is kept, and why
+(`bookie/garbage/collection_account.py`); collecting on request (`bookie/operator_requests.py`).
 """
 
 from __future__ import annotations

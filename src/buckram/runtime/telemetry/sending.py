@@ -1,5 +1,4 @@
-"""What goes to the collector: ended spans, and the metrics of a process in the form that OpenTelemetry's exporter
-sends.
+"""Sending to the collector: ended spans, and the metrics of a process in the form that OpenTelemetry's exporter sends.
 
 Spans wait in a bounded list, whose contents a thread sends. OTLP goes over HTTP, with headers, compression and TLS from
 its own environment variables: OTEL_EXPORTER_OTLP_TRACES_HEADERS, _COMPRESSION, _CERTIFICATE, _CLIENT_CERTIFICATE and

@@ -1,4 +1,4 @@
-"""What clients of WebHDFS send and get: paths of files and parameters, checked; file statuses and directory listings.
+"""Forms of WebHDFS in both directions: paths of files and parameters, checked; file statuses and directory listings.
 
 A path is /NAMESPACE/NAME; the root lists the namespaces. Times are in milliseconds UTC. Owners, permissions and
 replication are what a namespace has for all its files: grants and the ensemble decide. Not here: what is at a path
