@@ -10,7 +10,8 @@ import pytest
 
 from buckram import errors
 from buckram.cli.app import app, run
-from buckram.cli.shared.exits import Exit, Interrupted, exit_code_of
+from buckram.cli.shared.exits import Exit, exit_code_of
+from buckram.cli.shared.interrupt import Interrupted
 from buckram.cli.shared.options import json_option
 from buckram.cli.shared.standard_streams import OutputLost
 from buckram.serve.http.problems import HttpProblem

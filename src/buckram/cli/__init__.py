@@ -18,7 +18,7 @@ def main() -> NoReturn:
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    from buckram.cli.shared.exits import CODE, exit_at_once
+    from buckram.cli.shared.interrupt import CODE, exit_at_once
 
     exit_at_once()
     from buckram.cli.shared.standard_streams import name_output, open_standard_files

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.exits import Interrupted, interruptible
+from buckram.cli.shared.interrupt import Interrupted, interruptible
 from buckram.cli.shared.options import (
     cluster_options,
     confirm_loss,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from buckram.cli.shared.context_file import cluster_of_context, context_option
-from buckram.cli.shared.exits import Exit, interruptible
+from buckram.cli.shared.exits import Exit
+from buckram.cli.shared.interrupt import interruptible
 from buckram.errors import BuckramError, ConfigError, InvalidArgument, NoSuchNamespace, NoSuchStream
 from buckram.metadata.default import VARIABLE as METADATA
 from buckram.metadata.default import default_uri

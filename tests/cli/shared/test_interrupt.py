@@ -15,7 +15,8 @@ import pytest
 
 from buckram.cli.object.commands import _to_file
 from buckram.cli.shared import options
-from buckram.cli.shared.exits import Interrupted, line_of
+from buckram.cli.shared.exits import line_of
+from buckram.cli.shared.interrupt import Interrupted
 from buckram.metadata.maintain.backup import Backup, write_file
 from buckram.state.objects.objects import ObjectInfo
 
@@ -96,7 +97,7 @@ def test_a_backup_that_was_cut_leaves_nothing(tmp_path: Path, monkeypatch: pytes
 def test_only_what_is_to_be_put_in_order_sees_an_interrupt() -> None:
     code = """
 import os, signal
-from buckram.cli.shared.exits import exit_at_once, interruptible
+from buckram.cli.shared.interrupt import exit_at_once, interruptible
 exit_at_once()
 try:
     with interruptible():
@@ -114,7 +115,7 @@ print("never")
 def test_who_ignores_ctrl_c_goes_on_ignoring_it() -> None:
     code = """
 import os, signal
-from buckram.cli.shared.exits import exit_at_once
+from buckram.cli.shared.interrupt import exit_at_once
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 exit_at_once()
 os.kill(os.getpid(), signal.SIGINT)
