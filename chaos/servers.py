@@ -13,9 +13,8 @@ from pathlib import Path
 
 from buckram.addresses import join
 from buckram.launch.etcd_server.server import EtcdSettings, etcd_command, find_etcd
-from buckram.launch.zookeeper_server.directory import ZooKeeperDirectory
 from buckram.launch.zookeeper_server.server import FOREIGN_VARIABLES
-from buckram.launch.zookeeper_server.settings import Member, Settings, java_command, zoo_cfg
+from buckram.launch.zookeeper_server.settings import Member, Settings, ZooKeeperDirectory, java_command, zoo_cfg
 
 PORT, PEER_PORT, ELECTION_PORT = PORTS = 2181, 2182, 2183
 _ETCD_TIMES = ("--heartbeat-interval=100", "--election-timeout=1000")

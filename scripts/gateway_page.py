@@ -8,10 +8,8 @@ from typing import Any
 from buckram.serve.gateway.administration.cluster_pages import ClusterPages
 from buckram.serve.gateway.administration.maintenance_pages import MaintenancePages
 from buckram.serve.gateway.administration.namespace_pages import NamespacePages
-from buckram.serve.gateway.administration.security_pages import SecurityPages
-from buckram.serve.gateway.administration.session_pages import SessionPages
-from buckram.serve.gateway.database_pages import DatabasePages
-from buckram.serve.gateway.hrana_pages import HranaPages
+from buckram.serve.gateway.administration.security_pages import SecurityPages, SessionPages
+from buckram.serve.gateway.database_pages import DatabasePages, HranaPages
 from buckram.serve.gateway.objects.object_pages import ObjectPages
 from buckram.serve.gateway.objects.removal_pages import RemovalPages
 from buckram.serve.gateway.objects.upload_pages import UploadPages

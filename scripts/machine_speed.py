@@ -1,4 +1,4 @@
-"""How dear work is on this machine at each moment: small fixed pieces of work, timed again and again while tests run.
+"""Measures how dear work is on this machine: small fixed pieces of work, timed again and again while tests run.
 
 The same tests cost up to three and a half times as many CPU seconds on a busy machine as on a quiet one: a core is
 shared with its hyperthread, caches and memory with neighbours, and the frequency changes. The pieces cost more then,
@@ -52,7 +52,7 @@ class _Row:
 
 
 def _objects(count: int = 2500) -> int:
-    """What an interpreter does most: make small objects, look them up, sort."""
+    """Do what an interpreter does most: make small objects, look them up, sort."""
     rows: dict[str, _Row] = {}
     last = None
     for number in range(count):
@@ -97,7 +97,7 @@ class _Kernel:
 
 
 def _compressed(data: bytes = random.Random(1).randbytes(100_000)) -> int:
-    """What libraries in C do: arithmetic in the registers and the nearest cache."""
+    """Do what libraries in C do: arithmetic in the registers and the nearest cache."""
     return len(zlib.compress(data))
 
 

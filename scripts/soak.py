@@ -19,7 +19,7 @@ from pathlib import Path
 
 STATE = Path(".soak")
 UNFINISHED, RATE = 3, " lives, "
-"""What simulated lives end with while some are left, and what is in their line of progress."""
+"""Exit code of simulated lives while some are left, and words in their line of progress."""
 ROUNDS = {
     "kill_rounds": STATE / "rounds.json",
     "interop_rounds": STATE / "interop-rounds.json",

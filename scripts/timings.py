@@ -46,7 +46,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a folder took in a run, and how dear work was on the machine meanwhile."""
+    """Cost of a folder in a run, and how dear work was on the machine meanwhile."""
 
     folder: str
     cpu: float

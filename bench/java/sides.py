@@ -23,7 +23,7 @@ from javakit import programs
 
 from bench.java.loads import JVM, classes
 from bench.machines import LOOPBACK, Place, apart, bookie_place
-from buckram.launch.ports import free_port
+from buckram.launch.child_process import free_port
 from buckram.launch.processes import BookieProcess, stop_all
 
 START_DEADLINE_S = 60.0

@@ -26,8 +26,7 @@ from typing import Any
 from rich.table import Table
 
 from buckram import connect
-from buckram.cli.up.security_files import SecureDirectory
-from buckram.cli.up.store_security import SecureStore
+from buckram.cli.up.security_files import SecureDirectory, SecureStore
 from buckram.errors import ConfigError, NoSuchStream
 from buckram.launch.etcd_server import start_etcd
 from buckram.launch.processes import BookieProcess, stop_all

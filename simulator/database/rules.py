@@ -1,6 +1,6 @@
 """Rules: compares replicas' files and clients' results with the reference, and keeps the histories.
 
-Not here: changes of the head (`simulator/machine/heads.py`), observing replicas (`watching.py`), the end.
+Not here: changes of the head (`simulator/machine/heads.py`), observing replicas (`metadata/etcd/session.py`), the end.
 """
 
 from __future__ import annotations

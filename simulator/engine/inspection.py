@@ -9,8 +9,7 @@ import random
 from asyncio import events
 from typing import TYPE_CHECKING
 
-from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.read_results import Outcome
+from buckram.bookie.storage.read_results import Outcome, StoreError
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.superblock import NAME as SUPERBLOCK
 from buckram.runtime.disk.memory import MemoryDisk

@@ -16,7 +16,7 @@ from buckram.bookie.storage.segments.segments import Segment
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock import SegmentEntry
-from buckram.bookie.storage.upkeep.compaction_output import Output, Sources
+from buckram.bookie.storage.upkeep.compaction import Output, Sources
 from buckram.bookie.storage.upkeep.log_files import Growth
 from buckram.bookie.storage.upkeep.maintenance import Maintenance
 from buckram.client.maintain.repair import _Repair

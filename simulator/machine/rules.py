@@ -1,6 +1,6 @@
 """Rules: compares what replicas apply, restore and answer with the reference, and keeps the history of the calls.
 
-Not here: changes of the head (`heads.py`), observing replicas (`watching.py`), the end (`ending.py`).
+Not here: changes of the head (`heads.py`), observing replicas (`metadata/etcd/session.py`), the end (`ending.py`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from buckram.core.machine.records import CommandRecord
 from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.core.machine.snapshot_format import SnapshotHeader
 from buckram.errors import BuckramError, HandleClosed, OffsetTruncated, ReplicaStopped
-from buckram.state.machine import following, replica
+from buckram.state.machine import freshness, replica
 from buckram.state.machine.leader import Leader
 from buckram.state.machine.replica import Replica
 from buckram.state.machine.snapshots import LogHandle
@@ -28,7 +28,7 @@ from simulator.machine.rules import Rules
 @contextmanager
 def watch_machines(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules what each replica applies and restores, and why it stops."""
-    stop, fail, send, load = Replica._stop, Leader.fail, Leader._send, following.load
+    stop, fail, send, load = Replica._stop, Leader.fail, Leader._send, freshness.load
     next_batch = StreamReader.next_batch
 
     def host() -> str:
@@ -55,7 +55,7 @@ def watch_machines(world: World, rules: Rules) -> Iterator[None]:
         if alone and self._sent:
             world.report.situation("a read waited for its proof alone")
 
-    async def watched_load(place: LogHandle, fold: Fold) -> following.Begun:
+    async def watched_load(place: LogHandle, fold: Fold) -> freshness.Begun:
         begun = await load(place, fold)
         for error in begun.damaged:
             world.trace.note(host(), str(error))

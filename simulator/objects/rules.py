@@ -1,6 +1,6 @@
 """Rules: compares what replicas of the index execute with the reference, and deletions of ledgers with what is live.
 
-Not here: observing replicas (`watching.py`), the end (`ending.py`), how calls are judged (`histories.py`).
+Not here: observing replicas (`metadata/etcd/session.py`), the end (`ending.py`), how calls are judged (`histories.py`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _BACK: Mapping[str, Any] = {
     "source": {"maxOffsetsPerTrigger": "1000"},
 }
 """Lives in which older copies of checkpoints are put back, whose batches are planned with other ends then."""
-_DATABASE = "buckram.spark.databases.sink_transactions:DatabaseStep"
+_DATABASE = "buckram.spark.databases.table_sink:DatabaseStep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ MUTANTS: dict[str, Mutant] = {
             "a repeated first batch begins where a query would begin now",
             edited(
                 (
-                    "buckram.spark.shared.first_batch:batch_start",
+                    "buckram.spark.shared.offset_notes:batch_start",
                     "end if end.get(INITIAL) else end.get(BEGAN, start)",
                     "start",
                 )

@@ -8,7 +8,6 @@ rows or write them again, and the query has to go on once somebody did what the 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -390,9 +389,4 @@ class Operator(StreamActor):
         self.report.check("ends", False, "{} has read all of its streams after many runs", self.query.name)
 
 
-def positions(offset: str) -> dict[str, int]:
-    """Return where an offset of Spark's is in each stream."""
-    return {name: place for name, place in json.loads(offset).items() if "/" in name}
-
-
-__all__ = ["REFUSALS", "Operator", "positions"]
+__all__ = ["REFUSALS", "Operator"]

@@ -22,6 +22,7 @@ MOVED = {
     "buckram.db.database": "buckram.state.db.database",
     "buckram.db.settings": "buckram.state.db.settings",
     "buckram.db.transactions": "buckram.state.db.commits.transactions",
+    "buckram.files.file": "buckram.files.filesystem",
     "buckram.java": "buckram.launch.java",
     "buckram.machine": "",
     "buckram.machine.machine": "buckram.state.machine.machine",
@@ -29,6 +30,13 @@ MOVED = {
     "buckram.objects": "",
     "buckram.objects.objects": "buckram.state.objects.objects",
     "buckram.objects.values": "buckram.state.objects.values",
+    "buckram.sql.exceptions": "buckram.sql.dbapi_types",
+    "buckram.sync.bulk": "buckram.sync.records",
+    "buckram.sync.machine": "buckram.sync.machines",
+    "buckram.sync.objects": "buckram.sync.machines",
+    "buckram.sync.reader": "buckram.sync.ledgers",
+    "buckram.sync.writer": "buckram.sync.ledgers",
+    "buckram.testing.threaded": "buckram.testing.in_process",
 }
 """Module of release 0.2.0 and earlier -> module of today; "" for a package that only led to the others."""
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from buckram.cli.app import app, run
-from buckram.cli.nouns import GROUPS, NOUNS
+from buckram.cli.app import GROUPS, NOUNS, app, run
 from buckram.extras import missing
 
 HEAVY = {

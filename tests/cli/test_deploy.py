@@ -18,7 +18,7 @@ import pytest
 from tests.support.command_kit import check_command
 
 from buckram.cli.app import run
-from buckram.cli.deploy_units import Machine
+from buckram.cli.deploy import Machine
 from buckram.errors import InvalidArgument
 
 BUCKRAM = Path(sys.executable).parent / "buckram"

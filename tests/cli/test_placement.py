@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.e2e.conftest import Ended
 
-from buckram.bookie.host_id import running_host
+from buckram.bookie.registration import running_host
 from buckram.cli.app import run as in_process
 from buckram.testing import ThreadedCluster
 

@@ -12,7 +12,7 @@ import buckram.db
 from buckram.cli.app import run
 from buckram.cli.shared.exits import Exit
 from buckram.client.cluster import bookies
-from buckram.serve.json_views import usage
+from buckram.serve.json_views import status
 from buckram.sql import OperationalError
 from buckram.sync import connect
 from buckram.testing import ThreadedCluster
@@ -62,7 +62,7 @@ def stopped() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (bookies, usage):
+    for module in (bookies, status):
         monkeypatch.setattr(module, "_NOBODY_S", _NOBODY_S)
 
 

@@ -20,8 +20,8 @@ from buckram.core.ledgers.deletions import (
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.errors import InvalidArgument, LedgerExists, LedgerIdUsed, NoSuchKey, NoSuchLedger, VersionConflict
+from buckram.metadata.maintain.acceptance import compare, tell
 from buckram.metadata.maintain.backup import set_history
-from buckram.metadata.maintain.reported_deletions import compare, tell
 from buckram.metadata.tree.removals import AT_ONCE, removal_steps
 from buckram.metadata.tree.store import TreeStore
 from buckram.types import CheckVersion, Create, Delete, KeyOp, LedgerMetadata, SetValue

@@ -19,8 +19,7 @@ from tests.support.polling import until
 
 from buckram.cli.security.apache_client import FILES, ApacheAccess
 from buckram.cli.up.cluster_directory import ClusterDirectory
-from buckram.cli.up.security_files import FOLDER, SecureDirectory
-from buckram.cli.up.store_security import ZOOKEEPER_USER, SecureStore
+from buckram.cli.up.security_files import FOLDER, ZOOKEEPER_USER, SecureDirectory, SecureStore
 from buckram.config import TlsConfig
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.messages import GetBookieInfo

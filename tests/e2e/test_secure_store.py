@@ -13,8 +13,7 @@ from tests.e2e.test_secure import settings
 from tests.e2e.test_secure_gateway import shown_at
 from tests.support.polling import eventually
 
-from buckram.cli.up.security_files import FOLDER, SecureDirectory
-from buckram.cli.up.store_security import SETTINGS, SecureStore
+from buckram.cli.up.security_files import FOLDER, SETTINGS, SecureDirectory, SecureStore
 from buckram.errors import ConfigError, MetadataError
 from buckram.launch.etcd_server import find_etcd
 from buckram.launch.zookeeper_server.settings import Settings as ZooKeeperSettings

@@ -16,7 +16,7 @@ from tests.e2e.zookeeper_kit import need_zookeeper
 from tests.support.polling import wait_until
 
 from buckram.errors import ConfigError, CorruptStore, InvalidArgument, PortInUse, ZooKeeperFailed
-from buckram.launch.ports import free_port
+from buckram.launch.child_process import free_port
 from buckram.launch.zookeeper_server import ForeignDirectory, start_ensemble, start_zookeeper
 from buckram.launch.zookeeper_server.server import begin_session, is_logged
 from buckram.launch.zookeeper_server.settings import Settings, zoo_cfg

@@ -34,7 +34,7 @@ from buckram.metadata.uri import open_store
 from buckram.runtime.disk.local import LocalDisk
 from buckram.runtime.production import production_runtime
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.maintain.offload_policy import check_stream
+from buckram.streams.maintain.offload import check_stream
 
 __all__ = ["place"]
 GRANTED = ("read", "append", "create", "delete")

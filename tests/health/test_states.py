@@ -42,7 +42,7 @@ from buckram.runtime.production import production_runtime
 from buckram.seams import Clock
 from buckram.state.db.backups import Backups, read_kept
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.maintain.offload_policy import check_stream
+from buckram.streams.maintain.offload import check_stream
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import BookieAddress, BookieInfo
 

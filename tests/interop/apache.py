@@ -22,7 +22,7 @@ from typing import Any
 from javakit import programs
 from javakit.programs import NEWEST, end
 
-from buckram.launch.ports import free_port
+from buckram.launch.child_process import free_port
 
 SOURCES = Path(__file__).parent / "java" / "src" / "interop"
 BUILD = Path(__file__).parents[2] / "build" / "interop"

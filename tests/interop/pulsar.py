@@ -24,7 +24,7 @@ from tests.interop.apache import BUILD, JVM, SOURCES
 from tests.interop.clusters import Cluster
 from tests.support.polling import wait_until
 
-from buckram.launch.ports import free_port
+from buckram.launch.child_process import free_port
 
 HOST = "127.0.0.1"
 NAME = "machines"

@@ -11,7 +11,7 @@ from tests.interop.clusters import Cluster
 from tests.interop.talker import Talker, classes_of
 from tests.support.polling import wait_until
 
-from buckram.launch.ports import free_port
+from buckram.launch.child_process import free_port
 
 pytestmark = pytest.mark.soak  # it fetches jars
 

@@ -13,7 +13,7 @@ from tests.interop.apache import Java
 from tests.interop.clusters import Cluster
 from tests.support.http_kit import Said, ask
 
-from buckram.launch.ports import free_port
+from buckram.launch.child_process import free_port
 
 B, A, L = "/api/v1/bookie", "/api/v1/autorecovery", "/api/v1/ledger"
 

@@ -12,7 +12,7 @@ from tests.support.polling import wait_until
 from tests.support.soak import soak
 
 from buckram import connect
-from buckram.serve.json_views.usage import fresh
+from buckram.serve.json_views.status import fresh
 
 pytestmark = pytest.mark.share(4)
 

@@ -19,8 +19,8 @@ from tests.support.polling import wait_until
 from tests.support.soak import soak
 from tests.support.sqlite_kit import FILE, opened
 
-from buckram.metadata.sqlite import write_lock as sqlite_holder
-from buckram.metadata.sqlite.write_lock import Holder, Wait, line_of, quick_turns
+from buckram.metadata.sqlite import file_locks as sqlite_holder
+from buckram.metadata.sqlite.file_locks import Holder, Wait, line_of, quick_turns
 
 needs_proc = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who holds a lock")
 CROWD = """

@@ -16,8 +16,7 @@ from buckram.bookie.accounting.creation_quotas import QuotasOfCreations
 from buckram.core.ledgers.metadata import created
 from buckram.core.ledgers.metadata_codec import serialise
 from buckram.core.streams.metadata.head import Head, encode_head
-from buckram.core.tenants.quotas import Quotas
-from buckram.core.tenants.usage import Counts
+from buckram.core.tenants.quotas import Counts, Quotas
 from buckram.errors import QuotaExceeded
 from buckram.metadata.records.tenants import Published
 from buckram.types import Create, KeyOp

@@ -43,7 +43,7 @@ from buckram.spark.databases import row_changes as db_changes
 from buckram.spark.databases.data_source import DatabaseDataSource
 from buckram.spark.databases.database_options import DATABASE_OPTIONS, DatabaseSinkOptions
 from buckram.spark.databases.row_changes import CHANGE_COLUMNS
-from buckram.spark.databases.sink_transactions import DatabaseStep, RemoteServer, inserts
+from buckram.spark.databases.table_sink import DatabaseStep, RemoteServer, inserts
 from buckram.spark.shared.clients import connection
 from buckram.state.db.commits.changes import change_fold
 from buckram.testing import ThreadedCluster

@@ -15,7 +15,7 @@ import pytest
 import buckram.sql as dbapi
 import buckram.sync
 from buckram.errors import CommitUnknown, NotLeader, SqlError
-from buckram.sql.exceptions import mapped
+from buckram.sql.dbapi_types import mapped
 from buckram.testing import ThreadedCluster
 
 SCHEMA = "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT UNIQUE, size REAL, data BLOB)"

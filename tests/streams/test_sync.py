@@ -26,7 +26,7 @@ from buckram.streams.read import reader
 from buckram.streams.shared import namespaces as spaces
 from buckram.streams.write import bulk as async_bulk
 from buckram.streams.write import writer
-from buckram.sync import bulk, machine, objects, records, streams
+from buckram.sync import machines, records, streams
 from buckram.testing import ThreadedCluster
 
 
@@ -70,8 +70,8 @@ OWN = {
     [
         (writer.StreamWriter, records.StreamWriter), (reader.StreamReader, records.StreamReader),
         (namespace.Namespace, streams.Namespace), (spaces.Namespaces, streams.Namespaces),
-        (async_machine.Machine, machine.Machine), (async_objects.Objects, objects.Objects),
-        (async_bulk.Bulk, bulk.Bulk), (async_bulk.BulkLedger, bulk.BulkLedger),
+        (async_machine.Machine, machines.Machine), (async_objects.Objects, machines.Objects),
+        (async_bulk.Bulk, records.Bulk), (async_bulk.BulkLedger, records.BulkLedger),
     ],
 )  # fmt: skip
 def test_blocking_and_async_classes_have_the_same_methods(one: type, other: type) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
-from buckram.metadata.sqlite import session_lock
+from buckram.metadata.sqlite import file_locks
 from buckram.metadata.sqlite.keys import SqliteKeys
 from buckram.types import CheckVersion, Create, Delete, KeyOp, SetValue
 
@@ -153,7 +153,7 @@ class Store:
             task.cancel()
         lock = tree._lock
         if lock is not None:
-            session_lock._held.pop(lock._fd, None)
+            file_locks._held.pop(lock._fd, None)
             os.close(lock._fd)
             tree._lock = None
         self.turns.end_session(self)

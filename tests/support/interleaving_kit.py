@@ -25,10 +25,10 @@ import pytest
 from tests.support.interleaving_clients import Store
 
 from buckram.errors import BuckramError
-from buckram.metadata.sqlite import commit_statement as sqlite_commit
+from buckram.metadata.sqlite import changes as sqlite_commit
 from buckram.metadata.sqlite import database_file as sqlite_file
+from buckram.metadata.sqlite import file_locks
 from buckram.metadata.sqlite import keys as sqlite
-from buckram.metadata.sqlite import session_lock
 from buckram.metadata.sqlite import tree as sqlite_tree
 from buckram.metadata.tree.memory import MemoryTree
 from buckram.types import Create, KeyOp, SetValue
@@ -361,7 +361,7 @@ def _in_turns(turns: Turns) -> Iterator[None]:
 
         return threading.Thread(target=run, **options)
 
-    alive, connect = session_lock.alive, sqlite_file.connect
+    alive, connect = file_locks.alive, sqlite_file.connect
 
     def looked_at(directory: Path, session: int) -> bool:
         lane = turns.lane_of.get(threading.get_ident())
@@ -376,7 +376,7 @@ def _in_turns(turns: Turns) -> Iterator[None]:
         patch.setattr(sqlite_file, "connect", lambda *a, **b: Connection(connect(*a, **b), turns))
         patch.setattr(sqlite_file, "sync_data", lambda fd: None)
         patch.setattr(sqlite_tree, "line_of", lambda path: threading.Semaphore(1_000))  # everybody is first in line
-        patch.setattr(session_lock, "alive", looked_at)
+        patch.setattr(file_locks, "alive", looked_at)
         yield
 
 

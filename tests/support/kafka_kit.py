@@ -13,8 +13,8 @@ import pytest
 from javakit.programs import CONNECTOR, KAFKA, NoJava, end, jars
 from tests.support.polling import wait_until
 
+from buckram.launch.child_process import free_port
 from buckram.launch.java import find_java
-from buckram.launch.ports import free_port
 
 BUILD = Path(__file__).parents[2] / "build" / "jars"
 HOST = "127.0.0.1"

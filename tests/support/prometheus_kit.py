@@ -17,7 +17,7 @@ import pytest
 from tests.support.http_kit import ask
 from tests.support.polling import wait_until
 
-from buckram.launch.ports import free_port
+from buckram.launch.child_process import free_port
 
 ROOT = Path(__file__).parents[2]
 RULES = tuple(ROOT / "deploy" / "prometheus" / name for name in ("alerts.yml", "health.yml"))

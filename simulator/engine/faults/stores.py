@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from simulator.engine.damage import damage_tail, damage_tail_without_page, flip_some_index
 from simulator.engine.faults.registry import LEDGERS, register_independent
 from simulator.engine.loop import Crashed

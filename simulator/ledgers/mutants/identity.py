@@ -11,7 +11,7 @@ from buckram.bookie.service.entries.admission import Admission
 from buckram.bookie.trust import witness
 from buckram.client.read import open as opening
 from buckram.client.write.ensemble_change import EnsembleChange
-from buckram.core.cluster.incarnations import decide
+from buckram.core.cluster.cookie import decide
 from buckram.runtime.net import introductions
 from buckram.runtime.net.connection import Connection
 from simulator.engine.planting import nothing, plant

@@ -106,7 +106,7 @@ MUTANTS = [
         "compaction changes the last byte of each piece it copies",
         edited(
             (
-                "buckram.bookie.storage.upkeep.compaction_output:Output._place",
+                "buckram.bookie.storage.upkeep.compaction:Output._place",
                 "self._parts.append(frames)",
                 "self._parts.append(frames[:-1] + bytes([frames[-1] ^ 1]))",
             )

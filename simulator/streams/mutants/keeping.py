@@ -11,7 +11,7 @@ from buckram.core.cluster.believed_time import BelievedTime, Moment
 from buckram.core.cluster.wall_time import WallClocks
 from buckram.core.streams.metadata import changes as stream_changes
 from buckram.core.streams.names import StreamId
-from buckram.streams.maintain import delete, janitor, orphans, retention, truncate
+from buckram.streams.maintain import delete, janitor, orphans, truncate
 from buckram.streams.maintain.janitor import Janitor
 from buckram.streams.shared import ledgers
 from buckram.streams.shared.ledgers import drop_ledger
@@ -22,7 +22,7 @@ _truncated, _published, _is_dead, _wanted = (
     stream_changes.truncated,
     stream_changes.published,
     stream_changes.is_dead,
-    retention.wanted_earliest,
+    truncate.wanted_earliest,
 )
 _forget = truncate._forget
 
@@ -209,7 +209,7 @@ MUTANTS = (
         "older-than-asked",
         "19",
         "retention truncates records that are five seconds too young",
-        plant((retention, "wanted_earliest", _older_than_asked)),
+        plant((truncate, "wanted_earliest", _older_than_asked)),
         lives=lambda plan: "retention_s" in plan.policy and plan.janitor,
         seeds=40,
     ),
@@ -245,7 +245,7 @@ MUTANTS = (
         "cursors-forgotten",
         "19, 23",
         "retention does not respect cursors",
-        plant((retention, "lowest_cursor", _cursors_forgotten)),
+        plant((truncate, "lowest_cursor", _cursors_forgotten)),
         lives=lambda plan: bool(plan.policy.get("retention_cursors")) and plan.janitor,
         seeds=60,
     ),

@@ -14,7 +14,7 @@ from buckram.errors import MetadataUnavailable, VersionConflict, WriterLost
 from buckram.streams.shared import recovery
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.write import bulk, engine, opening, roll, sealing
-from buckram.streams.write import insertion_answer as inserting
+from buckram.streams.write import insertion as inserting
 from buckram.streams.write import sealing as repair
 from buckram.streams.write.append_queue import RecordCursor
 from buckram.streams.write.appender import Appender

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from buckram.bookie.garbage.collector import Collector
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.healing.operator_requests import BEGUN, DONE, FAILED, NOTHING, Countdown
 from buckram.errors import KeyExists, MalformedRecord, MetadataError, NoSuchKey, VersionConflict

@@ -19,13 +19,12 @@ from buckram.bookie.accounting.creation_quotas import QuotasOfCreations
 from buckram.bookie.accounting.namespace_usage import Accounting
 from buckram.bookie.garbage.collector import Collector
 from buckram.bookie.garbage.gc_limits import DeletionLimits
-from buckram.bookie.host_id import place_properties
 from buckram.bookie.integrity.limbo_end import LimboEnd
 from buckram.bookie.integrity.scrub import Scrub
 from buckram.bookie.integrity.slow_disk_watch import DiskWatch
 from buckram.bookie.integrity.underreplication_marks import UnderreplicationMarks
 from buckram.bookie.operator_requests import CollectRequests, OperatorRequests
-from buckram.bookie.registration import Handover, Registration, check_others
+from buckram.bookie.registration import Handover, Registration, check_others, place_properties
 from buckram.bookie.report import report_of
 from buckram.bookie.service.connections.session import Session
 from buckram.bookie.service.metadata.metadata_service import MetadataService, OpenStore
@@ -36,10 +35,9 @@ from buckram.bookie.storage.log.log_position import NO_CLAIM, WitnessedPosition
 from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import cookie
 from buckram.bookie.trust.copy_sources import Sources
-from buckram.bookie.trust.deletion_memory import DeletionMemory
 from buckram.bookie.trust.timekeeper import Timekeeper
 from buckram.bookie.trust.witness import NO_CONTACT, Contact, Witness, looked
-from buckram.bookie.trust.witness_memory import FileWrite
+from buckram.bookie.trust.witness_memory import DeletionMemory, FileWrite
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.backoff import REGISTRATION
 from buckram.core.cluster import bookie_report as file_systems

@@ -2,10 +2,15 @@
 
 The bookie serves whether or not it is registered; the registration only tells clients where it is. At the start, two
 more things are done here. A bookie takes over from a killed process of the same directory by ending its metadata
-session at once; otherwise the old registration would stay until the session expires (ten seconds on ZooKeeper), and
-the new process may not treat it as its own. The lock of the directory proves that the old process is dead, and
+session at once; otherwise the old registration would stay until the session expires (ten seconds on ZooKeeper), and the
+new process may not treat it as its own. The lock of the directory proves that the old process is dead, and
 `Disk.identity` proves that the directory is not a copy of one whose bookie is alive. And a bookie without logins is
 refused in a cluster with logins, unless a setting allows it, because it would give away copies of what they protect.
+
+A bookie also tells the cluster on which host it runs, so that no two copies of an entry are put there. That is not an
+address: containers have one each, and 127.0.0.1 is every machine's. It is not the machine id in /etc: containers of one
+image have the image's or none, and so have machines that were cloned. The running kernel has an id of its own that all
+containers on it see, and that no two machines have.
 
 Not here: how a registration is stored (`metadata/`).
 """
@@ -15,17 +20,70 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from buckram.bookie.trust.store_trust import UNSEEN, Trust
 from buckram.core.backoff import REGISTRATION, Delays
 from buckram.core.ledgers.service_info import SESSION_PROPERTY
+from buckram.core.placement.policy import parse_location
+from buckram.core.placement.topology import HOST_PROPERTY, LOCATION_PROPERTY, Location
 from buckram.core.security.acl import LOGIN_PROPERTY
 from buckram.errors import AlreadyRegistered, ConfigError, InvalidArgument, MetadataError, MetadataUnavailable
+from buckram.runtime.process.clock import BOOT_ID
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Disk, MetadataStore, Write
 from buckram.types import BookieId, BookieInfo
+
+__all__ = ["BOOT_ID", "check_host_id", "place_properties", "running_host"]
+
+_DIGITS = 12
+"""Number of hexadecimal digits of the boot id that are kept: enough to tell a million hosts apart, yet readable."""
+
+
+def running_host(boot_id: Path = BOOT_ID) -> str:
+    """Return the id of the running kernel; without one the machine's name; empty if that is no usable name."""
+    try:
+        text = boot_id.read_text("ascii").strip().replace("-", "")
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    if re.fullmatch("[0-9a-f]{32}", text) and text.strip("0"):
+        return f"boot-{text[:_DIGITS]}"
+    name = socket.gethostname()
+    return "" if name.partition(".")[0] in ("", "localhost") or not _is_name(name) else name
+
+
+def place_properties(location: str, host_id: str) -> dict[str, str]:
+    """Return the registration properties for a location and a host id; empty ones are left out. Raises ConfigError if
+    one is malformed."""
+    parse_location("[bookie] location", location)
+    found = {LOCATION_PROPERTY: location} if location else {}
+    return found | ({HOST_PROPERTY: check_host_id(host_id, location)} if host_id else {})
+
+
+def check_host_id(host_id: str, location: str) -> str:
+    """Return the host id. Raises ConfigError if it is no name, or if the bookie's location names another host."""
+    if not _is_name(host_id):
+        raise ConfigError(
+            f"[bookie] host_id {host_id[:80]!r}: needs a name without spaces, slashes and =, of at most 200 characters"
+        )
+    named = Location.parse(location).host if location else None
+    if named is not None and named != host_id:
+        raise ConfigError(
+            f"[bookie] host_id {host_id!r}: the location {location} says that it is {named!r}: give one of the two"
+        )
+    return host_id
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return len(text) <= 200 and "=" not in text and Location.parse(f"/host={text}").host == text
+    except InvalidArgument:
+        return False
+
 
 log = logging.getLogger("buckram.bookie")
 

@@ -1,12 +1,14 @@
 """Runs one bookie as a process: production disk, metadata store, event loop, pages of metrics.
 
-Not here: the order in which a bookie starts and stops (`bookie/process.py`); printing and signals
-(`cli/bookie/run.py`), for which the command line passes hooks.
+What a process does to the store of a bookie that is stopped is here as well: it clears limbo after an operator confirms
+that the bookie's ledgers were repaired. Not here: the order in which a bookie starts and stops (`bookie/process.py`);
+printing and signals (`cli/bookie/run.py`), for which the command line passes hooks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -17,16 +19,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from buckram.addresses import join, parse_address
 from buckram.bookie.accounting.audit_queue import AuditLog
-from buckram.bookie.host_id import running_host
-from buckram.bookie.pages.gauges import Figures, Gauges, figures_of
 from buckram.bookie.pages.http_thread import OtherLoop, beside
-from buckram.bookie.pages.status_pages import StatusPages
+from buckram.bookie.pages.status_pages import Figures, Gauges, StatusPages, figures_of
 from buckram.bookie.process import Bookie
+from buckram.bookie.registration import running_host
 from buckram.bookie.service.security.connection_gate import ConnectionGate
+from buckram.bookie.storage import superblock
+from buckram.bookie.storage.store import Store
 from buckram.bookie.trust.cookie import refuse_lost
 from buckram.config import AuthConfig, BookieConfig, NetConfig, StoreConfig, TelemetryConfig, TlsConfig
 from buckram.core.placement.topology import HOST_PROPERTY
-from buckram.errors import ClusterNotInitialised, ConfigError, CorruptStore, MetadataUnavailable, WrongCookie
+from buckram.errors import (
+    ClusterNotInitialised,
+    ConfigError,
+    CorruptStore,
+    InvalidArgument,
+    MetadataUnavailable,
+    WrongCookie,
+)
 from buckram.metadata.uri import open_store
 from buckram.runtime.disk.descriptors import shares_of_bookie
 from buckram.runtime.disk.local import LocalDisk
@@ -304,3 +314,66 @@ def run_bookie(
 
     with asyncio.Runner(loop_factory=loop_factory(environment)) as runner:
         runner.run(main())
+
+
+_SEALED_S, _PAUSE_S = 120.0, 0.01
+
+
+async def newest_loss(directory: str, config: StoreConfig, *, environment: Mapping[str, str]) -> int:
+    """Return the number of the newest loss if the bookie is in limbo, else 0.
+
+    Opens its store, which may find another loss. Raises like `clear_limbo`.
+    """
+    return await _open(directory, config, environment, None)
+
+
+async def clear_limbo(directory: str, config: StoreConfig, loss: int, *, environment: Mapping[str, str]) -> int:
+    """Clear limbo durably if `loss` is the newest one, and return that. Returns 0 if the bookie is not in limbo.
+
+    Raises InvalidArgument (a newer loss, or no store), OSError (the bookie runs, the disk fails) or CorruptStore.
+    """
+    return await _open(directory, config, environment, loss)
+
+
+async def _open(directory: str, config: StoreConfig, environment: Mapping[str, str], loss: int | None) -> int:
+    if not Path(directory).is_dir():  # noqa: ASYNC240
+        raise InvalidArgument(f"{directory}: no such directory; name the data directory of a bookie")
+    disk = open_disk(directory, config.disk_mode, environment.get(DISK_VARIABLE, ""))
+    try:
+        disk.lock()
+        return await _run(directory, disk, config, loss)
+    finally:
+        disk.close()
+
+
+async def _sealed(store: Store) -> None:
+    """Wait until every log file but the newest has a footer.
+
+    Each start scans files without one, and would find their damaged blocks again.
+    """
+    async with asyncio.timeout(_SEALED_S):
+        while (now := store.stats())["sealed_segments"] < now["segments"] - 1:
+            if store.failed is not None:
+                raise store.failed
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _run(directory: str, disk: Disk, config: StoreConfig, loss: int | None) -> int:
+    runtime = production_runtime()
+    try:
+        if superblock.read_superblock(disk) is None:
+            raise InvalidArgument(f"{directory}: this is not the data directory of a bookie")
+        store = Store.open(disk, config, runtime.stats, runtime.rng)
+    except CorruptStore as error:
+        raise CorruptStore(f"{directory}: {error}") from error
+    try:
+        found = store.loss if store.limbo else 0
+        if found and loss is not None:
+            await _sealed(store)
+            store.clear_limbo(loss)
+    finally:
+        await store.close()
+    written = superblock.read_superblock(disk)
+    if loss is not None and (written is None or written.limbo):
+        raise OSError(errno.EIO, f"{directory}: the disk did not accept the change; nothing was changed")
+    return found

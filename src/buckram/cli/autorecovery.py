@@ -10,10 +10,9 @@ import click
 
 from buckram.cli.shared import values
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, remark, table
-from buckram.cli.shared.serving import stoppable
+from buckram.cli.shared.serving import service_log, stoppable
 from buckram.config import load
 from buckram.serve.json_views.status import healing_json
 

@@ -7,10 +7,9 @@ import os
 import click
 
 from buckram.cli.shared import values
-from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import emit, remark
-from buckram.cli.shared.serving import notify_ready, stoppable
+from buckram.cli.shared.serving import notify_ready, service_log, stoppable
 
 
 @click.command()

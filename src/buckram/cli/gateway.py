@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import cluster_options, connected, oidc_issuer, run_async
 from buckram.cli.shared.output import emit
-from buckram.cli.shared.serving import ChosenLimits, ServerAddress, limit_option, serving_options, stop_event
+from buckram.cli.shared.serving import (
+    ChosenLimits,
+    ServerAddress,
+    limit_option,
+    service_log,
+    serving_options,
+    stop_event,
+)
 from buckram.cli.stream.janitor import janitor_places
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.extras import needs

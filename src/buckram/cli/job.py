@@ -19,7 +19,7 @@ import click
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from buckram.spark.jobs.scrub_report import BadReplica
+    from buckram.spark.jobs.reports import BadReplica
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -385,7 +385,7 @@ def import_kafka_command(
     """
     from buckram.cli.shared import output
     from buckram.cli.shared.options import cluster_uri
-    from buckram.core.streams.external.kafka_imports import RANGE_RECORDS, kafka_source
+    from buckram.core.streams.external.imports import RANGE_RECORDS, kafka_source
     from buckram.core.streams.names import stream_name
 
     kafka_source(url)

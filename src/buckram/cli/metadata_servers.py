@@ -16,7 +16,7 @@ from buckram.cli.shared.options import json_option
 from buckram.cli.shared.output import emit
 
 if TYPE_CHECKING:
-    from buckram.launch.server_process import ServerProcess
+    from buckram.launch.child_process import ServerProcess
 
 ETCD_PORT, ZOOKEEPER_PORT = 2379, 2181
 START_SECONDS = 300.0
@@ -77,9 +77,9 @@ def run_etcd(directory: str, port: int | None, host: str, as_json: bool) -> None
     Example:
       buckram etcd run --data ./etcd
     """
+    from buckram.launch.child_process import known_port
     from buckram.launch.etcd_server import start_etcd
     from buckram.launch.etcd_server.server import DESCRIPTION
-    from buckram.launch.server_directory import known_port
 
     if port is None:
         port = known_port(Path(directory, DESCRIPTION)) or ETCD_PORT
@@ -101,9 +101,9 @@ def run_zookeeper(directory: str, port: int | None, host: str, heap_mb: int, as_
     Example:
       buckram zookeeper run --data ./zookeeper
     """
-    from buckram.launch.server_directory import known_port
+    from buckram.launch.child_process import known_port
     from buckram.launch.zookeeper_server import start_zookeeper
-    from buckram.launch.zookeeper_server.directory import DESCRIPTION
+    from buckram.launch.zookeeper_server.settings import DESCRIPTION
 
     if port is None:
         port = known_port(Path(directory, DESCRIPTION)) or ZOOKEEPER_PORT

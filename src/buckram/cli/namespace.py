@@ -202,7 +202,7 @@ def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
 
 async def _remark_if_over(client: Client, name: str, quotas: Quotas) -> None:
     """Remark that a quota below the stored bytes deletes nothing and stops writes."""
-    from buckram.core.tenants.usage import NOTHING
+    from buckram.core.tenants.quotas import NOTHING
     from buckram.metadata.records.tenants import TenantStore
 
     stored = (await TenantStore(client.services.store).published()).total.get(name, NOTHING).stored_bytes

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.ledger.read import LEDGER
+from buckram.cli.ledger.entries import LEDGER
 from buckram.cli.shared import completion
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import cluster_options, connected, password_option, run_async
 from buckram.cli.shared.output import counted, emit, table
 from buckram.core.ledgers.quorum import Quorum
-from buckram.core.placement.shortages import placement_states
+from buckram.core.placement.explain import placement_states
 from buckram.core.placement.topology import LEVELS, RackMap, Topology, parse_lines
 from buckram.errors import AccessRefused, BuckramError, InvalidArgument, MalformedRecord, NoSuchBookie
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from buckram.client.maintain.placement import Explained, Misplaced
     from buckram.client.maintain.repair_report import RepairReport
     from buckram.cluster import Client
-    from buckram.core.placement.shortages import Shortage
+    from buckram.core.placement.explain import Shortage
 
 
 @click.group()

@@ -12,10 +12,9 @@ import click
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.context_file import cluster_of_context
 from buckram.cli.shared.exits import Exit
-from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import confirm_loss, connected, json_option, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, remark, table
-from buckram.cli.shared.serving import notify_ready, stoppable
+from buckram.cli.shared.serving import notify_ready, service_log, stoppable
 from buckram.core.streams.names import check_name
 from buckram.errors import ReplicationRefused
 from buckram.metadata.default import VARIABLE as METADATA

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         paramstyle,
         threadsafety,
     )
-    from buckram.state.db.handle_cache import Shelf
+    from buckram.state.db.opening import Shelf
 
 __all__ = [
     "DataError",
@@ -50,5 +50,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a name at its first use, so that programs which do not need it do not load its modules."""
     if name in __all__:
-        return getattr(import_module("buckram.state.db.handle_cache" if name == "Shelf" else "buckram.sql"), name)
+        return getattr(import_module("buckram.state.db.opening" if name == "Shelf" else "buckram.sql"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

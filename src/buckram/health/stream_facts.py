@@ -1,7 +1,7 @@
 """Reads what namespaces and streams show of their health, from the metadata alone: quotas, cursors, mirrors and so on.
 
 All heads come in pages with their values. A look ends after STREAMS_S or MOST_STREAMS streams, and reports so. Not
-here: what it means (`core/health/stream_states.py`).
+here: what it means (`core/health/cluster_states.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.core.streams.policy import Policy, merged
 from buckram.core.streams.replication_links import parse_progress
-from buckram.core.tenants.usage import NOTHING, Counts
+from buckram.core.tenants.quotas import NOTHING, Counts
 from buckram.errors import BuckramError, MalformedRecord, MetadataUnavailable, NoSuchKey, NoSuchNamespace
 from buckram.metadata.records.foreign_references import foreign_notes
 from buckram.metadata.records.tenants import TenantStore

@@ -15,8 +15,8 @@ with needed_for("buckram.jobs", "spark"):
     from buckram.spark.jobs.compact import CompactReport, StreamCompaction, compact
     from buckram.spark.jobs.import_kafka import KafkaReport, KafkaStream, import_kafka
     from buckram.spark.jobs.orphans import OrphansReport, orphans
+    from buckram.spark.jobs.reports import BadReplica, ScrubReport
     from buckram.spark.jobs.scrub import scrub
-    from buckram.spark.jobs.scrub_report import BadReplica, ScrubReport
 
 __all__ = [
     "BadReplica",

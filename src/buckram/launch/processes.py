@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buckram.errors import ChildFailed
-from buckram.launch.child_process import ChildProcess
-from buckram.launch.server_directory import last_line
+from buckram.launch.child_process import ChildProcess, last_line
 from buckram.types import BookieId
 
 READY_SECONDS = 60.0

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from buckram.cluster import Client
 from buckram.core.health.state_table import TABLE
-from buckram.core.tenants.quotas import Quotas
-from buckram.core.tenants.usage import NOTHING, Counts
+from buckram.core.tenants.quotas import NOTHING, Counts, Quotas
 from buckram.errors import BuckramError, NoSuchNamespace
 from buckram.healing.overview import Overview, overview
 from buckram.health.gathering import Gatherer, Health

@@ -19,10 +19,9 @@ from buckram.core.db.sql import SqlResult, SqlValue
 from buckram.core.db.sql_text import Kind, classify, split
 from buckram.core.streams.names import stream_name
 from buckram.errors import HandleClosed, InvalidArgument
-from buckram.sql.exceptions import as_dbapi
+from buckram.sql.dbapi_types import as_dbapi, to_parameters
 from buckram.sql.session import SqlSession
 from buckram.sql.shared_databases import Shared, sharing
-from buckram.sql.values import to_parameters
 from buckram.state.db.table_engine.statements import first_word
 from buckram.state.machine.machine import Consistency
 

@@ -18,7 +18,12 @@ import apsw
 from buckram.core.db.sql import SqlValue
 from buckram.sql import aio
 from buckram.sql.aio import Description, Isolation, Row
-from buckram.sql.exceptions import (
+from buckram.sql.dbapi_types import (
+    BINARY,
+    DATETIME,
+    NUMBER,
+    ROWID,
+    STRING,
     DatabaseError,
     DataError,
     Error,
@@ -32,7 +37,6 @@ from buckram.sql.exceptions import (
     as_dbapi,
 )
 from buckram.sql.shared_databases import sharing
-from buckram.sql.values import BINARY, DATETIME, NUMBER, ROWID, STRING
 from buckram.state.machine.machine import Consistency
 from buckram.sync.thread import LoopThread
 

@@ -1,7 +1,7 @@
 """Databases that connections of one event loop share: a process has one replica of each, however many connect.
 
 The first connection opens it, and it stays open for a while after the last one, because pools and programs close a
-connection only to make another (`state/db/handle_cache.py`).
+connection only to make another (`state/db/opening.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from buckram.errors import StoreWentBack
 from buckram.metadata.default import default_uri
 from buckram.runtime.process.retry import Retries
 from buckram.state.db.database import Database
-from buckram.state.db.handle_cache import Shelf
+from buckram.state.db.opening import Shelf
 from buckram.state.machine.machine import process_name
 
 LINGER_S = 10.0

@@ -16,7 +16,7 @@ from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy, merged
 from buckram.pickles import restore, state_of
-from buckram.streams.maintain.retention import is_lease_held
+from buckram.streams.maintain.truncate import is_lease_held
 from buckram.streams.read.locate import known_end
 from buckram.streams.shared.metadata import StreamStore
 

@@ -30,8 +30,7 @@ from buckram.streams.info import StreamInfo, stream_info
 from buckram.streams.maintain.compaction import join_before_writing
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import StreamFork, fork_stream
-from buckram.streams.maintain.retention import offset_passed_by_all
-from buckram.streams.maintain.truncate import offset_keeping, trim, truncate
+from buckram.streams.maintain.truncate import offset_keeping, offset_passed_by_all, trim, truncate
 from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place_cursor
 from buckram.streams.read.locate import offset_at_time, readable_end
 from buckram.streams.read.reader import Range, StreamReader, Time, Truncated, microseconds

@@ -28,15 +28,12 @@ from buckram.metadata.default import default_uri
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.state.machine.settings import MachineSettings
-from buckram.sync.bulk import Bulk, BulkLedger
 from buckram.sync.faces import pages
-from buckram.sync.machine import Machine
-from buckram.sync.objects import Objects
-from buckram.sync.reader import Reader, Tail
-from buckram.sync.records import StreamReader, StreamWriter
+from buckram.sync.ledgers import Reader, Tail, Writer
+from buckram.sync.machines import Machine, Objects
+from buckram.sync.records import Bulk, BulkLedger, StreamReader, StreamWriter
 from buckram.sync.streams import Namespace, Namespaces
 from buckram.sync.thread import LoopThread
-from buckram.sync.writer import Writer
 from buckram.types import DigestType, LedgerId, LedgerMetadata
 
 __all__ = [

@@ -15,10 +15,9 @@ from buckram.streams.maintain.fork import StreamFork
 from buckram.streams.read.reader import Time, Truncated
 from buckram.streams.shared.namespaces import Namespaces as _Namespaces
 from buckram.streams.write.writer import StreamWriter as _StreamWriter
-from buckram.sync.bulk import Bulk
 from buckram.sync.calls.streams import NamespaceCalls, NamespacesCalls
-from buckram.sync.machine import Machine
-from buckram.sync.records import StreamReader, StreamWriter
+from buckram.sync.machines import Machine
+from buckram.sync.records import Bulk, StreamReader, StreamWriter
 from buckram.sync.thread import LoopThread
 
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from buckram.testing.in_process import Cluster, cluster
-    from buckram.testing.threaded import ThreadedCluster
+    from buckram.testing.in_process import Cluster, ThreadedCluster, cluster
 
 __all__ = ["Cluster", "ThreadedCluster", "cluster"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "ThreadedCluster":
-        from buckram.testing import threaded
+        from buckram.testing import in_process
 
-        return threaded.ThreadedCluster
+        return in_process.ThreadedCluster
     if name in __all__:
         from buckram.testing import in_process
 

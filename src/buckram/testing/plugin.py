@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from buckram.testing.threaded import ThreadedCluster
+    from buckram.testing.in_process import ThreadedCluster
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def buckram_cluster() -> Iterator[ThreadedCluster]:
     It runs on an event loop of its own in a thread: `buckram_cluster.uri` is for `buckram.connect` or
     `buckram.sync.connect`; `kill(i)`, `pause(i)`, `resume(i)`, `restart(i)` return when done.
     """
-    from buckram.testing.threaded import ThreadedCluster
+    from buckram.testing.in_process import ThreadedCluster
 
     with ThreadedCluster(bookies=3) as running:
         yield running

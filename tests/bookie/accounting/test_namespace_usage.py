@@ -14,7 +14,7 @@ from tests.support.secure_kit import guarded
 from tests.support.tenants_kit import QUIET
 
 from buckram import QuotaExceeded, connect
-from buckram.bookie.accounting.usage_recount import (
+from buckram.bookie.accounting.namespace_usage import (
     APPLICATION,
     MOST_APPLICATIONS,
     OTHER_APPLICATIONS,
@@ -23,7 +23,7 @@ from buckram.bookie.accounting.usage_recount import (
     application_of,
 )
 from buckram.core.ledgers.metadata import closed, created, in_recovery
-from buckram.core.tenants.usage import encode_counts
+from buckram.core.tenants.quotas import encode_counts
 from buckram.metadata.records.tenants import TenantStore
 from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
 from buckram.metadata.tree.store import TreeStore

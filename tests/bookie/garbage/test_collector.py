@@ -11,7 +11,7 @@ from tests.support.polling import until
 
 from buckram.bookie.garbage import collector as gc
 from buckram.bookie.garbage.collector import Collector
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.config import BookieConfig
 from buckram.core.wire.messages import Read
 from buckram.errors import Code, MetadataUnavailable

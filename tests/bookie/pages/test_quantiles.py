@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from buckram.bookie.pages.apache_metrics import WINDOW_S, Window
+from buckram.bookie.pages.status_pages import WINDOW_S, Window
 
 BOUNDS = (0.001, 0.01, 0.1, math.inf)
 

@@ -1,4 +1,7 @@
-"""Metrics of a bookie with tokens: who may read them, and that health is for all."""
+"""Metrics of a bookie with tokens: who may read them, and that health is for all.
+
+Metrics of a bookie under Apache's names.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
 from tests.support.polling import until
 from tests.support.secure_kit import guarded
 
 from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.bookie.pages.http_thread import OtherLoop
-from buckram.bookie.pages.status_pages import MONITOR, PROBES, StatusPages
+from buckram.bookie.pages.status_pages import MONITOR, PROBES, QUANTILES, ApacheMetrics, Figures, StatusPages
 from buckram.config import AuthConfig, TlsConfig
 from buckram.core.tenants.audit_trail import REFUSED
 from buckram.runtime.net.http_server import Answer, Request, text_answer
@@ -87,3 +91,43 @@ async def test_who_is_refused_a_page_is_in_the_audit_trail(tmp_path: Path) -> No
                 assert [(one.principal, one.action) for one in events] == ([wanted[token]] if token in wanted else [])
                 assert (answer.status == 200) == (token == root)
                 assert all((one.what, one.result) == (f"page {page}", REFUSED) for one in events)
+
+
+NOW = Figures("writable", "b", log_files=2, log_bytes=1000, dead_bytes=250, free_bytes=25, ledgers=7)
+
+
+def samples(stats: PrometheusStats, now: Figures = NOW) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    text = ApacheMetrics(stats.registry, "/data/b-1").render(now, 100, 0.0).decode()
+    return {
+        (one.name, frozenset(one.labels.items())): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+
+
+def test_operations_are_counted_and_latencies_are_milliseconds() -> None:
+    stats = PrometheusStats()
+    stats.counter("buckram_bookie_added_entries_total", "entries acknowledged").inc(40)
+    stats.counter("buckram_bookie_refused_adds_total", "entries answered with an error").inc(3)
+    for _ in range(4):
+        stats.histogram("buckram_bookie_add_seconds", "from arrival to acknowledgement").observe(0.003)
+    found = samples(stats)
+    name, good = "bookkeeper_server_ADD_ENTRY_REQUEST", ("success", "true")
+    assert found[f"{name}_count", frozenset([good])] == 40
+    assert found[f"{name}_count", frozenset([("success", "false")])] == 3
+    assert abs(found[f"{name}_sum", frozenset([good])] - 40 * 3) < 1e-6
+    for part in QUANTILES:
+        assert 2.5 <= found[name, frozenset([good, ("quantile", str(part))])] <= 5
+    journal = frozenset([good, ("quantile", "0.99"), ("journalIndex", "0")])
+    assert 2.5 <= found["bookie_journal_JOURNAL_ADD_ENTRY", journal] <= 5
+
+
+def test_state_and_space_have_their_names() -> None:
+    found = {name: value for (name, labels), value in samples(PrometheusStats()).items() if not labels}
+    assert found["bookie_SERVER_STATUS"] == 1
+    assert found["bookie_ledger_writable_dirs"] == 1
+    assert found["bookie_ledger_dir__data_b_1_usage"] == 75
+    assert found["bookie_ENTRY_LOG_COMPACT_RATIO"] == 0.25
+    assert found["bookie_ledgers_count"] == 7
+    away = {name: value for (name, labels), value in samples(PrometheusStats(), Figures("unregistered", "b")).items()}
+    assert (away["bookie_SERVER_STATUS"], away["bookie_ENTRY_LOG_COMPACT_RATIO"]) == (-1, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.bookie.test_limbo_clearing import damaged
+from tests.bookie.test_run import damaged
 from tests.support.bookie_kit import add, running
 
 from buckram.errors import Code

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buckram.cli.planning.history import Sample, Space
-from buckram.cli.planning.outlook import DAY_S, Outlook, PlannedChange, outlook
-from buckram.cli.planning.outlook_chart import svg
+from buckram.cli.planning.outlook import DAY_S, Outlook, PlannedChange, outlook, svg
 from buckram.errors import InvalidArgument
 
 TB, GB = 10**12, 10**9

@@ -14,8 +14,8 @@ import pytest
 from tests.support.polling import until
 
 from buckram.bookie.accounting.audit_queue import AuditLog
-from buckram.cli.security import audit_sinks as sinks
-from buckram.cli.security.audit_sinks import FileSink, SinkQueue, SyslogSink, copying, open_sink
+from buckram.cli.security import audit_writer as sinks
+from buckram.cli.security.audit_writer import FileSink, SinkQueue, SyslogSink, copying, open_sink
 from buckram.core.tenants.audit_trail import ChainCheck
 from buckram.errors import ConfigError
 from buckram.runtime.process.stats import MemoryStats

@@ -15,8 +15,7 @@ from tests.support.secure_kit import Guarded, guarded
 from buckram import connect
 from buckram.bookie.accounting.audit_queue import AuditLog
 from buckram.cli.security import audit_writer as writing
-from buckram.cli.security.audit_sinks import FileSink
-from buckram.cli.security.audit_writer import AuditWriter
+from buckram.cli.security.audit_writer import AuditWriter, FileSink
 from buckram.cluster import Client
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.core.security.acl import PERMISSIONS

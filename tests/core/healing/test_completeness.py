@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.core.healing.behind import note_name, parse_note
+from buckram.core.healing.absences import note_name, parse_note
 from buckram.core.healing.status import shortfalls
 
 

@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.healing.periodic_checks import sample
+from buckram.healing.auditing.periodic_checks import sample
 
 
 @given(

@@ -30,7 +30,7 @@ _REMOVING = re.compile(
 )
 ALLOWED = {
     "bookie/garbage/gc_limits.py": "what a metric counts",
-    "core/cluster/incarnations.py": "how a bookie came to be out of the cluster, not what to do",
+    "core/cluster/cookie.py": "how a bookie came to be out of the cluster, not what to do",
     "core/streams/metadata/purposes.py": "an answer to whoever deletes what is not for records: the command that does",
     "core/health/state_table.py": "the table itself: a test of its own looks at its cures",
     "client/maintain/salvage.py": "an answer to `cluster salvage`, which brings back",

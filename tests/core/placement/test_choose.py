@@ -8,10 +8,10 @@ from buckram.core.placement.choose import (
     Candidate,
     choose_ensemble,
     choose_with_absent,
+    fewest_moves,
     replace_members,
     slow_ones,
 )
-from buckram.core.placement.moves import fewest_moves
 from buckram.core.placement.policy import PlacementPolicy
 from buckram.core.placement.topology import Topology
 from buckram.errors import InvalidArgument, NotEnoughBookies

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.support.places import spans
 
 from buckram.core.ledgers.quorum import Quorum
-from buckram.core.placement.choose import Candidate, choose_ensemble, replace_members
-from buckram.core.placement.moves import fewest_moves
+from buckram.core.placement.choose import Candidate, choose_ensemble, fewest_moves, replace_members
 from buckram.core.placement.policy import LevelRule, PlacementPolicy
 from buckram.core.placement.topology import Topology
 from buckram.errors import NotEnoughBookies

@@ -9,11 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buckram.core.ledgers.quorum import Quorum
-from buckram.core.placement.choose import Candidate, attainable, choose_ensemble, choose_with_absent, replace_members
+from buckram.core.placement.choose import (
+    Candidate,
+    attainable,
+    choose_ensemble,
+    choose_with_absent,
+    fewest_moves,
+    replace_members,
+)
+from buckram.core.placement.explain import placement_states, shortages
 from buckram.core.placement.judge import badness, breaches
-from buckram.core.placement.moves import fewest_moves
 from buckram.core.placement.policy import PlacementPolicy
-from buckram.core.placement.shortages import placement_states, shortages
 from buckram.core.placement.topology import Topology
 from buckram.errors import NotEnoughBookies
 

@@ -7,8 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buckram.core.tenants.audit_trail import AuditEvent
-from buckram.core.tenants.quotas import NAMES, Quotas
-from buckram.core.tenants.usage import Counts, Usage, encode_counts, encode_usage, parse_counts, parse_usage, summed
+from buckram.core.tenants.quotas import (
+    NAMES,
+    Counts,
+    Quotas,
+    Usage,
+    encode_counts,
+    encode_usage,
+    parse_counts,
+    parse_usage,
+    summed,
+)
 from buckram.errors import InvalidArgument, QuotaExceeded
 
 

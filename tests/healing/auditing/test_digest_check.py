@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.healing.auditing.test_ledger_checks import marked, name_another
+from tests.healing.auditing.test_periodic_checks import marked, name_another
 from tests.healing.test_lost_bookie import QUICK, tree, write
 from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.errors import MalformedRecord
 from buckram.healing.auditing.auditor import Auditor
-from buckram.healing.auditing.ledger_checks import DigestCheck
 from buckram.healing.auditing.ledger_walk import Checked
-from buckram.healing.auditing.periodic_checks import DIGESTS, PeriodicChecks
+from buckram.healing.auditing.periodic_checks import DIGESTS, DigestCheck, PeriodicChecks
 from buckram.healing.daemon import heal
 from buckram.healing.status_store import HealingStatusStore
 from buckram.runtime.net.pace import Pace

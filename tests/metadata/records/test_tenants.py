@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from tests.support.bookie_kit import memory_metadata
 
-from buckram.core.tenants.quotas import Quotas
-from buckram.core.tenants.usage import Counts, Usage
+from buckram.core.tenants.quotas import Counts, Quotas, Usage
 from buckram.errors import InvalidArgument, MalformedRecord
 from buckram.metadata.maintain.backup import copy_of
 from buckram.metadata.records.tenants import TenantStore

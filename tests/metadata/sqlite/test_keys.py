@@ -20,7 +20,7 @@ from buckram.errors import (
     NoSuchKey,
 )
 from buckram.metadata.sqlite import database_file as sqlite_file
-from buckram.metadata.sqlite import session_lock
+from buckram.metadata.sqlite import file_locks
 from buckram.metadata.sqlite.keys import SqliteKeys
 from buckram.types import Create
 
@@ -236,22 +236,22 @@ async def test_a_failed_multi_does_not_lose_the_session_that_it_began(path: Path
 
 
 def test_session_locks(tmp_path: Path) -> None:
-    assert not session_lock.alive(tmp_path, 1)
-    lock = session_lock.SessionLock(tmp_path, 1)
-    assert session_lock.alive(tmp_path, 1)
-    assert session_lock.alive(tmp_path, 1), "looking does not take it"
+    assert not file_locks.alive(tmp_path, 1)
+    lock = file_locks.SessionLock(tmp_path, 1)
+    assert file_locks.alive(tmp_path, 1)
+    assert file_locks.alive(tmp_path, 1), "looking does not take it"
     assert lock.intact()
     with pytest.raises(OSError, match="unavailable"):
-        session_lock.SessionLock(tmp_path, 1)
+        file_locks.SessionLock(tmp_path, 1)
     (tmp_path / "1").unlink()
     assert not lock.intact()
-    assert not session_lock.alive(tmp_path, 1)
+    assert not file_locks.alive(tmp_path, 1)
     lock.release()
     lock.release()
     (tmp_path / "2").touch()
-    assert not session_lock.alive(tmp_path, 2)
-    session_lock.forget(tmp_path, 2)
-    session_lock.forget(tmp_path, 2)
+    assert not file_locks.alive(tmp_path, 2)
+    file_locks.forget(tmp_path, 2)
+    file_locks.forget(tmp_path, 2)
     assert list(tmp_path.iterdir()) == []
 
 

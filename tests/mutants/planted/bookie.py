@@ -82,7 +82,7 @@ MUTANTS = (
         "sources of a checkpoint are merged oldest first",
         edited(
             (
-                "buckram.bookie.storage.upkeep.checkpoints:Checkpoints._checkpoint",
+                "buckram.bookie.storage.upkeep.maintenance:Checkpoints._checkpoint",
                 "sources.insert(0, segment)",
                 "sources.append(segment)",
             )
@@ -94,7 +94,7 @@ MUTANTS = (
         "the old table is removed before the superblock names the new one",
         edited(
             (
-                "buckram.bookie.storage.upkeep.checkpoints:Checkpoints._checkpoint",
+                "buckram.bookie.storage.upkeep.maintenance:Checkpoints._checkpoint",
                 "old = state.superblock.table\n",
                 (
                     "old = state.superblock.table\n    if old:\n"
@@ -133,7 +133,7 @@ MUTANTS = (
         "runs of different sizes are joined as even",
         edited(
             (
-                "buckram.bookie.storage.upkeep.compaction_output:Output._place",
+                "buckram.bookie.storage.upkeep.compaction:Output._place",
                 "same = stride if stride == run.stride else 0",
                 "same = stride",
             )
@@ -278,7 +278,7 @@ MUTANTS = (
         "of two copies of an entry the older one is kept",
         edited(
             (
-                "buckram.bookie.storage.upkeep.compaction_output:Output.write",
+                "buckram.bookie.storage.upkeep.compaction:Output.write",
                 "for segment, live in sources:",
                 "for segment, live in reversed(sources):",
             )
@@ -290,7 +290,7 @@ MUTANTS = (
         "the last batch of a ledger's runs is not copied",
         edited(
             (
-                "buckram.bookie.storage.upkeep.compaction_output:Output._copy_runs",
+                "buckram.bookie.storage.upkeep.compaction:Output._copy_runs",
                 "if batch:",
                 "if len(batch) > 1:",
             )
@@ -343,7 +343,7 @@ MUTANTS = (
                 "if self._anybody:",
             )
         ),
-        ("tests/bookie/test_limbo_clearing.py::test_adds_ask_metadata_again",),
+        ("tests/bookie/test_run.py::test_adds_ask_metadata_again",),
     ),
     TestMutant(
         "admission-closed-admitted",

@@ -66,7 +66,7 @@ MUTANTS = (
     TestMutant(
         "records-of-steps-end-by-the-latest-time",
         "a driver whose clock is ahead forgets which steps the sink of a database has written",
-        edited(("buckram.spark.databases.sink_transactions:DatabaseStep._notes", "now.earliest", "now.high")),
+        edited(("buckram.spark.databases.table_sink:DatabaseStep._notes", "now.earliest", "now.high")),
         ("tests/spark/test_db.py::test_records_that_count_once_are_forgotten_only_when_they_are_old_for_certain",),
         slow=True,
     ),

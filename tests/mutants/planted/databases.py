@@ -9,7 +9,7 @@ _BACKUPS = "tests/state/db/test_backups.py::"
 _SUPERSEDED = "tests/state/db/test_superseded.py::"
 _TOKENS = "tests/state/db/test_tokens.py::"
 _REPEATS = "tests/serve/hrana/test_repeats.py::"
-_STATEMENTS = "tests/serve/gateway/test_hrana_pages.py::"
+_STATEMENTS = "tests/serve/gateway/test_database_pages.py::"
 _SOCKETS = "tests/serve/hrana/test_websockets.py::"
 _WRITING = "tests/state/db/test_writing.py::"
 
@@ -448,7 +448,7 @@ MUTANTS = (
         "a backup of the newest state ends at what readers had been told of",
         edited(
             (
-                "buckram.state.db.rebuilding:_newest",
+                "buckram.state.db.opening:_newest",
                 "wanted = await end_of_acknowledged(client, ns.store, name)",
                 "wanted = 0",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _STORE = "tests/contracts/test_deletions.py::"
-_BOOKIE = "tests/bookie/garbage/test_recorded_deletions.py::"
+_BOOKIE = "tests/bookie/garbage/test_gc_limits.py::"
 _BYTES = "tests/core/ledgers/test_deletions.py::"
 
 MUTANTS = (
@@ -79,7 +79,7 @@ MUTANTS = (
         "a change of a record is not noticed",
         edited(
             (
-                "buckram.bookie.garbage.recorded_deletions:RecordedDeletions._is_news",
+                "buckram.bookie.garbage.gc_limits:RecordedDeletions._is_news",
                 "known is None or known.changed",
                 "known is None",
             )

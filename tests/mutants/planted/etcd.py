@@ -30,13 +30,13 @@ MUTANTS = (
     TestMutant(
         "etcd-range-any-revision",
         "conditions that are taken together hold for newer keys, too",
-        edited(("buckram.metadata.etcd.multi_plan:_conditions", "work.view.revision + 1", "1 << 62")),
+        edited(("buckram.metadata.etcd.key_records:_conditions", "work.view.revision + 1", "1 << 62")),
         (KEYS + "test_a_multi_that_is_taken_together_happens_on_nothing_newer",),
     ),
     TestMutant(
         "etcd-children-unchecked",
         "a key is deleted although somebody makes a child at the same time",
-        edited(("buckram.metadata.etcd.multi_plan:_of_present", "for key in work.emptied:", "for key in ():")),
+        edited(("buckram.metadata.etcd.key_records:_of_present", "for key in work.emptied:", "for key in ():")),
         (KEYS + "test_a_child_that_appears_keeps_its_parent",),
     ),
     TestMutant(
@@ -44,7 +44,7 @@ MUTANTS = (
         "watches whose events were forgotten wait for later ones",
         edited(
             (
-                "buckram.metadata.etcd.watching:_Folder._handle",
+                "buckram.metadata.etcd.session:_Folder._handle",
                 "compacted - 1)\n            self.fire_all()",
                 "compacted - 1)",
             )
@@ -57,7 +57,7 @@ MUTANTS = (
         "a stream that was cut goes on with what comes next",
         edited(
             (
-                "buckram.metadata.etcd.watching:_Folder._request",
+                "buckram.metadata.etcd.session:_Folder._request",
                 '"start_revision": str(self._at + 1)',
                 '"start_revision": "0"',
             )
@@ -68,13 +68,13 @@ MUTANTS = (
     TestMutant(
         "etcd-watch-old-events",
         "a watch fires for changes that were read with it",
-        edited(("buckram.metadata.etcd.watching:_Folder._changed", "revision > armed.since", "True")),
+        edited(("buckram.metadata.etcd.session:_Folder._changed", "revision > armed.since", "True")),
         (KEYS + "test_a_watch_does_not_fire_for_what_was_read_with_it",),
     ),
     TestMutant(
         "etcd-put-back-silent",
         "watches wait for revisions that servers that were put back will not have for long",
-        edited(("buckram.metadata.etcd.watching:_Folder._handle", "now < self._at", "False")),
+        edited(("buckram.metadata.etcd.session:_Folder._handle", "now < self._at", "False")),
         (KEYS + "test_servers_that_were_put_back_are_noticed_by_watches",),
         slow=True,
     ),

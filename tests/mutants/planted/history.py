@@ -138,7 +138,11 @@ MUTANTS = (
         "history-inode-unchecked",
         "the open file is not compared with the one that has its name",
         edited(
-            ("buckram.metadata.sqlite.connection:SqliteConnection.check_file", "if found != self._file:", "if False:")
+            (
+                "buckram.metadata.sqlite.database_file:SqliteConnection.check_file",
+                "if found != self._file:",
+                "if False:",
+            )
         ),
         (
             _FILE + "test_a_deleted_file_is_not_gone_on_with",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 _AT_THE_BOOKIE = "tests/bookie/test_incarnations.py"
-_TABLE = "tests/core/cluster/test_incarnations.py::test_who_it_is"
+_TABLE = "tests/core/cluster/test_cookie.py::test_who_it_is"
 
 MUTANTS = (
     TestMutant(
@@ -32,7 +32,7 @@ MUTANTS = (
         "a bookie does not know which of two incarnations is the later one",
         edited(
             (
-                "buckram.core.cluster.incarnations:_rank",
+                "buckram.core.cluster.cookie:_rank",
                 "(statement.epoch, statement.generation)",
                 "(statement.epoch, 0)",
             )
@@ -44,7 +44,7 @@ MUTANTS = (
         "an incarnation that an accepted restore let in gives way to one that the restore lost",
         edited(
             (
-                "buckram.core.cluster.incarnations:_rank",
+                "buckram.core.cluster.cookie:_rank",
                 "(statement.epoch, statement.generation)",
                 "(0, statement.generation)",
             )

@@ -64,7 +64,7 @@ MUTANTS = (
     TestMutant(
         "better-is-not-enough",
         "members are moved only where that meets all of the policy",
-        edited(("buckram.core.placement.moves:_aims", "if not any(now[part] for part in firm):", "if True:")),
+        edited(("buckram.core.placement.choose:_aims", "if not any(now[part] for part in firm):", "if True:")),
         (f"{HOSTS}::test_where_racks_cannot_be_mended_hosts_are",),
     ),
     TestMutant(

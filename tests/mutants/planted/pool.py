@@ -96,6 +96,6 @@ MUTANTS = (
         "shelf-keeps-failures",
         "what could not be opened once is never opened again while it is asked for",
         edited(("buckram.runtime.process.handle_cache:HandleCache._taken", "if place.failed:", "if False:")),
-        ("tests/state/db/test_handle_cache.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
+        ("tests/state/db/test_opening.py::test_an_opening_that_failed_with_anything_is_tried_anew",),
     ),
 )

@@ -130,7 +130,7 @@ MUTANTS = (
         "a repeated first batch begins at the present start",
         edited(
             (
-                "buckram.spark.shared.first_batch:batch_start",
+                "buckram.spark.shared.offset_notes:batch_start",
                 "end.get(BEGAN, start)",
                 "start",
             )
@@ -253,13 +253,13 @@ MUTANTS = (
     TestMutant(
         "spark-db-uncounted",
         "a step of a database is written although another one was noted since",
-        edited(("buckram.spark.databases.sink_transactions:DatabaseStep._notes", "(_COUNTED, (self._count,)),", "")),
+        edited(("buckram.spark.databases.table_sink:DatabaseStep._notes", "(_COUNTED, (self._count,)),", "")),
         ("tests/spark/test_db.py::test_two_drivers_that_both_found_a_step_missing",),
     ),
     TestMutant(
         "spark-changes-start",
         "the first batch of changes does not keep where it began",
-        edited(("buckram.spark.shared.first_batch:with_start", "if start.get(INITIAL) else end", "if False else end")),
+        edited(("buckram.spark.shared.offset_notes:with_start", "if start.get(INITIAL) else end", "if False else end")),
         ("tests/spark/test_db.py::test_a_repeated_first_batch_of_changes_begins_where_it_began",),
     ),
     TestMutant(
@@ -315,7 +315,7 @@ MUTANTS = (
         "a request has another name when it is sent again",
         edited(
             (
-                "buckram.spark.relay.gateway_connection:Request.written",
+                "buckram.spark.relay.failover:Request.written",
                 "self.attempt)",
                 "f'{self.attempt}{self.repeated}')",
             )
@@ -325,7 +325,7 @@ MUTANTS = (
     TestMutant(
         "relay-not-said",
         "a request that is sent again does not say so",
-        edited(("buckram.spark.relay.gateway_connection:Request.written", "if self.repeated:", "if False:")),
+        edited(("buckram.spark.relay.failover:Request.written", "if self.repeated:", "if False:")),
         ("tests/spark/relay/test_server.py::test_changes_whose_answers_were_lost_are_done_once_and_say_so",),
     ),
     TestMutant(
@@ -393,7 +393,7 @@ MUTANTS = (
         "an offset that only remembers more is a new batch",
         edited(
             (
-                "buckram.spark.shared.first_batch:with_start",
+                "buckram.spark.shared.offset_notes:with_start",
                 "if without_notes(plain) == without_notes(end):",
                 "if plain == end:",
             )
@@ -423,7 +423,7 @@ MUTANTS = (
         "a sink does not look at the header in which a server says its history",
         edited(
             (
-                "buckram.spark.databases.sink_transactions:RemoteServer._ask",
+                "buckram.spark.databases.table_sink:RemoteServer._ask",
                 'self._history = answer.headers.get(HISTORY_HEADER, "")',
                 "pass",
             )

@@ -9,7 +9,7 @@ CHANGES = "buckram.metadata.sqlite.changes:Changes"
 INTERLEAVED = (
     "tests/metadata/test_sqlite_interleavings.py::test_stores_on_one_file_agree_with_the_model_and_miss_no_change",
 )
-COMMITS, NEAR = "tests/metadata/sqlite/test_commit_statement.py", "tests/metadata/sqlite/test_durable_reads.py"
+COMMITS, NEAR = "tests/metadata/sqlite/test_changes.py", "tests/metadata/sqlite/test_durable_reads.py"
 STOPPED = ("tests/metadata/test_sqlite_processes.py::test_process_stopped_inside_a_write_blocks_no_reads_and_is_named",)
 
 _MARK, _MARKED = "buckram.metadata.sqlite.durable_mark:DurableMark", "tests/metadata/sqlite/test_durable_mark.py::"
@@ -148,7 +148,7 @@ MUTANTS = (
         "the sync of a change counts for what others have committed meanwhile",
         edited(
             (
-                "buckram.metadata.sqlite.connection:SqliteConnection._settle",
+                "buckram.metadata.sqlite.database_file:SqliteConnection._settle",
                 "near.is_durable(seen)",
                 "near.is_durable(near.moment())",
             )
@@ -172,7 +172,7 @@ MUTANTS = (
     TestMutant(
         "sqlite-set-unseen",
         "a key that is set alone counts as set although its version had changed",
-        edited(("buckram.metadata.sqlite.commit_statement:set_alone", "rowcount == 1", "rowcount >= 0")),
+        edited(("buckram.metadata.sqlite.changes:set_alone", "rowcount == 1", "rowcount >= 0")),
         (f"{COMMITS}::test_a_key_that_is_set_alone_is_of_the_version_that_was_read_and_of_no_session",),
     ),
     TestMutant(
@@ -180,7 +180,7 @@ MUTANTS = (
         "a key that is set alone waits for the lock, and all reads of its process with it",
         edited(
             (
-                "buckram.metadata.sqlite.commit_statement:set_alone",
+                "buckram.metadata.sqlite.changes:set_alone",
                 "view = View(db)",
                 "View(db).close()\n    view = db.execute('SELECT 1 WHERE 0')",
             )
@@ -190,7 +190,7 @@ MUTANTS = (
     TestMutant(
         "sqlite-lock-between-statements",
         "the lock is held from the beginning of a transaction to its commit",
-        edited(("buckram.metadata.sqlite.commit_statement:commit", "if len(parts) > 1 and not", "if not")),
+        edited(("buckram.metadata.sqlite.changes:commit", "if len(parts) > 1 and not", "if not")),
         (f"{COMMITS}::test_the_lock_is_not_held_from_one_statement_to_the_next",),
     ),
     TestMutant(
@@ -198,7 +198,7 @@ MUTANTS = (
         "a key loses its value when it gets a child",
         edited(
             (
-                "buckram.metadata.sqlite.commit_statement:_statement",
+                "buckram.metadata.sqlite.changes:_statement",
                 'f"{COMMIT}{_PUT[0]}{places}{_PUT[1]}"',
                 "COMMIT + _PUT[0] + places"
                 " + _PUT[1].replace('CASE excluded.version WHEN version', 'CASE excluded.version WHEN -1')",
@@ -217,7 +217,7 @@ MUTANTS = (
         "a time-out does not name the process that holds the lock",
         edited(
             (
-                "buckram.metadata.sqlite.write_lock:held_by",
+                "buckram.metadata.sqlite.file_locks:held_by",
                 "if found and found[0] > 0 else None",
                 "if found and found[0] < 0 else None",
             )

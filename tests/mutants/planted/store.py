@@ -191,7 +191,7 @@ MUTANTS = (
         "the ledger table is named before it is durable",
         edited(
             (
-                "buckram.bookie.storage.upkeep.checkpoints:Checkpoints._write_table",
+                "buckram.bookie.storage.upkeep.maintenance:Checkpoints._write_table",
                 "await disk.offload(partial(disk.write_now, [Write(file, offset, [writer.finish()])]))",
                 "await disk.offload(partial(disk.write_now, [Write(file, offset, [writer.finish()])], sync=False))",
             )
@@ -204,7 +204,7 @@ MUTANTS = (
         "a compaction's output is named before it is durable",
         edited(
             (
-                "buckram.bookie.storage.upkeep.compaction_output:Output._write_footer",
+                "buckram.bookie.storage.upkeep.compaction:Output._write_footer",
                 "sync=last",
                 "sync=False",
             )
@@ -261,7 +261,7 @@ MUTANTS = (
     TestMutant(
         "footer-of-a-growing-file",
         "a footer is placed at the end of a file that is growing",
-        edited(("buckram.bookie.storage.upkeep.sealing:Sealing.seal", "await self._growth.settled()", "pass")),
+        edited(("buckram.bookie.storage.upkeep.log_files:Sealing.seal", "await self._growth.settled()", "pass")),
         ("tests/bookie/storage/upkeep/test_growth.py::test_a_file_that_still_grows_gets_its_footer_afterwards",),
     ),
 )

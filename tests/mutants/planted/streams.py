@@ -46,24 +46,24 @@ MUTANTS = (
         "the open segment's creation does not count",
         edited(
             (
-                "buckram.streams.maintain.retention:_may_hold_older",
+                "buckram.streams.maintain.truncate:_may_hold_older",
                 "segment is not None and segment.created < cutoff",
                 "segment is not None and segment.created <= cutoff - 10_000_000",
             )
         ),
-        ("tests/streams/maintain/test_retention.py::test_a_record_of_exactly_the_retention_age_stays",),
+        ("tests/streams/maintain/test_truncate.py::test_a_record_of_exactly_the_retention_age_stays",),
     ),
     TestMutant(
         "retention-alldead",
         "an open segment with readable records counts as all older",
         edited(
             (
-                "buckram.streams.maintain.retention:all_older",
+                "buckram.streams.maintain.truncate:all_older",
                 "await known_end(client, name, head) <= head.earliest",
                 "True",
             )
         ),
-        ("tests/streams/maintain/test_retention.py::test_the_segment_of_a_dead_writer_is_sealed_when_it_has_expired",),
+        ("tests/streams/maintain/test_truncate.py::test_the_segment_of_a_dead_writer_is_sealed_when_it_has_expired",),
     ),
     TestMutant(
         "append-repeat-offset",

@@ -204,7 +204,7 @@ MUTANTS = (
         "sink-forgets",
         "events that a sink does not take are not tried again",
         edited(
-            ("buckram.cli.security.audit_sinks:SinkQueue.write", "self._waiting.extendleft(reversed(lines))", "pass")
+            ("buckram.cli.security.audit_writer:SinkQueue.write", "self._waiting.extendleft(reversed(lines))", "pass")
         ),
         ("tests/cli/security/test_audit_sinks.py::test_a_sink_that_fails_is_told_once_and_loses_nothing",),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_BOOKIE = "tests/bookie/service/security/test_unauthenticated_connections.py::"
+_BOOKIE = "tests/bookie/service/security/test_connection_gate.py::"
 _HEADS = "tests/serve/http/test_heads.py::"
 _SHARES = "tests/serve/gateway/test_shares.py::"
 
@@ -14,7 +14,7 @@ MUTANTS = (
         "idle connections keep their places when others come",
         edited(
             (
-                "buckram.bookie.service.security.unauthenticated_connections:UnauthenticatedConnections.make_room",
+                "buckram.bookie.service.security.connection_gate:UnauthenticatedConnections.make_room",
                 "and not session.heard",
                 "and False",
             )
@@ -34,7 +34,7 @@ MUTANTS = (
         "a peer that says nothing has the time of a login",
         edited(
             (
-                "buckram.bookie.service.security.unauthenticated_connections:UnauthenticatedConnections._first_look",
+                "buckram.bookie.service.security.connection_gate:UnauthenticatedConnections._first_look",
                 "if not session.heard:",
                 "if False:",
             )
@@ -46,7 +46,7 @@ MUTANTS = (
         "a peer that owes TLS has the time of a login to begin",
         edited(
             (
-                "buckram.bookie.service.security.unauthenticated_connections:UnauthenticatedConnections._first_look",
+                "buckram.bookie.service.security.connection_gate:UnauthenticatedConnections._first_look",
                 "elif session.owes_tls:",
                 "elif False:",
             )
@@ -58,7 +58,7 @@ MUTANTS = (
         "two addresses whose peers never log in keep all others out",
         edited(
             (
-                "buckram.bookie.service.security.unauthenticated_connections:UnauthenticatedConnections.admit",
+                "buckram.bookie.service.security.connection_gate:UnauthenticatedConnections.admit",
                 "not self._make_fair(address)",
                 "True",
             )
@@ -190,7 +190,7 @@ MUTANTS = (
             )
         ),
         (
-            "tests/state/db/test_handle_cache.py::test_whoever_has_most_open_makes_room",
+            "tests/state/db/test_opening.py::test_whoever_has_most_open_makes_room",
             _SHARES + "test_a_ledger_s_writer_is_not_closed_for_another_principal_s",
         ),
     ),

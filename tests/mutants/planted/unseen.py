@@ -106,7 +106,7 @@ MUTANTS = (
         "a directory in which one may see nothing is there, and empty",
         edited(
             (
-                f"{_PAGES}objects.object_lists:Page.of_directory",
+                f"{_PAGES}objects.object_pages:Page.of_directory",
                 "if not found and directory and not whole:",
                 "if False:",
             )
@@ -118,7 +118,7 @@ MUTANTS = (
         "a directory is listed because it could have what one may see",
         edited(
             (
-                f"{_PAGES}objects.object_lists:_is_seen",
+                f"{_PAGES}objects.object_pages:_is_seen",
                 "any(map(wanted.has, await _first(objects, wanted.text)))",
                 "True",
             )

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from buckram.runtime.logs.process_log import LineHandler
-from buckram.runtime.logs.request_id import about_request
+from buckram.runtime.logs.process_log import LineHandler, about_request
 
 
 class Bench:

@@ -11,7 +11,7 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from buckram.runtime.telemetry.otlp import CLIENT, MAX_TEXT, request_of
+from buckram.runtime.telemetry.sending import CLIENT, MAX_TEXT, request_of
 from buckram.runtime.telemetry.spans import OtelAppend, OtelTraces
 
 TRACE, PARENT = bytes(range(16)), bytes(range(100, 108))

@@ -10,7 +10,7 @@ from tests.e2e.conftest import Up, buckram
 from tests.support.http_kit import ask
 
 from buckram.cli.up.security_files import FOLDER, SecureDirectory
-from buckram.launch.ports import free_port
+from buckram.launch.child_process import free_port
 
 INFO = "/api/v1/bookie/info"
 

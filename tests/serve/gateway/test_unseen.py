@@ -26,7 +26,7 @@ from buckram.health.gathering import Health
 from buckram.metadata.records.foreign_references import ForeignNote, leave_foreign_note
 from buckram.serve.gateway.shared.error_answers import problem_of
 from buckram.serve.gateway.shared.operations import Operation
-from buckram.serve.gateway.streams.stream_lists import segment_seen
+from buckram.serve.gateway.streams.stream_pages import segment_seen
 from buckram.serve.json_views.status import status_seen
 
 SPACE = "/v2/namespaces/payroll"

@@ -15,7 +15,7 @@ from buckram.errors import AccessRefused
 from buckram.serve.gateway.server import Gateway
 from buckram.serve.http.limits import LOGIN_BYTES
 from buckram.serve.http.origins import Origins
-from buckram.serve.webhdfs import java_tokens
+from buckram.serve.webhdfs import access
 from buckram.serve.webhdfs.access import RequestAuthenticator
 from buckram.serve.webhdfs.limits import TOKEN_PATH
 from buckram.serve.webhdfs.problems import RemoteProblem, problem_of
@@ -156,18 +156,18 @@ async def test_a_delegation_token_is_a_token_of_the_cluster(client: Client) -> N
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 70_000])
 def test_delegation_tokens_keep_what_is_in_them(size: int) -> None:
     token = "t" * size
-    text = java_tokens.encode(token, "alice" * 40, "10.0.0.7:8080")
+    text = access.encode(token, "alice" * 40, "10.0.0.7:8080")
     if size < 12_000:
-        assert java_tokens.decode(text) == token
+        assert access.decode(text) == token
     else:
         with pytest.raises(ValueError, match="the limit is 16384"):
-            java_tokens.decode(text)
+            access.decode(text)
 
 
 @pytest.mark.parametrize("text", ["", "?", "AA", "gAA", "_w", "j_8"])
 def test_noise_is_no_delegation_token(text: str) -> None:
     with pytest.raises(ValueError, match="no token that this gateway gave"):
-        java_tokens.decode(text)
+        access.decode(text)
 
 
 def visitor(door: RequestAuthenticator, address: str = "10.0.0.9", host: str = "") -> frozenset[str]:

@@ -24,7 +24,7 @@ from tests.support.polling import until
 from buckram.cluster import Client
 from buckram.core.security.certificates import life_of
 from buckram.runtime.net.security.certificate_authority import Authority, alone
-from buckram.spark.relay.gateway_connection import Patience
+from buckram.spark.relay.failover import Patience
 from buckram.spark.relay.http_messages import Body, BodyMemory
 from buckram.spark.relay.server import Relay, RelayTls, relay_to
 from buckram.spark.relay.trust_store import certificate_in, relay_identity

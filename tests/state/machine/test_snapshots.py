@@ -15,7 +15,7 @@ from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import MachineLog, OffsetTruncated, StateLost
 from buckram.namespace import Namespace
-from buckram.state.machine.following import load, tail
+from buckram.state.machine.freshness import load, tail
 from buckram.state.machine.machine import ClassState
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.machine.snapshots import LogHandle

@@ -48,10 +48,9 @@ from buckram.streams.maintain import fork as stream_fork
 from buckram.streams.maintain import janitor as janitor_module
 from buckram.streams.maintain.compaction import compact_stream, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.fork import StreamFork, fork_stream
-from buckram.streams.maintain.offload import offload_stream
-from buckram.streams.maintain.offload_policy import check_stream
+from buckram.streams.maintain.offload import check_stream, offload_stream
 from buckram.streams.maintain.orphans import find_orphans
-from buckram.streams.maintain.retention import is_lease_held
+from buckram.streams.maintain.truncate import is_lease_held
 from buckram.streams.shared import ledgers as stream_ledgers
 from buckram.streams.shared import metadata as stream_metadata
 from buckram.streams.shared.ledgers import drop_ledger, let_go

@@ -33,12 +33,12 @@ from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.offload import (
     Offloadable,
+    check_stream,
     copy_segment,
     offload_planned,
     offload_stream,
     plan_offload,
 )
-from buckram.streams.maintain.offload_policy import check_stream
 from buckram.streams.read.history_reader import HistoryReader, SegmentFiles
 from buckram.streams.shared.ledgers import Intent, drop_ledger, list_intents, make_history_id
 from buckram.streams.shared.locations import TABLE, FileLocation

@@ -29,8 +29,7 @@ from buckram.metadata.records.foreign_references import (
 from buckram.metadata.records.pending_audit_events import notes, turn_on
 from buckram.namespace import Namespace
 from buckram.streams.maintain.janitor import Janitor
-from buckram.streams.maintain.offload import offload_stream
-from buckram.streams.maintain.offload_policy import check_stream
+from buckram.streams.maintain.offload import check_stream, offload_stream
 from buckram.streams.maintain.segment_list_repair import adopt_ledgers
 from buckram.streams.shared.ledgers import RETIRED, retiring_op, withdrawing_op
 from buckram.streams.shared.shared_ledgers import release

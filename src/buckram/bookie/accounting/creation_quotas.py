@@ -13,10 +13,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Protocol
 
-from buckram.bookie.accounting.usage_recount import is_database, streams_in
+from buckram.bookie.accounting.namespace_usage import is_database, streams_in
 from buckram.core.security.namespace_rules import namespace_of_ledger, record_in
-from buckram.core.tenants.quotas import NONE, Quotas
-from buckram.core.tenants.usage import Counts
+from buckram.core.tenants.quotas import NONE, Counts, Quotas
 from buckram.errors import BuckramError, QuotaExceeded
 from buckram.metadata.records.tenants import Published, TenantStore
 from buckram.seams import MetadataStore

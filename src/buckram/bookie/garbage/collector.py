@@ -1,10 +1,9 @@
 """Garbage collection: deletes ledgers of this bookie that were deleted on purpose, and those that metadata no longer
 lists (F17).
 
-Not here: which deletions are recorded (`bookie/garbage/recorded_deletions.py`); what a deletion does to the files
-(`bookie/storage/store_ledgers.py`, `bookie/storage/upkeep/compaction.py`); limits on deletions
-(`bookie/garbage/gc_limits.py`); what is kept, and why (`bookie/garbage/collection_account.py`); collecting on request
-(`bookie/operator_requests.py`).
+Not here: which deletions are recorded, and limits on deletions (`bookie/garbage/gc_limits.py`); what a deletion does to
+the files (`bookie/storage/store_ledgers.py`, `bookie/storage/upkeep/compaction.py`); what is kept, and why
+(`bookie/garbage/collection_account.py`); collecting on request (`bookie/operator_requests.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from buckram.bookie.garbage.collection_account import Account, UncollectedLedgers, sum_of
-from buckram.bookie.garbage.gc_limits import DeletionLimits
-from buckram.bookie.garbage.recorded_deletions import RecordedDeletions
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.garbage.gc_limits import DeletionLimits, RecordedDeletions
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.slices import Slices
 from buckram.bookie.storage.store import Store
-from buckram.bookie.trust.deletion_memory import DeletionMemory
+from buckram.bookie.trust.witness_memory import DeletionMemory
 from buckram.config import BookieConfig
 from buckram.core.cluster.bookie_report import Collected, KeptGarbage
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchKey, NoSuchLedger

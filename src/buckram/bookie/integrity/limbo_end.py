@@ -3,7 +3,7 @@
 The proof is made of metadata and of the store's own index: of each closed fragment the bookie lists every entry that
 the record places on it; no ledger that may be older than the loss can still grow here; and what is closed is fenced
 here again. What lacks is marked, so that replicators copy it. A loss that was found meanwhile is not cleared.
-Not here: an operator's word for the same (`bookie/limbo_clearing.py`); what limbo is (`bookie/storage/opening.py`).
+Not here: an operator's word for the same (`bookie/run.py`); what limbo is (`bookie/storage/opening.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 
 from buckram.bookie.integrity.underreplication_marks import UnderreplicationMarks
 from buckram.bookie.service.connections.ledger_births import is_other
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.bookie.trust.store_trust import Trust
 from buckram.core.backoff import LIMBO, Delays

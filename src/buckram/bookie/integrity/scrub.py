@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from buckram.bookie.integrity.underreplication_marks import UnderreplicationMarks
 from buckram.bookie.service.connections.ledger_births import is_other
-from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.log.log_position import Position
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.segments.bad_entries import Span, union, without
 from buckram.bookie.storage.store import Store
 from buckram.bookie.storage.upkeep.verifying import BadExtent

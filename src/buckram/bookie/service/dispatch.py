@@ -22,7 +22,7 @@ from buckram.bookie.service.entries.pulls import PullPath
 from buckram.bookie.service.entries.read_replies import absence
 from buckram.bookie.service.entries.reads import ReadPath
 from buckram.bookie.service.security.audit_events import WRONG_KEY, OnRefused
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.security.principal import Principal
 from buckram.core.wire import availability

@@ -25,7 +25,7 @@ from buckram.bookie.service.security.audit_events import AuditSink, NotedEntries
 from buckram.bookie.service.security.connection_gate import ConnectionGate
 from buckram.bookie.service.security.entry_access import EntryAccess
 from buckram.bookie.service.security.ledger_owners import Owners
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.bookie.trust.store_trust import UNSEEN, Trust
 from buckram.codes import Code

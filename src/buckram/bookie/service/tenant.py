@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from buckram.bookie.service.connections.session import Session
 from buckram.core.tenants.pacing import PIECE_S, Bucket
-from buckram.core.tenants.usage import Usage
+from buckram.core.tenants.quotas import Usage
 from buckram.core.wire.adds import AddRun
 from buckram.core.wire.server_protocol import Item
 

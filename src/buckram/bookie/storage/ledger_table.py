@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from buckram.bookie.storage.errors import unless_harmless
+from buckram.bookie.storage.read_results import unless_harmless
 from buckram.bookie.storage.segments.index import LedgerIndex
 from buckram.bookie.storage.segments.segments import Footer, FooterRepair, Segment, SegmentList
 from buckram.core.storage.ledger_state import STATE_SIZE, StoredLedgerState

@@ -13,12 +13,12 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from buckram.bookie.storage.log.block import CommitStats, DurableCallback, Syncs, TailRing
 from buckram.bookie.storage.log.group_commit import BULK_TIMES, GroupCommit
 from buckram.bookie.storage.log.log_position import Position, WitnessedPosition
 from buckram.bookie.storage.opening import Opening, open_state
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.reading.lookup import Lookup
 from buckram.bookie.storage.store_ledgers import LedgerStates
 from buckram.bookie.storage.store_state import StoreState

@@ -5,8 +5,8 @@ The caller checks keys, fences and births; between its check and the insertion t
 
 from __future__ import annotations
 
-from buckram.bookie.storage.errors import unless_harmless
 from buckram.bookie.storage.ledger_table import LedgerRecord
+from buckram.bookie.storage.read_results import unless_harmless
 from buckram.bookie.storage.reading.readable_store import ReadableStore
 from buckram.bookie.storage.segments.index import LedgerIndex
 from buckram.bookie.storage.segments.segments import Segment

@@ -20,8 +20,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from buckram.bookie.storage import superblock
-from buckram.core.cluster.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, same_cookie, serialise_cookie
-from buckram.core.cluster.incarnations import next_generation, why_replaced
+from buckram.core.cluster.cookie import (
+    Cookie,
+    check_cookie,
+    encode_dirs,
+    next_generation,
+    parse_cookie,
+    same_cookie,
+    serialise_cookie,
+    why_replaced,
+)
 from buckram.core.cluster.store_history import Confirmed, WitnessStatement, encode_statement, parse_statement
 from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import (

@@ -4,7 +4,7 @@ A key in the metadata store records how far the bookie's log is durable; the fil
 the store confirmed last. If the store is behind that file, the bookie is *suspect* and serves nothing but reads until
 the right store is back or an operator has accepted the present one. The key also says whose the id is: a bookie that
 finds a later incarnation there, or its cookie gone, is *out* and ends.
-Not here: what counts as behind (`core/cluster/store_history.py`) and who is out (`core/cluster/incarnations.py`); the
+Not here: what counts as behind (`core/cluster/store_history.py`) and who is out (`core/cluster/cookie.py`); the
 file (`bookie/trust/witness_memory.py`).
 """
 
@@ -21,15 +21,14 @@ from typing import NamedTuple, Protocol
 from buckram.bookie.storage.log.log_position import Position, WitnessedPosition
 from buckram.bookie.trust.cookie import ClaimedDirectory as Claimed
 from buckram.bookie.trust.cookie import OwnRecords, StoredRecords
-from buckram.bookie.trust.deletion_memory import DeletionMemory
 from buckram.bookie.trust.metadata_note import Note
-from buckram.bookie.trust.witness_memory import FILE, WitnessMemory, WriteReserve
+from buckram.bookie.trust.witness_memory import FILE, DeletionMemory, WitnessMemory, WriteReserve
 from buckram.core.backoff import REGISTRATION, Delays
-from buckram.core.cluster.cookie import serialise_cookie
-from buckram.core.cluster.incarnations import (
+from buckram.core.cluster.cookie import (
     Standing,
     decide,
     next_generation,
+    serialise_cookie,
     why_removed,
     why_replaced,
 )
@@ -54,7 +53,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCookie,
 )
-from buckram.metadata.maintain.reported_deletions import tell
+from buckram.metadata.maintain.acceptance import tell
 from buckram.metadata.tree.layout import SUSPECTS
 from buckram.seams import Disk, MetadataStore, Stats
 from buckram.types import CheckVersion, History, LedgerId

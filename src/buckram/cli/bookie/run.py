@@ -1,6 +1,7 @@
 """`buckram bookie run`, `config` and `clear-limbo`: one bookie as a process, its configuration, its directory.
 
-Signals, the ready line and the end with the parent are here; everything else of a bookie process is `bookie/run.py`.
+Signals, the ready line and the end with the parent are here, and how each value in force is shown with the place that
+it came from; everything else of a bookie process is `bookie/run.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.shared.logs import level_on_hangup, service_log
 from buckram.cli.shared.options import (
     cluster_uri,
     confirm_loss,
@@ -28,7 +28,7 @@ from buckram.cli.shared.options import (
     yes_option,
 )
 from buckram.cli.shared.output import emit
-from buckram.cli.shared.serving import notify_ready
+from buckram.cli.shared.serving import level_on_hangup, notify_ready, service_log
 from buckram.config import BookieConfig, Sourced, StoreConfig, load
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.runtime.disk.local import LOCK_NAME
@@ -37,6 +37,33 @@ from buckram.types import BookieAddress, BookieInfo
 
 if TYPE_CHECKING:
     from buckram.runtime.logs.process_log import Log
+
+
+def rows(sourced: Iterable[Sourced]) -> list[dict[str, Any]]:
+    """Return one mapping per key, for JSON: section, key, value, source, meaning."""
+    return [
+        {"section": s.section, "key": s.key, "value": s.value, "source": s.source, "meaning": s.meaning}
+        for s in sourced
+    ]
+
+
+def text(sourced: Iterable[Sourced]) -> str:
+    """Return TOML that can be used as a configuration file; comments give each value's origin and meaning."""
+    lines: list[str] = []
+    section = ""
+    for s in sourced:
+        if s.section != section:
+            lines.extend(([""] if lines else []) + [f"[{s.section}]"])
+            section = s.section
+        lines.append(f"{f'{s.key} = {_toml(s.value)}':<44} # {s.source}: {s.meaning}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if not isinstance(value, str):
+        return f"{value}"
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
 
 _data_option = click.option(
     "--data",
@@ -141,8 +168,7 @@ def _run(
 
     audit: AuditTrail | None = None
     if values["auth"].audit == "on":
-        from buckram.cli.security.audit_sinks import open_sink
-        from buckram.cli.security.audit_writer import writing
+        from buckram.cli.security.audit_writer import open_sink, writing
 
         audit = partial(writing, sink=open_sink(values["bookie"].audit_sink))
     elif values["bookie"].audit_sink:
@@ -253,7 +279,6 @@ def config(
     Example:
       buckram bookie config --config bookie.toml
     """
-    from buckram.bookie.pages.config_report import rows, text
 
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
     given |= {"location": location, "http": http}
@@ -286,8 +311,8 @@ def clear_limbo(directory: str, config_file: str | None, loss: int | None, yes: 
     Example:
       buckram bookie clear-limbo --data /srv/bookie-1 --loss 1
     """
-    from buckram.bookie.limbo_clearing import clear_limbo as clear
-    from buckram.bookie.limbo_clearing import newest_loss
+    from buckram.bookie.run import clear_limbo as clear
+    from buckram.bookie.run import newest_loss
 
     config, _ = load("store", read_toml(config_file), os.environ, None)
     newest = run_async(newest_loss(directory, config, environment=os.environ))

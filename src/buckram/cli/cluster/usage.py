@@ -12,7 +12,7 @@ from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import emit, remark, table
 from buckram.core.tenants.quotas import Quotas
 from buckram.metadata.records.tenants import Published, TenantStore
-from buckram.serve.json_views.usage import WITHIN_S, fresh, usage_rows
+from buckram.serve.json_views.status import WITHIN_S, fresh, usage_rows
 
 
 @click.command()

@@ -10,10 +10,16 @@ from urllib.parse import urlsplit
 import click
 
 from buckram.cli.shared import completion, values
-from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import cluster_options, connected, oidc_issuer, run_async
 from buckram.cli.shared.output import emit
-from buckram.cli.shared.serving import ChosenLimits, ServerAddress, limit_option, serving_options, stop_event
+from buckram.cli.shared.serving import (
+    ChosenLimits,
+    ServerAddress,
+    limit_option,
+    service_log,
+    serving_options,
+    stop_event,
+)
 from buckram.serve.hrana.limits import HTTP_LIMITS, HranaLimits
 from buckram.serve.http.limits import HttpLimits
 from buckram.state.db.settings import DatabaseLimits

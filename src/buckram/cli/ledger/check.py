@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.bookie.decommission import rate_of
-from buckram.cli.ledger.read import LEDGER
+from buckram.cli.ledger.entries import LEDGER
 from buckram.cli.shared.exits import Exit, exit_code_of, line_of
 from buckram.cli.shared.options import cluster_options, connected, password_option, run_async
 from buckram.cli.shared.output import counted, emit, progress, remark

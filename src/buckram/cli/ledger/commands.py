@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from buckram.cli.ledger.check import check, repair
-from buckram.cli.ledger.read import LEDGER, read, tail
-from buckram.cli.ledger.write import write
+from buckram.cli.ledger.entries import LEDGER, read, tail, write
 from buckram.cli.shared.options import (
     cluster_options,
     confirm,

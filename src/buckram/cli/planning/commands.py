@@ -11,14 +11,12 @@ from typing import Any
 import click
 
 from buckram.cli.planning.history import Sample
-from buckram.cli.planning.outlook import Outlook, PlannedChange, outlook
-from buckram.cli.planning.outlook_chart import svg
+from buckram.cli.planning.outlook import Outlook, PlannedChange, outlook, svg
 from buckram.cli.planning.sizing import Load, Sizing, sizing
 from buckram.cli.shared import values
-from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import cluster_options, connected, json_option, run_async
 from buckram.cli.shared.output import emit, remark, table
-from buckram.cli.shared.serving import stoppable
+from buckram.cli.shared.serving import service_log, stoppable
 from buckram.config import HealingConfig, StoreConfig
 from buckram.core.ledgers.quorum import Quorum
 from buckram.errors import InvalidArgument

@@ -26,8 +26,7 @@ from buckram.cli.shared import values
 from buckram.cli.shared.options import json_option, run_async
 from buckram.cli.shared.output import emit, table
 from buckram.cli.up.cluster_directory import ClusterDirectory
-from buckram.cli.up.security_files import FOLDER, SecureDirectory
-from buckram.cli.up.store_security import LOGIN_MODULE, ZOOKEEPER_USER, SecureStore
+from buckram.cli.up.security_files import FOLDER, LOGIN_MODULE, ZOOKEEPER_USER, SecureDirectory, SecureStore
 from buckram.config import TlsConfig
 from buckram.core.security.tokens import need_extra
 from buckram.core.streams.names import DEFAULT_NAMESPACE

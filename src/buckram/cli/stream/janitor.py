@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.shared import values
-from buckram.cli.shared.logs import service_log
 from buckram.cli.shared.options import cluster_options, confirm, connected, run_async, yes_option
 from buckram.cli.shared.output import counted, emit, remark, table
-from buckram.cli.shared.serving import stoppable
+from buckram.cli.shared.serving import service_log, stoppable
 
 if TYPE_CHECKING:
     from buckram.core.streams.external.history import OffloadPlaces

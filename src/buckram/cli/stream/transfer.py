@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from buckram.streams.maintain.history.export import ExportReport
     from buckram.streams.maintain.history.verify import VerifyReport
     from buckram.streams.maintain.imports import ImportReport
-    from buckram.streams.maintain.offload import OffloadReport
-    from buckram.streams.maintain.offload_policy import StreamCheck
+    from buckram.streams.maintain.offload import OffloadReport, StreamCheck
 
 _rate_option = click.option(
     "--rate", metavar="SIZE", help="Maximum bytes read per second, such as 50MiB; default no limit."
@@ -310,7 +309,7 @@ def check(name: str, adopt: bool, uri: str | None, as_json: bool) -> None:
       buckram stream check shop/orders
       buckram stream check shop/imported --adopt
     """
-    from buckram.streams.maintain.offload_policy import check_stream
+    from buckram.streams.maintain.offload import check_stream
     from buckram.streams.maintain.segment_list_repair import adopt_ledgers
     from buckram.streams.shared.metadata import StreamStore
 

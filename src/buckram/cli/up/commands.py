@@ -19,8 +19,7 @@ from buckram.cli.shared.options import json_option, run_async
 from buckram.cli.shared.output import counted, emit, remark
 from buckram.cli.up.background_threads import BEGUN_S, healing_thread, janitor_thread, running_gateway
 from buckram.cli.up.cluster_directory import GATEWAY, GATEWAY_URL, LOCK, ClusterDirectory, only_one
-from buckram.cli.up.security_files import FOLDER, Renewing, SecureDirectory
-from buckram.cli.up.store_security import SecureStore
+from buckram.cli.up.security_files import FOLDER, Renewing, SecureDirectory, SecureStore
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
 from buckram.launch.etcd_server import EtcdServer, start_etcd
 from buckram.launch.processes import BookieProcess, ReadyLine, stop_all

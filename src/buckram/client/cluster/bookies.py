@@ -22,12 +22,12 @@ from buckram.core.placement.choose import (
     attainable,
     choose_ensemble,
     choose_with_absent,
+    fewest_moves,
     replace_members,
 )
+from buckram.core.placement.explain import Shortage, shortages
 from buckram.core.placement.judge import ack_rules
-from buckram.core.placement.moves import fewest_moves
 from buckram.core.placement.policy import PlacementPolicy, parse_location, parse_policy
-from buckram.core.placement.shortages import Shortage, shortages
 from buckram.core.placement.topology import NOWHERE, Topology, by_distance, registered_topology
 from buckram.core.wire.introduction import answers_introductions
 from buckram.errors import MalformedRecord, MetadataError, NotEnoughBookies

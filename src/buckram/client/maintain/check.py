@@ -1,7 +1,7 @@
 """Check of one ledger: which bookie lacks which entries, by the lists of bookies or by reading every copy.
 
 It changes nothing. Not here: repairing it (`client/maintain/repair.py`); the check of all ledgers that an auditor runs
-by itself (`healing/auditing/ledger_checks.py`); reading the copies (`client/maintain/replica_audit.py`).
+by itself (`healing/auditing/periodic_checks.py`); reading the copies (`client/maintain/replica_audit.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A policy names a place, and the operator says where that is: whoever may set policies cannot have files written
 anywhere. A file's name has the uid of its database, so that one that was made anew under a name neither counts the
 backups of the old one nor removes them. Not here: making and verifying files (`state/db/backups.py`), which states of
-health there are (`core/health/stream_states.py`).
+health there are (`core/health/cluster_states.py`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Ledgers that may lack entries because a bookie was away, remembered by their ids and without any clock. Pure.
+"""Ledgers that may lack entries because a bookie was away, and the names of the notes that say so. Pure.
 
 All records are walked now and then. A ledger that a walk found closed cannot lack entries on a bookie that was there
 from then on. So if a bookie goes, or comes back with another session, the ledgers that were open at a walk are
-remembered for it, with all later ones: their copies are checked first when it is back. A process that hangs is noticed
-late, when it wakes or its session ends; therefore the walk before the last one is used.
+remembered for it, by their ids and without any clock, with all later ones: their copies are checked first when it is
+back. A process that hangs is noticed late, when it wakes or its session ends; therefore the walk before the last one is
+used.
 
-Not here: walking and checking (`healing/auditing/absence_checks.py`), the key (`healing/status_store.py`).
+Not here: walking and checking (`healing/auditing/absence_checks.py`), the keys (`healing/status_store.py`,
+`metadata/records/incomplete_copies.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,24 @@ from typing import Any
 
 from buckram.core.ledgers.service_info import SESSION_PROPERTY
 from buckram.errors import MalformedRecord
-from buckram.types import BookieId, BookieSet, LedgerId
+from buckram.types import MAX_LEDGER_ID, BookieId, BookieSet, LedgerId
+
+_DIGITS = 19
+
+
+def note_name(ledger: LedgerId, bookie: BookieId) -> str:
+    """Return the name of a note. Names sort in the order of ledger ids."""
+    return f"{ledger:0{_DIGITS}d}@{bookie}"
+
+
+def parse_note(name: str) -> tuple[LedgerId, BookieId] | None:
+    """Return the ledger and the member of a note; None for a name that is not a note's."""
+    digits, _, bookie = name.partition("@")
+    if len(digits) != _DIGITS or not (digits.isascii() and digits.isdigit()) or not bookie:
+        return None
+    ledger = int(digits)
+    return (ledger, bookie) if ledger <= MAX_LEDGER_ID else None
+
 
 MOST_OPEN = 5_000
 """Maximum number of open ledgers that are remembered by their ids, so that the record stays far below a megabyte."""

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from buckram.core.health.bookie_states import of_bookies, of_collection
-from buckram.core.health.cluster_states import named, of_healing, of_metadata
+from buckram.core.health.cluster_states import named, of_healing, of_metadata, of_streams
 from buckram.core.health.facts import Facts, Noted
 from buckram.core.health.state_table import TABLE
 from buckram.core.health.states import Severity, State
-from buckram.core.health.stream_states import of_streams
 from buckram.types import BookieId
 
 _ORDER = {severity: number for number, severity in enumerate(Severity)}

@@ -6,7 +6,7 @@ of its intervals and its bitmap, and each set has one encoding only. A bookie's 
 line of JSON and its checksum.
 
 Not here: recording deletions with the removal of the metadata (`metadata/tree/removals.py`), deleting the ledgers on
-bookies (`bookie/garbage/recorded_deletions.py`), when a bookie's files are written (`bookie/trust/deletion_memory.py`).
+bookies (`bookie/garbage/gc_limits.py`), when a bookie's files are written (`bookie/trust/witness_memory.py`).
 """
 
 from __future__ import annotations

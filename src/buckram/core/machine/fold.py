@@ -6,7 +6,7 @@ with the clock while the time is certain; while it is in doubt, it goes on by wh
 the state keeps ends by a time that may be wrong. A log that is ahead goes back as soon as the time is certain: the
 leader writes a record that says so.
 
-Not here: where records come from (`state/machine/following.py`, `state/machine/leader.py`).
+Not here: where records come from (`state/machine/freshness.py`, `state/machine/leader.py`).
 """
 
 from __future__ import annotations

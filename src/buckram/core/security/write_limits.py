@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from buckram.core.healing.behind import parse_note
+from buckram.core.healing.absences import parse_note
 from buckram.core.ledgers.metadata import birth_of, is_certain
 from buckram.core.security.ledger_claims import MAX_PAGES
 from buckram.core.security.namespace_rules import ClusterKeys, record_in

@@ -37,8 +37,8 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.healing.auditing.auditor import Auditor
-from buckram.healing.auditing.ledger_checks import CopiesCheck
 from buckram.healing.auditing.ledger_walk import Checked
+from buckram.healing.auditing.periodic_checks import CopiesCheck
 from buckram.healing.status_store import HealingStatusStore
 from buckram.metadata.records.incomplete_copies import IncompleteCopy, forget_behind, noted_members, read_behind
 from buckram.metadata.records.underreplication import Underreplication

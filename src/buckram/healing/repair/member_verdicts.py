@@ -1,7 +1,8 @@
 """Verdicts from all members of a ledger: whether the writer of an open one lives, and whether entries are lost.
 
-An open ledger that names a lost bookie is judged from its members and leases. Entries that a check of copies could not
-mend are lost, or only out of reach.
+An open ledger that names a lost bookie is judged from its members and leases: its writer has gone if the end that the
+members report stands still for a grace period, and the lease of its stream is free as well. Entries that a check of
+copies could not mend are lost, or only out of reach.
 
 Not here: the recovery itself (`client/maintain/recover`), the check of copies (`client/maintain/repair`), what is
 copied once the ledger is closed.
@@ -10,14 +11,14 @@ copied once the ledger is closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.replicas import LedgerReads, ask
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.healing.status import Reason, Row, Why, add_to_rows, named_rows
-from buckram.core.healing.writer_silence import Stillness
 from buckram.core.ledgers.answers import Negative, Unknown
 from buckram.core.ledgers.metadata import birth_of, fragment_of
 from buckram.core.ledgers.recovery import quorum_of
@@ -27,6 +28,40 @@ from buckram.errors import Code, NoSuchKey
 from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    ends: dict[BookieId, bytes]
+    since: float
+
+
+class Stillness:
+    """Ends of open ledgers, as their members reported them. They are compared as bytes and never decoded."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[LedgerId, bytes], _Seen] = {}
+
+    def look(self, ledger: LedgerId, birth: bytes, ends: Mapping[BookieId, bytes], now: float) -> float:
+        """Return for how many seconds none of the answering members has reported another end; 0.0 at the first look.
+
+        `birth`: that of the ledger. `ends`: by member that answered, its LAC and last entry as it reported them. The
+        time begins anew if a member answers for the first time, since it may know more, or if no member answers.
+        """
+        key = ledger, birth
+        seen = self._seen.get(key)
+        if not ends:
+            self._seen.pop(key, None)
+            return 0.0
+        if seen is None or any(seen.ends.get(bookie) != end for bookie, end in ends.items()):
+            self._seen[key] = _Seen({**(seen.ends if seen else {}), **ends}, now)
+            return 0.0
+        return now - seen.since
+
+    def forget(self, ledger: LedgerId) -> None:
+        """Drop a ledger that is closed, deleted or whole."""
+        for key in [key for key in self._seen if key[0] == ledger]:
+            del self._seen[key]
 
 
 class OpenLedgers:

@@ -6,7 +6,13 @@
 
 from __future__ import annotations
 
-from buckram.launch.etcd_server.cluster import EtcdCluster, start_etcd_cluster
-from buckram.launch.etcd_server.server import EtcdServer, EtcdSettings, find_etcd, start_etcd
+from buckram.launch.etcd_server.server import (
+    EtcdCluster,
+    EtcdServer,
+    EtcdSettings,
+    find_etcd,
+    start_etcd,
+    start_etcd_cluster,
+)
 
 __all__ = ["EtcdCluster", "EtcdServer", "EtcdSettings", "find_etcd", "start_etcd", "start_etcd_cluster"]

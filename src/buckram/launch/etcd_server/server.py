@@ -1,7 +1,11 @@
-"""One etcd server as a child process: start, wait until it serves, stop, kill, pause, start again.
+"""etcd servers as child processes: start, wait until one serves, stop, kill, pause, start again; a quorum of them;
+users.
 
 The directory holds etcd.json (which server this is, with its ports), etcd.log and data/. The process ends when this one
-is gone, however that died: a shell beside it waits for the end of its standard input.
+is gone, however that died: a shell beside it waits for the end of its standard input. A cluster of a few servers on
+this machine is for tests and trials of what a real cluster does. Once users are set up, every login needs a password.
+
+Not here: how clients log in (`metadata/etcd/client.py`).
 """
 
 from __future__ import annotations
@@ -16,16 +20,26 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from buckram.addresses import join, loopback
 from buckram.config import TlsConfig
 from buckram.errors import ConfigError, EtcdFailed, InvalidArgument
-from buckram.launch.ports import free_port
-from buckram.launch.server_directory import LOCK, POLL_SECONDS, ServerDirectory, last_line
-from buckram.launch.server_process import READY_SECONDS, ServerProcess, client_context, started
+from buckram.launch.child_process import (
+    LOCK,
+    POLL_SECONDS,
+    READY_SECONDS,
+    ServerDirectory,
+    ServerProcess,
+    client_context,
+    free_port,
+    last_line,
+    started,
+)
 from buckram.runtime.disk.new_directory import removed_on_failure
 
 DESCRIPTION = "etcd.json"
@@ -217,3 +231,114 @@ class EtcdServer(ServerProcess):
 
     def last_words(self) -> str:
         return last_line(self.log, "it logged nothing")[-500:]
+
+
+MAX_SERVERS = 9
+_FAST = ("--heartbeat-interval=50", "--election-timeout=500")
+
+
+def start_etcd_cluster(
+    directory: Path | str, servers: int = 3, *, sync: bool = True, deadline_s: float = READY_SECONDS
+) -> EtcdCluster:
+    """Start `servers` servers under `directory`, an empty one, and wait for a quorum of all. Blocks. The errors of
+    `start_etcd`."""
+    if not 1 < servers <= MAX_SERVERS:
+        raise InvalidArgument(f"servers = {servers}: a cluster here has 2 to {MAX_SERVERS}")
+    taken: frozenset[int] = frozenset()
+    while len(taken) < 2 * servers:
+        taken |= {free_port("127.0.0.1", taken)}
+    ports = sorted(taken)
+    members = ",".join(f"etcd-{n}=http://127.0.0.1:{ports[n]}" for n in range(servers))
+    with ExitStack() as cleanup:
+        started = []
+        for n in range(servers):
+            settings = EtcdSettings(sync=sync, name=f"etcd-{n}", peer_port=ports[n], members=members, options=_FAST)
+            server = EtcdServer(Path(directory) / f"server-{n}", settings, port=ports[servers + n])
+            cleanup.callback(server.stop)
+            server.start()
+            started.append(server)
+        for server in started:
+            server.wait_ready(deadline_s)
+        cleanup.pop_all()
+    return EtcdCluster(started)
+
+
+class EtcdCluster:
+    """Running servers, numbered from 0 in `servers`; each is killed, paused and restarted on its own."""
+
+    def __init__(self, servers: Sequence[EtcdServer]) -> None:
+        self.servers = list(servers)
+
+    @property
+    def address(self) -> str:
+        """`host:port,host:port,...`, as clients take it."""
+        return ",".join(server.address for server in self.servers)
+
+    def leader(self, deadline_s: float = READY_SECONDS) -> int:
+        """Return the index of the leader; waits while there is none."""
+        limit = time.monotonic() + deadline_s
+        while time.monotonic() < limit:
+            for n, server in enumerate(self.servers):
+                if server.alive and server.leads:
+                    return n
+            time.sleep(POLL_SECONDS)
+        raise EtcdFailed(f"{self.address}: no leader after {deadline_s:g} s; see {self.servers[0].log}")
+
+    def stop(self) -> None:
+        """Stop every server. Idempotent."""
+        for server in self.servers:
+            server.kill()
+            server.close()
+
+    def __enter__(self) -> EtcdCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+USER = "root"
+"""Name of the user; etcd requires passwords only if there is a user of this name."""
+_THERE = "already exists"
+_NOT_ASKED = "authentication is not enabled"
+
+
+def require_password(server: EtcdServer, password: str) -> None:
+    """Make the server require a password of every client, and create USER with this one. Idempotent. Raises
+    EtcdFailed."""
+    refused = _refusal(server, "auth/authenticate", {"name": USER, "password": password})
+    if _NOT_ASKED in refused:
+        _only_ours(server)
+        for path, body in (
+            ("auth/user/add", {"name": USER, "password": password}),
+            ("auth/role/add", {"name": USER}),
+            ("auth/user/grant", {"user": USER, "role": USER}),
+            ("auth/enable", {}),
+        ):
+            refused = _refusal(server, path, body)
+            if refused and _THERE not in refused:
+                raise EtcdFailed(f"{server.path}: etcd refuses to have users: {refused}")
+        refused = _refusal(server, "auth/authenticate", {"name": USER, "password": password})
+    if refused:
+        raise EtcdFailed(
+            f"{server.path}: etcd does not let {USER} in with the password of this directory: {refused}; put the file "
+            "back that belongs to it"
+        )
+
+
+def _only_ours(server: EtcdServer) -> None:
+    """Nobody else may have made themselves a user while anybody could."""
+    users = server.ask("auth/user/list", {}).get("users", [])
+    others = [one for one in users if one != USER] if isinstance(users, list) else [users]
+    if others:
+        raise EtcdFailed(f"{server.path}: etcd has users that Buckram did not make: {others}; delete them first")
+
+
+def _refusal(server: EtcdServer, path: str, body: Mapping[str, object]) -> str:
+    """Return why a request was refused; "" if it was not."""
+    answer = server.ask(path, body)
+    if not answer:
+        return f"etcd does not answer; see {server.log}"
+    return str(answer.get("error") or answer.get("message") or "")

@@ -2,7 +2,7 @@
 
 A change is planned on what is known of the keys concerned (plan.py) and sent as one transaction that holds only if that
 was right; if it was not, the keys are read as of one moment and it is planned again. Sessions are session.py, watches
-watching.py, requests client.py.
+session.py, requests client.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,19 @@ from typing import Any
 from buckram.core.backoff import STORE_CONFLICT, Delays
 from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.etcd.client import Answer, EtcdClient, EtcdRefused, translate
-from buckram.metadata.etcd.key_records import ASSUMED, EtcdKeySpace, Record, condition, read
-from buckram.metadata.etcd.multi_plan import KnownState, Needs, Plan, make_plan, needs_of
-from buckram.metadata.etcd.session import EtcdSession
-from buckram.metadata.etcd.watching import EtcdWatches
+from buckram.metadata.etcd.key_records import (
+    ASSUMED,
+    EtcdKeySpace,
+    KnownState,
+    Needs,
+    Plan,
+    Record,
+    condition,
+    make_plan,
+    needs_of,
+    read,
+)
+from buckram.metadata.etcd.session import EtcdSession, EtcdWatches
 from buckram.metadata.tree.key_grammar import check_key, check_multi, check_op, check_parent
 from buckram.seams import Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue

@@ -2,7 +2,7 @@
 
 Servers with full access leave them where they refuse to act, so that `buckram doctor` and other views of health show
 it. Not here: who finds out (`streams/shared/ownership.py`), and until when it is shown
-(`core/health/stream_states.py`).
+(`core/health/cluster_states.py`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from buckram.core.backoff import STORE_CALL
-from buckram.core.healing.behind import note_name, parse_note
+from buckram.core.healing.absences import note_name, parse_note
 from buckram.core.ledgers.deletions import bucket_of, decode_deleted, deletions_key
 from buckram.errors import (
     KeyExists,

@@ -13,8 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from buckram.core.streams.names import check_name
-from buckram.core.tenants.quotas import NONE, Quotas
-from buckram.core.tenants.usage import Counts, Usage, encode_counts, encode_usage, parse_counts, parse_usage, summed
+from buckram.core.tenants.quotas import (
+    NONE,
+    Counts,
+    Quotas,
+    Usage,
+    encode_counts,
+    encode_usage,
+    parse_counts,
+    parse_usage,
+    summed,
+)
 from buckram.errors import (
     KeyExists,
     MalformedRecord,

@@ -8,7 +8,7 @@ sync has failed, a second mark says that the pages of this log cannot be trusted
 
 How far the log goes is read from the head of SQLite's index of it (sqlite.org/walformat.html). That file is opened once
 in a process and never closed: closing it would drop the locks that SQLite holds on it in this process. Not here: when
-to sync (`metadata/sqlite/connection.py`).
+to sync (`metadata/sqlite/database_file.py:SqliteConnection`).
 """
 
 from __future__ import annotations

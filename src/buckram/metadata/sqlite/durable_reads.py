@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from buckram.errors import MetadataError
-from buckram.metadata.sqlite.connection import Moment
+from buckram.metadata.sqlite.database_file import Moment
 from buckram.metadata.sqlite.tree import SqliteTree
 from buckram.metadata.tree.key_grammar import Absent
 from buckram.types import KeyValue

@@ -23,10 +23,10 @@ from typing import TypeVar, cast
 
 from buckram.errors import ForkedClient, InvalidArgument, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.sqlite.changes import WatchKey
-from buckram.metadata.sqlite.connection import Moment
+from buckram.metadata.sqlite.database_file import Moment
 from buckram.metadata.sqlite.durable_reads import SqliteNear
+from buckram.metadata.sqlite.file_locks import Wait
 from buckram.metadata.sqlite.tree import Busy, SqliteTree, Token
-from buckram.metadata.sqlite.write_lock import Wait
 from buckram.metadata.tree.key_grammar import Absent, check_key, check_multi, check_op, check_parent
 from buckram.metadata.tree.layout import SECURITY, TENANTS, WISHES
 from buckram.seams import Notify

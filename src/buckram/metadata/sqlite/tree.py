@@ -2,7 +2,7 @@
 
 Each thread needs its own object.
 
-Not here: the connection (`metadata/sqlite/connection.py`); threads, futures and watches (`metadata/sqlite/keys.py`).
+Not here: the connection (`metadata/sqlite/database_file.py`); threads, futures and watches (`metadata/sqlite/keys.py`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from buckram.errors import BuckramError, MetadataError, MetadataUnavailable
-from buckram.metadata.sqlite import commit_statement as sqlite_commit
+from buckram.metadata.sqlite import changes as sqlite_commit
 from buckram.metadata.sqlite import database_file as sqlite_file
-from buckram.metadata.sqlite import session_lock
+from buckram.metadata.sqlite import file_locks
 from buckram.metadata.sqlite.changes import NEW_SESSION, Changes, Place, Row, WatchKey, places_of, watch_keys
-from buckram.metadata.sqlite.connection import Moment, SqliteConnection
-from buckram.metadata.sqlite.session_lock import SessionLock
-from buckram.metadata.sqlite.write_lock import line_of, quick_turns
+from buckram.metadata.sqlite.database_file import Moment, SqliteConnection
+from buckram.metadata.sqlite.file_locks import SessionLock, line_of, quick_turns
 from buckram.metadata.tree.key_grammar import ABSENT, Absent, split
 from buckram.runtime.disk.new_directory import removed_on_failure
 from buckram.seams import MAX_PAGE_BYTES
@@ -376,7 +375,7 @@ class SqliteTree(SqliteConnection):
             self._lock, self._new_lock = self._new_lock, None
             self._polled_own = True  # what the last poll found was about a session before this one
         for session in changes.ended:
-            session_lock.forget(self._sessions_dir, session)
+            file_locks.forget(self._sessions_dir, session)
 
     def _begin(self, db: sqlite3.Connection, lock_within_s: float) -> None:
         """Take a view of the file that stays the same until this has ended."""
@@ -431,7 +430,7 @@ class SqliteTree(SqliteConnection):
         return self._open().execute("SELECT parent, name FROM keys WHERE session=? ORDER BY id", (session,)).fetchall()
 
     def is_live(self, session: int | None) -> bool:
-        return session is None or session == self._session or session_lock.alive(self._sessions_dir, session)
+        return session is None or session == self._session or file_locks.alive(self._sessions_dir, session)
 
     # Sessions
 

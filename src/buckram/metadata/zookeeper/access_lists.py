@@ -2,7 +2,7 @@
 
 The nodes of that tree are for the cluster's own user, and in part for whoever has a login; all others are for that user
 alone. `others_may` defines which part, and is pure; `share_tree` gives nodes that are there already what new ones get;
-it blocks, for commands. Not here: who has a login (`cli/up/store_security.py`).
+it blocks, for commands. Not here: who has a login (`cli/up/security_files.py`).
 """
 
 from __future__ import annotations

@@ -1,26 +1,47 @@
 """Turns the log of a process on, for as long as a context lasts. Used by commands that run for long.
 
 Its handler limits repeated lines, finds the fields and formats the line. A thread writes the lines, so that logging
-never waits for a pipe or a disk. Levels can be changed while the process runs.
+never waits for a pipe or a disk. Levels can be changed while the process runs. The request that a line belongs to is a
+context variable that follows tasks and calls on other loops. Not here: the form of a line
+(`runtime/logs/line_format.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import queue
+import re
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from time import monotonic
 from typing import TextIO
 
 from buckram.config import LogConfig
 from buckram.runtime.logs.line_format import LeftOut, Levels, Line, Repeats, as_json, as_text, fields, parse_levels
-from buckram.runtime.logs.request_id import REQUEST
+
+REQUEST: ContextVar[str] = ContextVar("buckram_request", default="")
+_GOOD = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def about_request(asked: str = "") -> Iterator[str]:
+    """Mark log lines of the block as being about one request; yield its id. `asked` is the id that its sender gave,
+    used if it is a short word."""
+    name = asked if _GOOD.fullmatch(asked) else f"http-{next(_numbers)}"
+    before = REQUEST.set(name)
+    try:
+        yield name
+    finally:
+        REQUEST.reset(before)
+
 
 log = logging.getLogger("buckram.log")
 

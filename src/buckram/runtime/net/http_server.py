@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
-from buckram.runtime.logs.request_id import about_request
+from buckram.runtime.logs.process_log import about_request
 from buckram.seams import Listener, Network
 from buckram.types import BookieAddress
 

@@ -1,6 +1,6 @@
 """Shelf: many things of which few are open. One is opened when it is requested, and closed when it was idle.
 
-A closed one costs nothing here. Not here: what the things are (`state/db/handle_cache.py`,
+A closed one costs nothing here. Not here: what the things are (`state/db/opening.py`,
 `serve/gateway/streams/writers.py`).
 """
 

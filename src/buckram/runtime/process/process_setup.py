@@ -10,7 +10,7 @@ that move large blocks keep freed memory.
 Objects compare generations to see whether they are used in a child process: asking the system at each call would cost
 a microsecond.
 
-Not here: what a fork does to files of sessions (`metadata/sqlite/session_lock.py`).
+Not here: what a fork does to files of sessions (`metadata/sqlite/file_locks.py`).
 """
 
 from __future__ import annotations

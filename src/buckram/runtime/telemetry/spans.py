@@ -4,7 +4,7 @@ A span is a few values until a thread makes bytes of it (`runtime/telemetry/send
 the span that the program is within. A traced append is one value for it and its steps to bookies: nearly all spans are
 of this kind, so the append itself only records a few numbers.
 
-Not here: the form of spans (`runtime/telemetry/otlp.py`).
+Not here: the form of spans (`runtime/telemetry/sending.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from buckram.runtime.telemetry.otlp import CLIENT, INTERNAL, SERVER, Ended, append_bytes, span_bytes
+from buckram.runtime.telemetry.sending import CLIENT, INTERNAL, SERVER, Ended, append_bytes, span_bytes
 from buckram.seams import AppendSpan, Span
 from buckram.types import TRACE_SIZE, BookieId, EntryId, LedgerId
 
@@ -48,8 +48,8 @@ def _getter() -> Callable[[], Context]:
 
 
 class OtelSpan:
-    """Span of a step. `kind`: one of those of `runtime/telemetry/otlp.py`; `parent`: the id of the step around it, b""
-    for none; `is_remote`: that one is of another process. Times in nanoseconds UTC."""
+    """Span of a step. `kind`: one of those of `runtime/telemetry/sending.py`; `parent`: the id of the step around it,
+    b"" for none; `is_remote`: that one is of another process. Times in nanoseconds UTC."""
 
     __slots__ = (
         "_ended",

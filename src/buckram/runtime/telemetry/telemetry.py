@@ -26,9 +26,7 @@ try:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.resources import Resource
 
-    from buckram.runtime.telemetry.metrics import metrics_of
-    from buckram.runtime.telemetry.otlp import resource_of
-    from buckram.runtime.telemetry.sending import Post, SpanSender
+    from buckram.runtime.telemetry.sending import Post, SpanSender, metrics_of, resource_of
     from buckram.runtime.telemetry.spans import OtelTraces
 except ImportError:
     raise ConfigError(needs("[telemetry] endpoint", "otel")) from None

@@ -1,6 +1,6 @@
 """The web console: static files of the package, which fetch all data from /v2.
 
-Not here: logging in (`session_pages.py`). Nothing of it is loaded from elsewhere, and the policy that comes with each
+Not here: logging in (`security_pages.py`). Nothing of it is loaded from elsewhere, and the policy that comes with each
 file lets a browser load nothing from elsewhere either.
 """
 

@@ -21,12 +21,10 @@ from buckram.runtime.net.security.certificate_files import TlsFiles
 from buckram.serve.gateway.administration.cluster_pages import ClusterPages, History
 from buckram.serve.gateway.administration.maintenance_pages import MaintenancePages
 from buckram.serve.gateway.administration.namespace_pages import NamespacePages
-from buckram.serve.gateway.administration.security_pages import SecurityPages
-from buckram.serve.gateway.administration.session_pages import SessionPages
+from buckram.serve.gateway.administration.security_pages import SecurityPages, SessionPages
 from buckram.serve.gateway.console_pages import ConsolePages
-from buckram.serve.gateway.database_pages import DatabasePages
+from buckram.serve.gateway.database_pages import DatabasePages, HranaPages
 from buckram.serve.gateway.dispatch import Dispatcher
-from buckram.serve.gateway.hrana_pages import HranaPages
 from buckram.serve.gateway.objects.object_calls import ObjectCalls, OpenObjects
 from buckram.serve.gateway.objects.object_pages import ObjectPages
 from buckram.serve.gateway.objects.removal_pages import RemovalPages

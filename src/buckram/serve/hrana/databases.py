@@ -1,6 +1,6 @@
 """The databases of a server: those named at its start are always open, those of namespaces are opened on request.
 
-Not here: opening few of many (`state/db/handle_cache.py`).
+Not here: opening few of many (`state/db/opening.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from buckram.errors import (
 from buckram.seams import MetadataStore
 from buckram.serve.http.problems import HttpProblem, refusing
 from buckram.state.db.database import Database
-from buckram.state.db.handle_cache import Shelf, Use
+from buckram.state.db.opening import Shelf, Use
 from buckram.state.db.settings import DatabaseLimits
 
 IDLE_S = 300.0

@@ -1,6 +1,6 @@
 """Execution of HTTP requests: here, or by the leader, to which they are forwarded where this replica follows.
 
-Not here: which database a request is for and who sends it (`serve/hrana/server.py`, `serve/gateway/hrana_pages.py`).
+Not here: which database a request is for and who sends it (`serve/hrana/server.py`, `serve/gateway/database_pages.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Service: databases and the open streams, WebSockets and files of their clients, without an address of its own.
 
-`serve/hrana/server.py` serves it at a port, `serve/gateway/hrana_pages.py` within a gateway. Not here: authentication
-of HTTP requests.
+`serve/hrana/server.py` serves it at a port, `serve/gateway/database_pages.py` within a gateway. Not here:
+authentication of HTTP requests.
 """
 
 from __future__ import annotations

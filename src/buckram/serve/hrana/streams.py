@@ -1,25 +1,53 @@
-"""Streams, as Hrana calls a connection to a database. Between requests a stream waits here under its baton, for a
-time.
+"""Streams, as Hrana calls a connection to a database. Between requests a stream waits here under its baton, for a time.
+
+A baton identifies a client's stream to the server, is a new one after each request, and cannot be forged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hmac
 import secrets
+import struct
 from collections.abc import Callable
 
 from buckram.core.tenants.fair_share import FairShare, holder_of
 from buckram.runtime.process.tasks import TaskScope
 from buckram.serve.hrana.error_replies import StreamRefusal
 from buckram.serve.hrana.limits import HranaLimits
-from buckram.serve.hrana.protocol.batons import decode_baton, encode_baton
 from buckram.serve.hrana.targets import Reading
 from buckram.serve.http.application import Principal
 from buckram.serve.http.limits import option_of
 from buckram.serve.http.problems import HttpProblem, full
 from buckram.sql.session import SqlSession
 from buckram.state.db.database import Database
-from buckram.state.db.handle_cache import Use
+from buckram.state.db.opening import Use
+
+_PLACE = struct.Struct(">QQ")
+_MAC = 32
+
+
+def encode_baton(key: bytes, stream_id: int, sequence: int) -> str:
+    """The baton for the next request of a stream; `key` is this server's alone."""
+    place = _PLACE.pack(stream_id, sequence)
+    return base64.urlsafe_b64encode(place + hmac.digest(key, place, "sha256")).decode()
+
+
+def decode_baton(key: bytes, baton: str) -> tuple[int, int] | None:
+    """Stream and sequence of a baton; None for one that was not made with this key."""
+    if len(baton) > 2 * (_PLACE.size + _MAC):
+        return None
+    try:
+        data = base64.b64decode(baton, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    place, mac = data[: _PLACE.size], data[_PLACE.size :]
+    if len(place) < _PLACE.size or not hmac.compare_digest(mac, hmac.digest(key, place, "sha256")):
+        return None
+    stream_id, sequence = _PLACE.unpack(place)
+    return stream_id, sequence
 
 
 class Texts:

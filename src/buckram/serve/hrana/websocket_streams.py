@@ -22,7 +22,7 @@ from buckram.serve.http.application import Principal
 from buckram.sql.session import SqlSession
 from buckram.state.db.commits.write_queue import CALLER
 from buckram.state.db.database import Database
-from buckram.state.db.handle_cache import Use
+from buckram.state.db.opening import Use
 
 _LOST = ("STREAM_EXPIRED", "BATON_INVALID")
 _KEPT = (b"pragma", b"buckram_")

@@ -1,11 +1,14 @@
-"""Status of the cluster as JSON: bookies, disk space, the list of findings, and ledgers that lack copies.
+"""Status of the cluster as JSON: bookies, disk space, the list of findings, ledgers that lack copies, and what
+namespaces use.
 
-Not here: the rules for findings (`core/health`), and gathering the facts (`health/gathering.py`).
+The usage of a namespace is its stored bytes, rates and counts, beside its quotas. Not here: the rules for findings
+(`core/health`), and gathering the facts (`health/gathering.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +16,68 @@ from buckram.core.cluster import bookie_report as file_systems
 from buckram.core.health.findings import Finding, healthy
 from buckram.core.health.state_table import OWNED
 from buckram.core.health.states import Severity
+from buckram.core.tenants.quotas import NONE, NOTHING, Counts, Quotas
+from buckram.metadata.records.tenants import Published, TenantStore
+from buckram.seams import MetadataStore
+from buckram.types import BookieId
 
 if TYPE_CHECKING:
     from buckram.core.health.facts import BookieFacts
     from buckram.healing.overview import Overview
     from buckram.health.gathering import Health
+
+WITHIN_S = 15.0
+_NOBODY_S = 3.0
+"""Bookies that are starting have registered within this time; where there are none, none will publish anything."""
+_BETWEEN_S = 0.1
+
+
+async def fresh(store: MetadataStore) -> tuple[Published, list[BookieId]]:
+    """Return figures that bookies published after the call, and the bookies that published none within the time limit.
+
+    Turns the counting of usage on. Raises MetadataError.
+    """
+    tenants = TenantStore(store)
+    await tenants.turn_on()
+    before = await tenants.published()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        bookies = await store.bookies()
+        found = await tenants.published()
+        missing = [
+            one
+            for one in (*bookies.writable, *bookies.readonly)
+            if found.rounds.get(one, 0) == before.rounds.get(one, 0)
+        ]
+        within = WITHIN_S if bookies.writable or bookies.readonly else _NOBODY_S
+        if (not missing and found.counts_round != before.counts_round) or loop.time() - began > within:
+            return found, missing
+        await asyncio.sleep(_BETWEEN_S)
+
+
+def usage_rows(published: Published, quotas: Mapping[str, Quotas], only: str) -> dict[str, dict[str, Any]]:
+    """Return the JSON of each namespace's usage, or of `only` one."""
+    total = published.total
+    rows: dict[str, dict[str, Any]] = {}
+    for name in sorted({*total, *published.counts, *quotas}):
+        if only and name != only:
+            continue
+        used, counts = total.get(name, NOTHING), published.counts.get(name, Counts())
+        rows[name] = {
+            "stored_bytes": used.stored_bytes,
+            "ledgers": counts.ledgers,
+            "streams": counts.streams,
+            "databases": counts.databases,
+            "in_bytes_per_s": round(used.in_bytes_per_s, 1),
+            "in_entries_per_s": round(used.in_entries_per_s, 1),
+            "out_bytes_per_s": round(used.out_bytes_per_s, 1),
+            "connections": used.connections,
+            "applications": dict(counts.applications),
+            "quotas": quotas.get(name, NONE).limits(),
+        }
+    return rows
+
 
 MOST_LEDGERS = 20
 """Maximum ledgers that are listed; `buckram autorecovery status` lists all."""

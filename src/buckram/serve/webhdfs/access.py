@@ -2,12 +2,16 @@
 
 A token comes as `Authorization: Bearer`, which Hadoop's client gets by OAuth2's client credentials: the secret that it
 sends to `RequestAuthenticator.token_endpoint` is a token of the cluster, and so is the access token that it gets back.
-Or it comes as Hadoop's own delegation token. Without tokens whoever is on this machine may do everything, and others
-may read. `user.name` proves nothing and is ignored.
+Or it comes as Hadoop's own delegation token, the text that its clients carry as `delegation=`. That has the layout of
+Hadoop's class Token: two byte strings and two texts, each with its length before it, in base64 for URLs. The token of
+the cluster is the password in it, which Hadoop writes into no log. Without tokens whoever is on this machine may do
+everything, and others may read. `user.name` proves nothing and is ignored.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +24,7 @@ from buckram.core.security.acl import PERMISSIONS
 from buckram.core.security.object_names import NameRange
 from buckram.core.security.principal import Principal
 from buckram.core.security.required_permissions import NEEDS, Effect, lacking
-from buckram.core.security.tokens import Token
+from buckram.core.security.tokens import MAX_TOKEN_BYTES, Token
 from buckram.core.tenants.fair_share import holder_of
 from buckram.errors import NoSuchNamespace
 from buckram.serve.http.application import ANYBODY
@@ -30,10 +34,54 @@ from buckram.serve.http.origins import Origins
 from buckram.serve.http.problems import UNKEPT, HttpProblem, json_answer, refusing
 from buckram.serve.http.refusal_audit import note_refused
 from buckram.serve.http.tokens import ClusterTokens, bearer_of, check_no_token
-from buckram.serve.webhdfs import java_tokens
 from buckram.serve.webhdfs.paths import FilePath
 from buckram.serve.webhdfs.problems import RemoteProblem, problem_of
 from buckram.serve.webhdfs.protocol_names import ACCESS, INVALID_TOKEN
+
+KIND = b"WEBHDFS delegation"
+
+
+def encode(token: str, subject: str, service: str = "") -> str:
+    """The text of a delegation token with a token of the cluster in it."""
+    parts = (subject.encode(), token.encode(), KIND, service.encode())
+    raw = b"".join(_length(len(part)) + part for part in parts)
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode(text: str) -> str:
+    """The token of the cluster in a delegation token. Raises ValueError."""
+    if len(text) > 2 * MAX_TOKEN_BYTES:
+        raise ValueError(f"it has {len(text)} characters, the limit is {2 * MAX_TOKEN_BYTES}")
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        _, rest = _split(raw)
+        password, _ = _split(rest)
+        return password.decode("ascii")
+    except (binascii.Error, UnicodeDecodeError, ValueError, IndexError):
+        raise ValueError("it is no token that this gateway gave: ask for one with op=GETDELEGATIONTOKEN") from None
+
+
+def _length(number: int) -> bytes:
+    """A number from 0 on as WritableUtils.writeVInt writes it."""
+    if number <= 127:
+        return bytes((number,))
+    size = (number.bit_length() + 7) // 8
+    return bytes((256 - 112 - size,)) + number.to_bytes(size, "big")
+
+
+def _split(raw: bytes) -> tuple[bytes, bytes]:
+    """The byte string at the beginning, and what follows. Raises ValueError, IndexError."""
+    first, at = raw[0], 1
+    number = first
+    if first > 127:
+        size = 256 - 112 - first
+        if not 1 <= size <= 4:
+            raise ValueError("a negative length")
+        number, at = int.from_bytes(raw[1 : 1 + size], "big"), 1 + size
+    if at + number > len(raw):
+        raise ValueError("cut short")
+    return raw[at : at + number], raw[at + number :]
+
 
 _ONLOOKER = Principal("onlooker")
 
@@ -165,7 +213,7 @@ class RequestAuthenticator:
     def _check_no_token(self, request: Request, parameters: Mapping[str, str]) -> None:
         text = ""
         with suppress(ValueError):
-            text = java_tokens.decode(parameters.get("delegation", ""))
+            text = decode(parameters.get("delegation", ""))
         try:
             check_no_token(request, text)
         except HttpProblem as problem:
@@ -175,7 +223,7 @@ class RequestAuthenticator:
         delegation = parameters.get("delegation", "")
         if delegation and "authorization" not in request.headers:
             try:
-                return java_tokens.decode(delegation)
+                return decode(delegation)
             except ValueError as error:
                 raise RemoteProblem(INVALID_TOKEN, f"delegation token: {error}") from None
         try:

@@ -25,21 +25,27 @@ from buckram.serve.http.limits import HttpLimits
 from buckram.serve.http.problems import SAFE, UNKEPT, json_answer, json_media, redirect
 from buckram.serve.http.refusal_audit import known_as
 from buckram.serve.http.streamed_answers import PiecesAnswer, begun
-from buckram.serve.webhdfs import java_tokens
+from buckram.serve.webhdfs import access
 from buckram.serve.webhdfs.access import RequestAuthenticator, Visitor
 from buckram.serve.webhdfs.files import Files
 from buckram.serve.webhdfs.limits import CLUSTER_KEY, TOKEN_PATH, FileLimits, files_url
-from buckram.serve.webhdfs.paths import PREFIX, FilePath, file_path, flag, requested_parameters, requested_path, whole
-from buckram.serve.webhdfs.problems import RemoteProblem, illegal, problem_of
-from buckram.serve.webhdfs.protocol_names import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED, Repeat, repeat_of
-from buckram.serve.webhdfs.statuses import (
+from buckram.serve.webhdfs.paths import (
+    PREFIX,
     SERVER_DEFAULTS,
+    FilePath,
     block_locations,
+    file_path,
+    flag,
     namespace_status,
+    requested_parameters,
+    requested_path,
     root_status,
     status_of,
     summary_of,
+    whole,
 )
+from buckram.serve.webhdfs.problems import RemoteProblem, illegal, problem_of
+from buckram.serve.webhdfs.protocol_names import ABSENT, ACCESS, ILLEGAL, UNSUPPORTED, Repeat, repeat_of
 from buckram.serve.webhdfs.transfer_limit import TransferLimit
 from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 
@@ -334,7 +340,7 @@ class WebHdfs:
         visitor = call.visitor
         if visitor.verified is None:
             return json_answer(call.request, {"Token": None})
-        text = java_tokens.encode(visitor.token, visitor.verified.subject, call.parameters.get("service", ""))
+        text = access.encode(visitor.token, visitor.verified.subject, call.parameters.get("service", ""))
         return json_answer(call.request, {"Token": {"urlString": text}}, headers=UNKEPT)
 
     async def _renew(self, call: Call) -> Response:

@@ -2,7 +2,7 @@
 
 All partitions of a query read the same state, because each of them reads a copy that was made at the same offset. The
 processes of a machine share a copy, and the newest few are kept. Not here: how a state is rebuilt
-(`state/db/rebuilding.py`).
+(`state/db/opening.py`).
 """
 
 from __future__ import annotations

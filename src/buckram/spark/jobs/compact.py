@@ -19,7 +19,7 @@ from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger, NoSuchStream, StreamPurpose
 from buckram.runtime.net.pace import Pace
 from buckram.spark.jobs.executor_tasks import Driver, Progress, Row, connected, driver, in_task, parallelism, spread
-from buckram.spark.jobs.report_tables import RUN, open_report, run_name
+from buckram.spark.jobs.reports import RUN, open_report, run_name
 from buckram.streams.maintain.compaction import Compactable, Copied, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.orphans import all_names
 from buckram.streams.shared.metadata import StreamStore

@@ -3,7 +3,7 @@
 Range by range: the offsets of the next range are recorded, Spark reads exactly these and publishes them as one version
 of a transaction, and then the record moves on. It may be killed anywhere: the next run reads the recorded range again,
 and publishes it unless it was published. Not here: which offsets are a range
-(`core/streams/external/kafka_imports.py`), Kafka itself (`kafka_topic.py`).
+(`core/streams/external/imports.py`), Kafka itself (`kafka_topic.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from buckram.core.streams.external.imports import key_of
-from buckram.core.streams.external.kafka_imports import (
+from buckram.core.streams.external.imports import (
     RANGE_RECORDS,
     Bounds,
     KafkaImport,
@@ -27,6 +26,7 @@ from buckram.core.streams.external.kafka_imports import (
     decode_kafka_import,
     encode_kafka_import,
     kafka_source,
+    key_of,
     left,
     planned,
 )

@@ -1,7 +1,7 @@
 """A topic of Kafka as Spark sees it: what it is, which offsets it has, and its records as rows of a stream.
 
 It uses Kafka's own client in Spark's JVM, which Spark's connector brings (spark-sql-kafka-0-10). Not here: which
-offsets are read when (`core/streams/external/kafka_imports.py`).
+offsets are read when (`core/streams/external/imports.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from buckram.core.streams.external.kafka_imports import Bounds, KafkaSource, TopicIdentity
+from buckram.core.streams.external.imports import Bounds, KafkaSource, TopicIdentity
 from buckram.errors import ConfigError, InvalidArgument, SourceUnavailable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark.jobs.executor_tasks import Progress, Row, connected, driver, in_task, spread
-from buckram.spark.jobs.report_tables import RUN, open_report, run_name
+from buckram.spark.jobs.reports import RUN, open_report, run_name
 from buckram.streams.maintain.orphans import (
     Marked,
     Orphan,

@@ -25,8 +25,7 @@ from buckram.errors import InvalidArgument, NoSuchLedger
 from buckram.metadata.records.bookie_health import accuse
 from buckram.runtime.net.pace import Pace
 from buckram.spark.jobs.executor_tasks import Driver, Progress, Row, driver, executor_runtime, in_task, spread
-from buckram.spark.jobs.report_tables import RUN, Report, open_report, run_name
-from buckram.spark.jobs.scrub_report import BadReplica, ScrubReport, merge_replicas
+from buckram.spark.jobs.reports import RUN, BadReplica, Report, ScrubReport, merge_replicas, open_report, run_name
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from buckram.config import TlsConfig
 from buckram.runtime.net.security.certificate_files import TlsFiles
 from buckram.runtime.process.process_setup import generation
 from buckram.serve.webhdfs.protocol_names import ILLEGAL, INPUT_OUTPUT, remote_exception
-from buckram.spark.relay.failover import Answer, AskerGone, GatewayFailover, NoAnswer
-from buckram.spark.relay.gateway_connection import Patience, Request
+from buckram.spark.relay.failover import Answer, AskerGone, GatewayFailover, NoAnswer, Patience, Request
 from buckram.spark.relay.http_messages import (
     CONTINUE,
     HEAD_BYTES,

@@ -18,8 +18,8 @@ from buckram.core.streams.names import OWNER, StreamName, stream_name
 from buckram.errors import MetadataError, NoSuchStream
 from buckram.metadata.records.tenants import TenantStore
 from buckram.serve.json_views.ledgers import STATES, away, records_of
+from buckram.serve.json_views.status import fresh, usage_rows
 from buckram.serve.json_views.streams import tier
-from buckram.serve.json_views.usage import fresh, usage_rows
 from buckram.spark.shared.clients import connection, prepare_process, without_traceback
 from buckram.spark.shared.columns import Shape
 from buckram.spark.source.stream_planner import Planner

@@ -4,7 +4,7 @@ A janitor runs them in each of its passes, in this order: the file is made and S
 place and read back, it is recorded in the metadata store, older files are deleted. A process that is killed or fails
 therefore leaves the old backups, and the next pass finds a file that was not recorded and counts it. One process at a
 time works on one database; two do no harm. Not here: names and rules (`core/db/backups.py`), reading a state
-(`state/db/rebuilding.py`).
+(`state/db/opening.py`).
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from buckram.core.streams.names import StreamName
 from buckram.errors import DatabaseFailed, DatabaseNotEmpty, InvalidArgument, StateLost
 from buckram.state.db.commits.database_log import check_database, create_log
 from buckram.state.db.commits.state_machine import DatabaseState
-from buckram.state.db.opening import open_database
-from buckram.state.db.rebuilding import rebuilt
+from buckram.state.db.opening import open_database, rebuilt
 from buckram.state.db.table_engine.execution import Pending
 from buckram.state.db.table_engine.wal_files import Image, write_in_thread
 from buckram.state.machine.snapshots import LogHandle, load_newest

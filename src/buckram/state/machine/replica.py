@@ -2,7 +2,7 @@
 
 It owns the roles and ties the other parts together; the meaning of commands is the state's business. `Machine`
 (`state/machine/machine.py`) stands on it, and other engines can. docs/explanation/machines-design.md has the protocol
-and its rules. Not here: appending (`state/machine/leader.py`), following (`state/machine/following.py`), applying
+and its rules. Not here: appending (`state/machine/leader.py`), following (`state/machine/freshness.py`), applying
 (`core/machine/fold.py`), snapshots (`state/machine/snapshotter.py`).
 """
 
@@ -44,8 +44,7 @@ from buckram.errors import (
     StreamEnded,
 )
 from buckram.runtime.process.tasks import TaskScope
-from buckram.state.machine.following import load, tail
-from buckram.state.machine.freshness import FreshnessQuestion
+from buckram.state.machine.freshness import FreshnessQuestion, load, tail
 from buckram.state.machine.leader import FLIGHTS, Attempts, Leader, Result
 from buckram.state.machine.settings import MachineSettings
 from buckram.state.machine.snapshots import LogHandle

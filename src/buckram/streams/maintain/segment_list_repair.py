@@ -4,7 +4,7 @@ Truncation, compaction and deletion delete ledgers; a list that a backup brings 
 lists segments deleted since the backup begins after them. All releases mark a ledger with its owner when they create
 it. A ledger without that mark was made by other software and put into the segment list by hand, and servers leave it
 alone (`streams/shared/ownership.py`), until an administrator has it marked as the stream's own. Not here: which ledgers
-are deleted again (`metadata/maintain/reported_deletions.py`); a reader that meets such a segment
+are deleted again (`metadata/maintain/acceptance.py`); a reader that meets such a segment
 (`streams/read/batch_source.py`).
 """
 

@@ -51,7 +51,7 @@ from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
 from buckram.streams.write import record_arguments as records
 from buckram.streams.write.append_queue import RecordCursor
-from buckram.streams.write.insertion_request import ANSWER_S, ask_writer
+from buckram.streams.write.insertion import ANSWER_S, ask_writer
 from buckram.streams.write.lease import AppendClock
 from buckram.types import Buffer, CheckVersion, KeyOp, LedgerId
 

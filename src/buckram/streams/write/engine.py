@@ -34,7 +34,7 @@ from buckram.runtime.process.tasks import TaskScope
 from buckram.streams.write import record_arguments as records
 from buckram.streams.write.append_queue import PendingAppend
 from buckram.streams.write.appender import Appender
-from buckram.streams.write.insertion_answer import answer_insertions
+from buckram.streams.write.insertion import answer_insertions
 from buckram.streams.write.lease import AppendClock, Lease, WriterClaim
 from buckram.streams.write.roll import Roller
 from buckram.streams.write.sealing import as_writer_error, finish, recover_broken, sweep_garbage
@@ -113,7 +113,7 @@ class StreamEngine:
         return await self._roller.prepare()
 
     def serve_insertions(self) -> None:
-        """List the ledgers of bulk steps that ask for it, from now on (`streams/write/insertion_answer.py`)."""
+        """List the ledgers of bulk steps that ask for it, from now on (`streams/write/insertion.py`)."""
         self.run(answer_insertions(self._claim, self._roller), "insertions")
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.segments.bad_entries import BadEntries, union, without
 
 

@@ -54,7 +54,7 @@ def test_a_job() -> None:
 
 def test_an_older_batch_of_a_query_is_told_what_to_do() -> None:
     known = after({}, NAMED, NAMED._replace(version=1))
-    with pytest.raises(StaleTransaction, match="Put the newest checkpoint back; or .*onCheckpointReset=newEpoch"):
+    with pytest.raises(StaleTransaction, match=r"Put the newest checkpoint back; or .*onCheckpointReset=newEpoch"):
         settled("s", known, NAMED)
 
 

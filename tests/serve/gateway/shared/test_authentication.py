@@ -25,7 +25,7 @@ from buckram.serve.gateway.server import Gateway
 from buckram.serve.gateway.shared.authentication import is_local
 from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.serve.http.tokens import ClusterTokens
-from buckram.serve.webhdfs import java_tokens
+from buckram.serve.webhdfs import access
 from buckram.streams.maintain.offload import offload_stream
 
 RECORDS = "/v2/namespaces/shop/streams/orders/records"
@@ -238,7 +238,7 @@ async def test_a_gateway_without_tokens_ignores_none_that_is_given(client: Clien
         assert await api.code(sql, statement, **shown) == (401, "UNAUTHORIZED")
         files = "GET /webhdfs/v1/shop?op=LISTSTATUS"
         assert (await api.raw.ask(files, **shown)).status in (401, 403)
-        delegation = java_tokens.encode(token, "alice")
+        delegation = access.encode(token, "alice")
         assert (await api.raw.ask(f"{files}&delegation={delegation}")).status in (401, 403)
         assert (await api.raw.ask(files)).status == 200
         assert "streams" in await api.value("GET /v2/namespaces/shop/streams", **dummy)

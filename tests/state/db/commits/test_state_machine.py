@@ -16,7 +16,7 @@ from buckram.core.streams.records.codecs import Codec
 from buckram.errors import CommandRefused, DatabaseFailed, UnknownCommand
 from buckram.seams import THREADS
 from buckram.state.db.commits.state_machine import DatabaseState
-from buckram.state.db.rebuilding import Rebuilt
+from buckram.state.db.opening import Rebuilt
 
 
 @pytest.fixture

@@ -27,11 +27,11 @@ from buckram.errors import InvalidArgument, MachineLog, StreamError
 from buckram.namespace import Namespace
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import compact_stream
-from buckram.streams.maintain.history import export_records as exports
 from buckram.streams.maintain.history import segment_copy
+from buckram.streams.maintain.history import table as exports
 from buckram.streams.maintain.history.export import ExportReport, export_stream, plan_export
-from buckram.streams.maintain.history.export_records import change_export, read_export
 from buckram.streams.maintain.history.segment_copy import SegmentCopy
+from buckram.streams.maintain.history.table import change_export, read_export
 from buckram.streams.maintain.offload import offload_stream
 from buckram.streams.shared.ledgers import RETIRED, list_intents
 from buckram.streams.shared.locations import TABLE, FileLocation

@@ -19,7 +19,7 @@ from buckram.core.streams.external.history import part_file
 from buckram.errors import CorruptEntry
 from buckram.streams.maintain.history import iceberg
 from buckram.streams.maintain.history.iceberg import HistoryTable, TableMoved
-from buckram.streams.shared.history_rows import HISTORY_SCHEMA
+from buckram.streams.shared.history_parts import HISTORY_SCHEMA
 from buckram.streams.shared.locations import TABLE, FileLocation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,7 +20,7 @@ from typing import Protocol, cast
 from buckram.bookie.service.connections.ledger_births import Births
 from buckram.bookie.service.connections.long_poll import Waiter
 from buckram.bookie.service.connections.memory_budget import Budget
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.core.security.principal import EVERYBODY, Principal
 from buckram.core.wire.adds import AddRun
 from buckram.core.wire.introduction import Introduction

@@ -16,7 +16,7 @@ from buckram.bookie.service.connections.memory_budget import Budget
 from buckram.bookie.service.connections.session import Session
 from buckram.bookie.service.entries.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.security.audit_events import WRONG_KEY, OnRefused
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.store import LedgerRecord, Store
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, V2_ADDS, AddRun, ack_frames
 from buckram.core.wire.server_protocol import encode_add_replies

@@ -32,7 +32,7 @@ from typing import NamedTuple, Protocol
 
 from buckram.bookie.service.connections.ledger_births import is_other
 from buckram.bookie.service.connections.long_poll import LongPolls
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.store import LedgerRecord, Store
 from buckram.bookie.trust.store_trust import UNSEEN, Trust
 from buckram.config import BookieConfig

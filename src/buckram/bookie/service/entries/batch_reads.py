@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.entries.packed import FrameParts
 from buckram.core.wire.located import Located

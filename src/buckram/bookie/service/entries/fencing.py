@@ -17,7 +17,7 @@ from buckram.bookie.service.connections.session import REQUEST_COST, Session, re
 from buckram.bookie.service.entries.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.entries.read_replies import absence, refuse
 from buckram.bookie.service.security.audit_events import WRONG_KEY, OnRefused
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.wire.messages import BatchRead, Read, ReplyContext
 from buckram.errors import Code

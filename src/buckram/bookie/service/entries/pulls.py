@@ -17,7 +17,7 @@ from typing import Protocol
 
 from buckram.bookie.service.connections.session import REQUEST_COST, Session
 from buckram.bookie.service.entries.adds import REFUSALS
-from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.entries.entry import Digest
 from buckram.core.entries.packed import FRAME_HEAD

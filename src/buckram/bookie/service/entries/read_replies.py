@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 from buckram.bookie.service.connections.ledger_births import is_other
 from buckram.bookie.service.connections.session import Session
-from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.read_results import Outcome
+from buckram.bookie.storage.read_results import Outcome, StoreError
 from buckram.bookie.storage.store import LedgerRecord, Store
 from buckram.core.wire.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply, ReplyContext
 from buckram.errors import Code

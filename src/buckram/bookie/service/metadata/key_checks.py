@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 
 from buckram.bookie.service.connections.session import Session
-from buckram.core.healing.behind import parse_note
+from buckram.core.healing.absences import parse_note
 from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.core.security.key_access import KeyRules, KeyUse
 from buckram.core.security.namespace_rules import UNSEEN, ClusterKeys

@@ -12,7 +12,6 @@ import asyncio
 import errno
 from collections import deque
 
-from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.log.block import (
     BlockAssembly,
     CommitEvents,
@@ -25,6 +24,7 @@ from buckram.bookie.storage.log.block import (
     copy_of,
 )
 from buckram.bookie.storage.log.tail_page import TailPage
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.segments.segments import Segment
 from buckram.core.storage.segment_format import BLOCK_HEADER, padded
 from buckram.runtime.disk.io_errors import passing

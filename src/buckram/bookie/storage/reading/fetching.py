@@ -10,9 +10,8 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.log.group_commit import GroupCommit
-from buckram.bookie.storage.read_results import FetchCallback, Outcome
+from buckram.bookie.storage.read_results import FetchCallback, Outcome, StoreError
 from buckram.bookie.storage.reading.read_ahead import CHUNK_BYTES, Chunks
 from buckram.bookie.storage.segments.file_cache import OpenFiles
 from buckram.bookie.storage.segments.index import Place

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from heapq import merge
 from itertools import islice
 
-from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.ledger_table import LedgerTable
+from buckram.bookie.storage.read_results import StoreError
 from buckram.bookie.storage.slices import Slices
 from buckram.runtime.disk.io_errors import harmless
 from buckram.types import LedgerId

@@ -12,10 +12,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias, TypeVar, cast
 
-from buckram.bookie.storage.errors import StoreError, unless_harmless
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable, Losses
 from buckram.bookie.storage.log.group_commit import GroupCommit
-from buckram.bookie.storage.read_results import FramesCallback, Outcome, OutcomesCallback, RangeCallback
+from buckram.bookie.storage.read_results import (
+    FramesCallback,
+    Outcome,
+    OutcomesCallback,
+    RangeCallback,
+    StoreError,
+    unless_harmless,
+)
 from buckram.bookie.storage.reading.fetching import Fetch, Fetcher, FrameFetch
 from buckram.bookie.storage.reading.read_ahead import CHUNK_BYTES
 from buckram.bookie.storage.segments.bad_entries import Span, union, without

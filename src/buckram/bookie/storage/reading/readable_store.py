@@ -8,10 +8,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.ledger_table import LedgerTable
 from buckram.bookie.storage.log.group_commit import GroupCommit
-from buckram.bookie.storage.read_results import FramesCallback, OutcomesCallback, RangeCallback
+from buckram.bookie.storage.read_results import FramesCallback, OutcomesCallback, RangeCallback, StoreError
 from buckram.bookie.storage.reading.ledger_listing import ledgers_after, live_ledger_ids
 from buckram.bookie.storage.reading.lookup import Lookup
 from buckram.core.wire.located import Located

@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.read_results import Outcome
+from buckram.bookie.storage.read_results import Outcome, StoreError
 from buckram.types import EntryId, LedgerId
 
 Span: TypeAlias = tuple[EntryId, EntryId]

@@ -2,7 +2,7 @@
 
 Nothing here writes.
 Not here: the index of the segment being written (`bookie/storage/segments/index.py`); writing footers
-(`bookie/storage/upkeep/sealing.py`); which files exist (`bookie/storage/superblock.py`).
+(`bookie/storage/upkeep/log_files.py`); which files exist (`bookie/storage/superblock.py`).
 """
 
 from __future__ import annotations

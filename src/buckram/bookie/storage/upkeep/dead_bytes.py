@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from buckram.bookie.storage.errors import unless_harmless
+from buckram.bookie.storage.read_results import unless_harmless
 from buckram.bookie.storage.segments.segments import Segment
 from buckram.bookie.storage.slices import Slices
 from buckram.bookie.storage.store_state import StoreState

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from buckram.bookie.storage.errors import unless_harmless
 from buckram.bookie.storage.log.log_position import Position
 from buckram.bookie.storage.log_scan import BlockWindow
+from buckram.bookie.storage.read_results import unless_harmless
 from buckram.bookie.storage.segments.bad_entries import BadEntries, Span, union, without
 from buckram.bookie.storage.segments.segments import Footer, Segment
 from buckram.bookie.storage.store_state import StoreState

@@ -1,8 +1,7 @@
 """Request of a bulk step to the stream's writer to list the step's ledgers between its own segments. Pure.
 
 The request is the value of a key of the stream, which is deleted in the very step that lists the ledgers. Not here: the
-change of the head (`changes.py`), asking (`streams/write/insertion_request.py`), and answering
-(`streams/write/insertion_answer.py`).
+change of the head (`changes.py`), asking and answering (`streams/write/insertion.py`).
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ from buckram.serve.gateway.shared.gateway_registry import Peers
 from buckram.serve.gateway.shared.operations import LIMIT, Ask, Operation, Parameter
 from buckram.serve.http.problems import HttpProblem
 from buckram.serve.json_views.bookies import bookie_rows, bookie_shown
-from buckram.serve.json_views.status import healing_json, status_json, status_seen
-from buckram.serve.json_views.usage import usage_rows
+from buckram.serve.json_views.status import healing_json, status_json, status_seen, usage_rows
 from buckram.types import BookieId
 
 BOOKIE = "/v2/bookies/{bookie}"

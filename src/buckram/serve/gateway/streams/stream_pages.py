@@ -1,4 +1,8 @@
-"""Streams and their cursors: list, create, show, set, truncate, end, seal, delete."""
+"""Streams and their cursors: list, create, show, set, truncate, end, seal, delete.
+
+A list contains only what the client may see, and does not reveal the others by name or by position. Not here: records
+(`serve/gateway/streams/record_pages.py`), lists of objects (`serve/gateway/objects/object_pages.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,52 @@ from collections.abc import Sequence
 from typing import Any
 
 from buckram.cluster import Client
+from buckram.core.streams.external.history import stream_of_directory
+from buckram.core.streams.metadata.head import Segment
 from buckram.namespace import Namespace
 from buckram.serve.gateway.shared import schema
 from buckram.serve.gateway.shared.error_answers import bad_request
 from buckram.serve.gateway.shared.operations import AFTER, FORCE, LIMIT, PREFIX, Ask, Operation, Parameter
-from buckram.serve.gateway.streams.stream_lists import segment_seen, stream_seen, streams_seen
 from buckram.serve.gateway.streams.writers import Writers
-from buckram.serve.json_views.streams import cursor_json, with_last_append
+from buckram.serve.json_views.streams import cursor_json, info_json, segment_json, with_last_append
+from buckram.streams.info import StreamInfo
+
+_PAGE = 1000
+"""Names of streams read at a time for a client that may not see all."""
+
+
+async def streams_seen(ask: Ask, namespace: Namespace, prefix: str = "") -> tuple[list[str], str | None]:
+    """A page of the streams that may be read, and the name behind which it goes on: one of them, whatever else there
+    is; None for the last page."""
+    limit, after, found = ask.query["limit"], ask.query["after"] or "", list[str]()
+    size = limit if ask.allowed.everything else _PAGE
+    while len(found) < limit:
+        names = await namespace.list(prefix=prefix, after=after, limit=size)
+        found += [name for name in names if "read" in ask.allowed(f"{ask.path['namespace']}/{name}")]
+        if len(names) < size and len(found) <= limit:
+            return found, None
+        after = names[-1] if names else after
+    return found[:limit], found[limit - 1]
+
+
+def stream_seen(ask: Ask, info: StreamInfo) -> dict[str, Any]:
+    """Return the JSON of a stream for a client; the source of a fork is null unless the client may see it."""
+    shown = info_json(info)
+    if info.fork is not None and not ask.sees(info.fork.source):
+        shown["fork"] = {**shown["fork"], "source": None}
+    return shown
+
+
+def segment_seen(ask: Ask, row: Segment) -> dict[str, Any]:
+    """Return the JSON of a segment for a client. A fork's segment lacks its location and digest unless the client may
+    see the source, whose name they contain.
+    """
+    shown = segment_json(row)
+    of = stream_of_directory(shown.get("location", ""))
+    if of and not ask.sees(of):
+        del shown["location"], shown["digest"]
+    return shown
+
 
 STREAMS = "/v2/namespaces/{namespace}/streams"
 STREAM = STREAMS + "/{stream}"

@@ -35,9 +35,8 @@ from buckram.errors import (
 )
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import ProgressCallback
-from buckram.streams.maintain.history.export_records import change_export, read_export, withdraw
 from buckram.streams.maintain.history.segment_copy import Attempt, CopiesAhead, SegmentCopy, check_software
-from buckram.streams.maintain.history.table import base_of, is_in, update_table
+from buckram.streams.maintain.history.table import base_of, change_export, is_in, read_export, update_table, withdraw
 from buckram.streams.shared.ledgers import (
     EXPORT,
     Intent,

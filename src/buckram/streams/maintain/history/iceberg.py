@@ -30,7 +30,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from buckram.core.streams.external.history import copy_of
 from buckram.errors import CorruptEntry, NoSuchEntry, WriteFailed
-from buckram.streams.shared.history_rows import HISTORY_SCHEMA
+from buckram.streams.shared.history_parts import HISTORY_SCHEMA
 from buckram.streams.shared.locations import TABLE, FileLocation
 from buckram.types import LedgerId
 

@@ -187,7 +187,7 @@ def _batches(side: ComparedSide, first: int, end: int) -> AsyncGenerator[pa.Reco
 
 
 async def _from_stream(side: ComparedSide, first: int, end: int) -> AsyncGenerator[pa.RecordBatch, None]:
-    from buckram.streams.shared.history_rows import batch_rows
+    from buckram.streams.shared.history_parts import batch_rows
 
     assert side.client is not None
     assert side.stream is not None
