@@ -1,8 +1,7 @@
 """A check that looks at every ledger, one after the other: one that cannot be read is counted and does not stop the
 check.
 
-Not here: what is looked at (`healing/auditing/ledger_checks`, `healing/auditing/ledger_checks`,
-`healing/auditing/ledger_checks`) and when (`healing/auditing/periodic_checks`).
+Not here: what is looked at and when (`healing/auditing/periodic_checks.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ session of their bookie. Clients watch the names of convicted and of slow bookie
 ensembles.
 
 Not here: how a verdict is reached (`core/cluster/conviction.py`), detecting bookies that are slow for a client
-(`client/cluster/slow_bookies.py`), what makes a disk slow, and the bookie's watch over it
+(`client/cluster/slow_bookies.py`), what makes a disk slow (`core/healing/slow_disk.py`), and the bookie's watch over it
 (`bookie/integrity/slow_disk_watch.py`).
 """
 
