@@ -203,7 +203,7 @@ MUTANTS: dict[str, Mutant] = {
             "a repeated first batch begins where a query would begin now",
             edited(
                 (
-                    "buckram.spark.shared.offset_notes:batch_start",
+                    "buckram.spark.shared.first_batch:batch_start",
                     "end if end.get(INITIAL) else end.get(BEGAN, start)",
                     "start",
                 )

@@ -14,7 +14,7 @@ from buckram import sync
 from buckram.errors import InvalidArgument, NamespaceExists, NoSuchStream, NotReadable, RecordsLost
 from buckram.spark.shared.clients import close_connections
 from buckram.spark.shared.columns import STREAM_COLUMNS, Shape
-from buckram.spark.shared.offset_notes import without_notes
+from buckram.spark.shared.rollback_detection import without_notes
 from buckram.spark.source.micro_batches import LiveReader, positions
 from buckram.spark.source.planning import StreamOptions
 from buckram.spark.source.query_cursor import cursor_move

@@ -17,7 +17,7 @@ from buckram import BatchesLost, RecordsLost
 from buckram.core.streams.names import StreamName
 from buckram.replication.sides import Side
 from buckram.spark.shared.clients import close_connections
-from buckram.spark.shared.offset_notes import HISTORY, TIMES, without_notes
+from buckram.spark.shared.rollback_detection import HISTORY, TIMES, without_notes
 from buckram.spark.source.micro_batches import UIDS, Live
 from buckram.spark.source.planning import StreamOptions
 from buckram.streams.read.position_check import time_before

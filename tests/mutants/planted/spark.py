@@ -130,7 +130,7 @@ MUTANTS = (
         "a repeated first batch begins at the present start",
         edited(
             (
-                "buckram.spark.shared.offset_notes:batch_start",
+                "buckram.spark.shared.first_batch:batch_start",
                 "end.get(BEGAN, start)",
                 "start",
             )
@@ -259,7 +259,7 @@ MUTANTS = (
     TestMutant(
         "spark-changes-start",
         "the first batch of changes does not keep where it began",
-        edited(("buckram.spark.shared.offset_notes:with_start", "if start.get(INITIAL) else end", "if False else end")),
+        edited(("buckram.spark.shared.first_batch:with_start", "if start.get(INITIAL) else end", "if False else end")),
         ("tests/spark/test_db.py::test_a_repeated_first_batch_of_changes_begins_where_it_began",),
     ),
     TestMutant(
@@ -393,7 +393,7 @@ MUTANTS = (
         "an offset that only remembers more is a new batch",
         edited(
             (
-                "buckram.spark.shared.offset_notes:with_start",
+                "buckram.spark.shared.first_batch:with_start",
                 "if without_notes(plain) == without_notes(end):",
                 "if plain == end:",
             )

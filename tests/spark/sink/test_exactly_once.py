@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import buckram.spark
 from buckram.spark.databases.database_options import DATABASE_OPTIONS
-from buckram.spark.shared.offset_notes import BEGAN, KeptStartReader, as_initial, batch_start, with_start
+from buckram.spark.shared.first_batch import BEGAN, KeptStartReader, as_initial, batch_start, with_start
 from buckram.spark.shared.options import EXACTLY_ONCE, OPTIONS
 from buckram.spark.sink.exactly_once import OnceBatchWriter, OnceStreamWriter
 from buckram.spark.source.micro_batches import RefusingReader

@@ -28,7 +28,7 @@ from buckram.spark.checkpoints.contents import (
     files_of,
 )
 from buckram.spark.checkpoints.integrity_check import check_checkpoint, refuse, version_of
-from buckram.spark.shared.offset_notes import TIMES
+from buckram.spark.shared.rollback_detection import TIMES
 from buckram.state.objects.objects import Objects
 
 _UIDS, _BEGAN = "uids", "began"

@@ -1,7 +1,7 @@
 """Changes of rows as a table and as a streaming source: what committed transactions did, in their order.
 
 An offset is `{"shop/main": 120, "uid": "5f..."}`: the next record of the database's log, and the log's uid; and what
-tells whether the log went back with its metadata (`spark/shared/offset_notes.py`). Each record is one
+tells whether the log went back with its metadata (`spark/shared/rollback_detection.py`). Each record is one
 transaction, so a micro-batch has whole transactions. A task folds the log as `state/db/commits/changes.py` does and
 keeps the state for the next micro-batch. Not here: what a change is (`core/db/changes.py`).
 """
@@ -26,16 +26,8 @@ from buckram.spark.databases.database_options import DatabaseOptions
 from buckram.spark.databases.local_copies import check_engine, state_offset
 from buckram.spark.shared.clients import connection, prepare_process, without_traceback
 from buckram.spark.shared.columns import Shape
-from buckram.spark.shared.offset_notes import (
-    INITIAL,
-    KeptStartReader,
-    Offset,
-    as_initial,
-    lost,
-    mark_in,
-    noted,
-    with_start,
-)
+from buckram.spark.shared.first_batch import INITIAL, KeptStartReader, Offset, as_initial, with_start
+from buckram.spark.shared.rollback_detection import lost, mark_in, noted
 from buckram.spark.source.planning import resolve
 from buckram.streams.read.locate import known_end, known_reach, went_back
 from buckram.streams.read.position_check import history_now, time_before, verdict_on

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from buckram.errors import ChangesGone, RecordsLost
 from buckram.spark.databases.row_changes import UID, ChangesStream, bounds, check_reaches, check_same, offset_at
 from buckram.spark.shared.clients import connection, without_traceback
-from buckram.spark.shared.offset_notes import Offset, with_start
+from buckram.spark.shared.first_batch import Offset, with_start
 
 
 class LimitedChanges(ChangesStream, SupportsTriggerAvailableNow):

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from buckram.spark.shared.clients import connection, without_traceback
-from buckram.spark.shared.offset_notes import Offset
+from buckram.spark.shared.first_batch import Offset
 from buckram.spark.source.micro_batches import LiveReader
 
 

@@ -2,10 +2,10 @@
 
 An offset is `{"shop/orders": 120, "uids": {"shop/orders": "5f..."}}`: the next record of each stream, and the stream's
 uid, so that a stream that was deleted and created again is not taken for the old one; and what tells whether a stream
-went back with its metadata (`spark/shared/offset_notes.py`). With a cursor the offset also
+went back with its metadata (`spark/shared/rollback_detection.py`). With a cursor the offset also
 names it, for the listener that moves the cursor past the last batch (`query_cursor.py`). A stream that is new to the
 query enters the offset at its earliest record and without rows, so that the start of each batch is recorded before the
-batch is read. Not here: the start of the first batch (`offset_notes.py`), PySpark's rate limit per trigger
+batch is read. Not here: the start of the first batch (`first_batch.py`), PySpark's rate limit per trigger
 (`micro_batch_limits.py`), cutting a batch into partitions (`stream_planner.py`).
 """
 
@@ -27,16 +27,8 @@ from buckram.spark.shared.bounded_gather import run_in_order
 from buckram.spark.shared.clients import connection, without_traceback
 from buckram.spark.shared.cluster_uri import vouched
 from buckram.spark.shared.columns import Shape
-from buckram.spark.shared.offset_notes import (
-    VOUCHED,
-    KeptStartReader,
-    Offset,
-    as_initial,
-    lost,
-    mark_in,
-    noted,
-    with_start,
-)
+from buckram.spark.shared.first_batch import KeptStartReader, Offset, as_initial, with_start
+from buckram.spark.shared.rollback_detection import VOUCHED, lost, mark_in, noted
 from buckram.spark.shared.stream_partition import StreamPartition
 from buckram.spark.source.batch_read import first_offset
 from buckram.spark.source.partition_reader import PartitionReader

@@ -21,7 +21,7 @@ from buckram.errors import BuckramError, CursorMoved, NoSuchStream
 from buckram.spark.shared.bounded_gather import run_in_order
 from buckram.spark.shared.clients import connection
 from buckram.spark.shared.cluster_uri import is_vouched
-from buckram.spark.shared.offset_notes import VOUCHED
+from buckram.spark.shared.rollback_detection import VOUCHED
 from buckram.streams.read.cursors import Cursor
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.spark.shared.offset_notes import as_initial, batch_start, with_start
+from buckram.spark.shared.first_batch import as_initial, batch_start, with_start
 
 BEGAN = {"default/a": 5, "uids": {"default/a": "u"}}
 """Where the query began."""
