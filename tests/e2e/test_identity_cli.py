@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import Ended, buckram
+from tests.support.polling import eventually
 
 from buckram.cluster import Client, connect
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.cluster.conviction import Deed, Evidence
-from buckram.errors import BuckramError, RecoveryFailed
+from buckram.errors import BuckramError, ChildFailed, RecoveryFailed
 from buckram.launch.processes import BookieProcess
 from buckram.metadata.default import sqlite_uri
 from buckram.metadata.records.bookie_health import accuse
@@ -34,8 +35,19 @@ async def cluster_at(path: Path) -> str:
 
 async def booted(uri: str, directory: Path, name: str, port: int = 0) -> BookieProcess:
     bookie = BookieProcess(uri, directory, bookie_id=name, port=port)
-    bookie.start()
-    await asyncio.to_thread(bookie.wait_ready)
+
+    async def ready() -> bool:
+        bookie.start()
+        try:
+            await asyncio.to_thread(bookie.wait_ready)
+        except ChildFailed as error:
+            # A connection to somewhere else may have got the port meanwhile, for as long as it lasts.
+            if "the address is in use" not in str(error):
+                raise
+            return False
+        return True
+
+    await eventually(ready)
     return bookie
 
 

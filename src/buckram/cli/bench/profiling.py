@@ -417,6 +417,6 @@ class Profile:
         text += "".join(f"| {name} | {value} |\n" for name, value in least.items())
         (self.folder / "flame.svg").write_text(svg(f"{entries:,} entries of {size} bytes", stacks))
         (self.folder / "budget.md").write_text(text)
-        budget = {**found, "floor": least}
-        (self.folder / "budget.json").write_text(json.dumps(budget, indent=1) + "\n")
-        return budget
+        whole = {**found, "floor": least}
+        (self.folder / "budget.json").write_text(json.dumps(whole, indent=1) + "\n")
+        return whole
