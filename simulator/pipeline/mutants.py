@@ -204,7 +204,7 @@ MUTANTS: dict[str, Mutant] = {
             edited(
                 (
                     "buckram.spark.shared.first_batch:batch_start",
-                    "end if end.get(INITIAL) else end.get(BEGAN, start)",
+                    "end.get(BEGAN, start)",
                     "start",
                 )
             ),

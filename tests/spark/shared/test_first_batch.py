@@ -21,6 +21,10 @@ def test_a_repeated_first_batch_without_records_has_none() -> None:
     assert batch_start(NOW, empty) == empty
 
 
+def test_an_end_ahead_of_where_the_query_begins_is_no_empty_batch() -> None:
+    assert batch_start(NOW, {**NOW, "default/a": 50}) == NOW
+
+
 def test_a_later_batch_begins_where_spark_says() -> None:
     empty = with_start(as_initial(BEGAN), BEGAN)
     end = with_start(empty, {**BEGAN, "default/a": 7})

@@ -38,11 +38,14 @@ def with_start(start: Offset, end: Offset) -> Offset:
 def batch_start(start: Offset, end: Offset) -> Offset:
     """Return the start of a batch: the one in its end, if `start` is only where a query would begin now.
 
-    A first batch without records ends where it began, and its end is marked as a start: more may be there now.
+    A first batch without records ends where it began, and its end is marked as a start: more may be there now. An end
+    that is marked so and ahead of `start` was not made here, and no record below it is passed over.
     """
     if not start.get(INITIAL):
         return start
-    found: Offset = end if end.get(INITIAL) else end.get(BEGAN, start)
+    if end.get(INITIAL) and not any("/" in name and start.get(name, at) < at for name, at in end.items()):
+        return end
+    found: Offset = end.get(BEGAN, start)
     return found
 
 
