@@ -35,12 +35,12 @@ class Tenants:
         return self.kit.bookie.accounting
 
     @property
-    def turnstile(self) -> RateLimiter:
-        assert self.kit.bookie.server.turnstile is not None
-        return self.kit.bookie.server.turnstile
+    def limiter(self) -> RateLimiter:
+        assert self.kit.bookie.server.limiter is not None
+        return self.kit.bookie.server.limiter
 
     def tenant(self, namespace: str) -> Tenant:
-        return self.turnstile.tenant(namespace)
+        return self.limiter.tenant(namespace)
 
     async def limit(self, namespace: str, **quotas: int | None) -> None:
         """Set quotas; they are in force when it returns."""
@@ -48,7 +48,7 @@ class Tenants:
         before = self.accounting.rounds
         self.accounting._changed.set()
         await until(lambda: self.accounting.rounds > before and self.accounting.quotas.get(namespace, wanted) == wanted)
-        await until(lambda: self.turnstile.active)
+        await until(lambda: self.limiter.active)
 
     async def writer(self, namespace: str) -> Writer:
         return await self.client.create(ensemble=1, custom_metadata={"buckram.namespace": namespace})

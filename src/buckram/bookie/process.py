@@ -263,12 +263,12 @@ class Bookie:
 
     def _count_usage(self, store: Store, bookie_id: BookieId) -> None:
         """Begin to follow the quotas of namespaces."""
-        assert self._server.turnstile is not None
+        assert self._server.limiter is not None
         self.accounting = Accounting(
             store,
             self._metadata,
             bookie_id,
-            self._server.turnstile,
+            self._server.limiter,
             self._server.look_at_namespaces,
             always=self._guard is not None and self._guard.authorises,
         )

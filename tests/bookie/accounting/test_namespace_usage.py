@@ -49,7 +49,7 @@ async def test_a_rate_is_shared_by_what_each_bookie_is_asked_for(tmp_path: Path)
         client = await stack.enter_async_context(connect(own, config=QUIET))
         await client.namespaces.create("shop", ensemble="1/1/1")
         await client.namespaces.set_quotas("shop", in_entries_per_s=RATE)
-        await until(lambda: all(kit.bookie.server.turnstile.active for kit in kits))  # type: ignore[union-attr]
+        await until(lambda: all(kit.bookie.server.limiter.active for kit in kits))  # type: ignore[union-attr]
         custom = {"buckram.namespace": b"shop"}
         writers = [await client.create(ensemble=1, custom_metadata=custom) for _ in range(8)]
         busy = writers[0].metadata.last_fragment.ensemble

@@ -142,9 +142,9 @@ async def test_a_quota_that_is_used_up(case: Case) -> None:
     accounting = running.bookie.accounting
     assert accounting is not None
     await until(lambda: bool(accounting.quotas))
-    turnstile = running.bookie.server.turnstile
-    assert turnstile is not None
-    await until(lambda: turnstile.active and turnstile.tenant("shop").stored_left <= 0)
+    limiter = running.bookie.server.limiter
+    assert limiter is not None
+    await until(lambda: limiter.active and limiter.tenant("shop").stored_left <= 0)
     root = await logged_in(running, 2, await running.token("root", "admin"))
     case.refused()
     assert (await root.call(Add(ledger, 1, KEY, stored(ledger, 1)))).code is Code.UNAUTHORIZED

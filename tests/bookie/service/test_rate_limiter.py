@@ -14,7 +14,7 @@ from tests.support.polling import until
 from tests.support.tenants_kit import QUIET, connected_ledger, tenants
 
 from buckram import QuotaExceeded, connect
-from buckram.bookie.service import rate_limiter as turnstile
+from buckram.bookie.service import rate_limiter as limiter
 from buckram.bookie.service.tenant import FLIGHT_BYTES
 from buckram.client.write.writer import Writer
 from buckram.core.wire.messages import BatchRead
@@ -202,7 +202,7 @@ async def test_one_that_is_alone_is_not_held_back(tmp_path: Path) -> None:
 
 
 async def test_answers_are_small_while_others_compete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turnstile, "MIXED_S", 60.0)  # however long the machine takes between two requests
+    monkeypatch.setattr(limiter, "MIXED_S", 60.0)  # however long the machine takes between two requests
     async with tenants(tmp_path, "shop", "log") as here:
         await here.limit("shop", stored_bytes=2**40)
         writers = [await here.writer(name) for name in ("shop", "log")]
@@ -219,8 +219,8 @@ async def test_without_quotas_nothing_is_looked_at(tmp_path: Path) -> None:
     async with tenants(tmp_path, "shop") as here:
         writer = await here.writer("shop")
         await writer.append(PAYLOAD)
-        assert not here.turnstile.active
-        assert not here.turnstile.tenants
+        assert not here.limiter.active
+        assert not here.limiter.tenants
         assert all(
             session.add_run == here.kit.bookie.service.adds.add  # type: ignore[union-attr]
             for session in here.kit.bookie.server.sessions
@@ -239,7 +239,7 @@ async def test_namespaces_cost_little(tmp_path: Path) -> None:
         before = tracemalloc.get_traced_memory()[0]
         seen = here.accounting.rounds
         here.accounting._changed.set()
-        await until(lambda: here.accounting.rounds > seen + 1 and len(here.turnstile.tenants) >= 1000, seconds=30)
+        await until(lambda: here.accounting.rounds > seen + 1 and len(here.limiter.tenants) >= 1000, seconds=30)
         grown = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
         assert grown < 5_000_000, f"{grown} bytes"

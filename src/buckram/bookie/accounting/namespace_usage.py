@@ -155,7 +155,7 @@ _RATES = (
 
 
 class LimitedTenants(Protocol):
-    """The turnstile as seen by the accounting: the tenants whose requests it holds back
+    """The limiter as seen by the accounting: the tenants whose requests it holds back
     (`bookie/service/rate_limiter.py`)."""
 
     tenants: dict[str, Tenant]
@@ -172,13 +172,13 @@ class Accounting:
         store: Store,
         metadata: MetadataStore,
         bookie_id: BookieId,
-        turnstile: LimitedTenants,
+        limiter: LimitedTenants,
         switch: Callable[[bool], None],
         *,
         always: bool = False,
     ) -> None:
         self._store, self._metadata, self._bookie_id = store, metadata, bookie_id
-        self._turnstile, self._switch, self._always = turnstile, switch, always
+        self._limiter, self._switch, self._always = limiter, switch, always
         self._tenants = TenantStore(metadata)
         self._scope = TaskScope("accounting")
         self._changed = asyncio.Event()
@@ -250,7 +250,7 @@ class Accounting:
         tallies: dict[str, int] = {}
 
         def remember() -> None:
-            tallies.update({name: one.tally().stored for name, one in self._turnstile.tenants.items()})
+            tallies.update({name: one.tally().stored for name, one in self._limiter.tenants.items()})
 
         try:
             known = await self._metadata.known_bookies()
@@ -286,10 +286,10 @@ class Accounting:
         """Return the usage of each namespace on this bookie since the last call."""
         now = self._loop.time()
         elapsed = now - self._before_at
-        tenants = self._turnstile.tenants
+        tenants = self._limiter.tenants
         found: dict[str, Usage] = {}
         for name in dict.fromkeys([*self._base, *tenants]):
-            tenant = self._turnstile.tenant(name)
+            tenant = self._limiter.tenant(name)
             tenant.purge()
             stored = max(0, self._base.get(name, 0) + tenant.tally().stored)
             found[name] = tenant.usage(self._before.get(name, Tally(0, 0.0, 0.0, 0)), elapsed, stored)
@@ -305,8 +305,8 @@ class Accounting:
                 self._last_round[bookie] = number, self.rounds
         others = {bookie: one for bookie, one in self.published.bookies.items() if bookie != self._bookie_id}
         asking = [one for bookie, one in others.items() if not self._is_silent(bookie)]
-        for name in dict.fromkeys([*self.quotas, *self._turnstile.tenants]):
-            tenant, quotas = self._turnstile.tenant(name), self.quotas.get(name, NONE)
+        for name in dict.fromkeys([*self.quotas, *self._limiter.tenants]):
+            tenant, quotas = self._limiter.tenant(name), self.quotas.get(name, NONE)
             own = mine.get(name, Usage())
             theirs = [one.get(name, Usage()) for one in asking]
             for rate, quota, wanted in _RATES:
@@ -331,7 +331,7 @@ class Accounting:
         limit = self.quotas.get(namespace, NONE).stored_bytes if self._on else None
         if limit is None:
             return None
-        left = self._turnstile.tenant(namespace).stored_left
+        left = self._limiter.tenant(namespace).stored_left
         return QuotaExceeded(namespace, "stored_bytes", limit - left, limit) if left <= 0 else None
 
     def used_up(self, allowed: Callable[[str], bool]) -> dict[str, int]:

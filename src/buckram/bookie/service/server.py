@@ -170,7 +170,7 @@ class BookieServer:
         self._listener: Listener | None = None
         self._service: Service | None = None
         self._entries: EntryAccess | None = None
-        self.turnstile: RateLimiter | None = None
+        self.limiter: RateLimiter | None = None
         """Holds requests of namespaces back; there from `judge` on."""
         self.events: AuditSink | None = None
         """Takes events for the audit trail; None: there is none."""
@@ -206,13 +206,13 @@ class BookieServer:
         `serve`."""
         guard = self._door.guard if self._door is not None and self._door.authorises else None
         owners = Owners(service.metadata)
-        turnstile = self.turnstile = RateLimiter(owners, service.store, service.adds.add, self.item_received)
-        entries = self._entries = EntryAccess(owners, guard, turnstile.add, turnstile.item, service.birth_here)
-        service.reads.served.on_served = self.turnstile.served
+        limiter = self.limiter = RateLimiter(owners, service.store, service.adds.add, self.item_received)
+        entries = self._entries = EntryAccess(owners, guard, limiter.add, limiter.item, service.birth_here)
+        service.reads.served.on_served = self.limiter.served
         if self.events is not None:
             noted = NotedEntries(self.events, owners.namespace_of)
             service.reads.fencing.on_fenced = noted.fenced
-            for part in (service.adds, service.dispatch, service.reads.fencing, entries, turnstile):
+            for part in (service.adds, service.dispatch, service.reads.fencing, entries, limiter):
                 part.on_refused = noted.refused
             if service.keys is not None:
                 service.keys.events = self.events
@@ -221,11 +221,11 @@ class BookieServer:
 
     def look_at_namespaces(self, wanted: bool) -> None:
         """Set whether requests are attributed to namespaces, which quotas and competing tenants need."""
-        turnstile, entries, service = self.turnstile, self._entries, self._service
-        if turnstile is None or entries is None or service is None or wanted == turnstile.active:
+        limiter, entries, service = self.limiter, self._entries, self._service
+        if limiter is None or entries is None or service is None or wanted == limiter.active:
             return
-        turnstile.active = wanted
-        service.reads.most_bytes = turnstile.most_read_bytes if wanted else None
+        limiter.active = wanted
+        service.reads.most_bytes = limiter.most_read_bytes if wanted else None
         # Off again, connections that are looked at stay so until they end: something of theirs may wait.
         for session in self.sessions if wanted else ():
             if session.handle_item == self.item_received:
@@ -255,8 +255,8 @@ class BookieServer:
         self._service = None
         if self._entries is not None:
             await self._entries.close()
-        if self.turnstile is not None:
-            self.turnstile.close()
+        if self.limiter is not None:
+            self.limiter.close()
         for session in list(self.sessions):
             session.close()
         try:
@@ -313,7 +313,7 @@ class BookieServer:
             return self._refused(session, self._why_no_more)
         session.add_run = self._service.adds.add
         session.on_writable = self._service.reads.pump_soon
-        if self.turnstile is not None and self.turnstile.active and self._entries is not None:
+        if self.limiter is not None and self.limiter.active and self._entries is not None:
             self._entries.guard(session)
         if self._door is not None and (why := self._door.admit(session)):  # which may be a login, and set others
             return self._refused(session, why)

@@ -1,7 +1,7 @@
 """Proofs by an acknowledgement: which waiting reads may be served, and how fresh a replica is.
 
 Offsets are those of the log; times are monotonic seconds of this replica. Rule R6 of
-docs/explanation/machines-design.md. Not here: asking (`state/machine/replica.py`).
+docs/explanation/machines-design.md. Not here: asking (`state/machine/leader.py`).
 """
 
 from __future__ import annotations

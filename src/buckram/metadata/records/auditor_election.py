@@ -1,7 +1,7 @@
 """The election of the auditor: votes in the order in which the store numbered them; the first is elected.
 
 On ZooKeeper these are Apache's votes, so one auditor is elected among both kinds. A vote vanishes with its session.
-Not here: what an auditor does (`core/healing`).
+Not here: what an auditor does (`healing/auditing/auditor.py`).
 """
 
 from __future__ import annotations

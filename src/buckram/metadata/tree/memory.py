@@ -1,8 +1,8 @@
 """The reference key store: a tree in memory with sessions, and a thin async face on it.
 
 `MemoryTree` is synchronous and deterministic; the simulator puts its faults in front of it (connection loss before
-or after `apply`, `expire`, late watches through `deliver`). `MemoryKeys` is the KeyStore of one session. What ledgers
-and bookies make of keys is store.
+or after `apply`, `expire`, late watches through `deliver`). `MemoryKeys` is the KeyStore of one session. Not here: what
+ledgers and bookies make of keys (`metadata/tree/store.py`).
 """
 
 from __future__ import annotations

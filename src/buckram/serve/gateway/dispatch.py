@@ -1,6 +1,6 @@
 """Dispatcher: from a request to an operation's handler and back. It authenticates first, then reads the body.
 
-Not here: the operations (`operations.py`), authentication and authorization (`serve/gateway/shared/authentication.py`).
+Not here: the operations (`shared/operations.py`), authentication and authorization (`shared/authentication.py`).
 """
 
 from __future__ import annotations

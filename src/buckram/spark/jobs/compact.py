@@ -21,7 +21,7 @@ from buckram.runtime.net.pace import Pace
 from buckram.spark.jobs.executor_tasks import Driver, Progress, Row, connected, driver, in_task, parallelism, spread
 from buckram.spark.jobs.reports import RUN, open_report, run_name
 from buckram.streams.maintain.compaction import Compactable, Copied, copy_run, plan_compaction, replace_run
-from buckram.streams.maintain.orphans import all_names
+from buckram.streams.maintain.orphans import all_streams
 from buckram.streams.shared.metadata import StreamStore
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ async def _plan(
     client: Client, names: Sequence[str] | None, target_bytes: int | None, found: CompactReport
 ) -> list[Compactable]:
     streams = StreamStore(client.services.store)
-    chosen = [name async for name in all_names(streams)] if names is None else [stream_name(name) for name in names]
+    chosen = [name async for name in all_streams(streams)] if names is None else [stream_name(name) for name in names]
     work: list[Compactable] = []
     for name in chosen:
         try:

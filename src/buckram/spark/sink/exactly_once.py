@@ -44,11 +44,6 @@ from buckram.spark.sink.transactions import Attempt, Identity, Part, batch_of, i
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Row
-    from pyspark.sql.types import StructType
-
-
-if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamBase
     from pyspark.sql.types import StructType
 else:

@@ -3,7 +3,7 @@
 It deletes what a policy names and what can never be listed again, and nothing else. Several janitors may run at once,
 and one may crash at any step. The ledgers of a writer that seems to be gone are checked again after a pause, because a
 writer may have lost its session for a moment only. While the time is in doubt, nothing is deleted by age (T2). Not
-here: what a policy asks for, and deleting segments (`maintain/truncate.py`), finding orphans (`maintain/orphans.py`).
+here: what a policy asks for, and deleting segments (`truncate.py`), finding orphans (`orphans.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from buckram.streams.maintain.compaction import join
 from buckram.streams.maintain.delete import delete_incomplete, delete_stream, drop_leftovers
 from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
 from buckram.streams.maintain.offload import asks_for_offload, offload_by_policy
-from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
+from buckram.streams.maintain.orphans import all_streams, children_of, delete_orphan, find_orphans
 from buckram.streams.maintain.truncate import all_older, apply_retention, dead_rows, is_lease_held, trim
 from buckram.streams.shared.ledgers import (
     JOINED,
@@ -197,7 +197,7 @@ class Janitor:
         data = [uid async for uid in children_of(self._streams, self._streams.layout.all_data)]
         uids: dict[str, None] = {}
         stopped: list[tuple[StreamName, str]] = []
-        async for name in all_names(self._streams):
+        async for name in all_streams(self._streams):
             try:
                 head = (await self._streams.read(name)).head
             except NoSuchStream:

@@ -90,7 +90,7 @@ async def judge_orphans(
     """Read the lists, then intents again, and return which ledgers are orphans; `pending` had an intent before."""
     if not marked:
         return []
-    heads = await _all_streams(streams)
+    heads = await _names_by_uid(streams)
     listed: dict[str, dict[LedgerId, None] | None] = {}
     now_ms = client.services.runtime.clock.wall_us() // 1000
     found: list[Orphan] = []
@@ -164,10 +164,10 @@ async def _is_held(streams: StreamStore, item: Marked) -> bool:
     return any(uid != item.uid for uid in await holders(streams, item.ledger))
 
 
-async def _all_streams(streams: StreamStore) -> dict[str, StreamName]:
+async def _names_by_uid(streams: StreamStore) -> dict[str, StreamName]:
     """Return the name of every stream by its uid, including streams that are being deleted."""
     found: dict[str, StreamName] = {}
-    async for name in all_names(streams):
+    async for name in all_streams(streams):
         try:
             found[(await streams.read(name)).head.uid] = name
         except NoSuchStream:
@@ -175,7 +175,7 @@ async def _all_streams(streams: StreamStore) -> dict[str, StreamName]:
     return found
 
 
-async def all_names(streams: StreamStore) -> AsyncIterator[StreamName]:
+async def all_streams(streams: StreamStore) -> AsyncIterator[StreamName]:
     """Yield the name of every stream of every namespace, in order."""
     async for space in children_of(streams, streams.layout.all_heads):
         async for stream in children_of(streams, streams.layout.heads(space)):

@@ -22,7 +22,7 @@ from buckram.core.streams.metadata.head import HISTORY, LEDGER, Head, Segment
 from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.core.streams.names import StreamName, owner_mark, owner_of
 from buckram.errors import NoSuchLedger, NoSuchStream, StreamError, VersionConflict
-from buckram.streams.maintain.orphans import all_names
+from buckram.streams.maintain.orphans import all_streams
 from buckram.streams.shared.ledgers import SEGMENT
 from buckram.streams.shared.metadata import Change, StreamStore, retry_metadata
 from buckram.streams.shared.recovery import EMPTY
@@ -50,7 +50,7 @@ async def begin_after_deleted(streams: StreamStore, deleted: Collection[LedgerId
     gone, found = frozenset(deleted), list[LackingRecords]()
     if not gone:
         return found
-    async for name in all_names(streams):
+    async for name in all_streams(streams):
         try:
             head = (await streams.read(name)).head
             rows = [row async for row in streams.segments(head) if not row.sealed or row.end > head.earliest]

@@ -6,7 +6,7 @@ never a ledger without a row.
 
 By age a stream is truncated to the record, also in the open segment; by size it is truncated by whole segments. Cursors
 are a lower bound, or with `retention_consumed` the reason for truncation. A policy that names nothing truncates
-nothing. Not here: the rounds (`maintain/janitor.py`).
+nothing. Not here: the rounds (`janitor.py`).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class BookieSecurity:
         self._connected: dict[Session, _Connected] = {}
         self._expired: dict[str, int] = {}
         """By subject of an expired token: when one was shown last, or ended a connection; seconds since 1970."""
-        self._scope = TaskScope("guard")
+        self._scope = TaskScope("security")
 
     @property
     def state(self) -> SecurityState:

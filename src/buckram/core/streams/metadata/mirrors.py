@@ -2,8 +2,8 @@
 
 A mirror is written by the replication alone, until it is promoted. The side that it was copied from is superseded then,
 and takes no records, so that the two never have different records at one offset without a record of where they part.
-Pure. Not here: the bytes of what is copied (`core/streams/batch_copies.py`), changing the head (`core/streams/
-changes.py`), copying and promoting (`replication/`).
+Pure. Not here: the bytes of what is copied (`core/streams/batch_copies.py`), changing the head
+(`core/streams/metadata/changes.py`), copying and promoting (`replication/`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Operations: the API of a gateway. The server routes by them, and its OpenAPI document is made from them.
 
-Not here: executing one (`dispatch.py`), the document (`openapi.py`), the handlers (the modules `..._pages.py`).
+Not here: executing one (`serve/gateway/dispatch.py`), the document (`serve/gateway/openapi.py`), the handlers (the
+modules `..._pages.py`).
 """
 
 from __future__ import annotations
