@@ -13,7 +13,7 @@ from buckram.cli.app import app, run
 from buckram.cli.shared.exits import Exit, exit_code_of
 from buckram.cli.shared.interrupt import Interrupted
 from buckram.cli.shared.options import json_option
-from buckram.cli.shared.standard_streams import OutputLost
+from buckram.cli.shared.stdout import OutputLost
 from buckram.serve.http.problems import HttpProblem
 
 KEYS = {"kind", "message", "exit_code", "retryable"}

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from buckram.cli.shared.standard_streams import Payload, Screen, clear_screen, obeyed, visible
+from buckram.cli.shared.stdout import Payload, Screen, clear_screen, obeyed, visible
 
 EVIL = "a\x1b]0;title\x07\x9b31m\u202eb\x7f\r\té\n"
 SHOWN = "a\\x1b]0;title\\x07\\x9b31m\\u202eb\\x7f\\x0d\té\n"
 CODE = """
 import sys
-from buckram.cli.shared.standard_streams import Payload, name_output
+from buckram.cli.shared.stdout import Payload, name_output
 name_output()
 text = {text!a}
 print(text, end="")

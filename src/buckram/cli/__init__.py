@@ -21,7 +21,7 @@ def main() -> NoReturn:
     from buckram.cli.shared.interrupt import CODE, exit_at_once
 
     exit_at_once()
-    from buckram.cli.shared.standard_streams import name_output, open_standard_files
+    from buckram.cli.shared.stdout import name_output, open_standard_files
 
     open_standard_files()
     from buckram.cli.app import run

@@ -18,7 +18,7 @@ import click
 from buckram.cli.shared.context_file import ChosenContext, context_option
 from buckram.cli.shared.exits import Exit, Fault, fault_of
 from buckram.cli.shared.lazy_group import Suggesting
-from buckram.cli.shared.standard_streams import OutputLost, silence_output
+from buckram.cli.shared.stdout import OutputLost, silence_output
 
 
 class Noun(NamedTuple):

@@ -20,7 +20,7 @@ from buckram.cli.bench.load import Tally
 from buckram.cli.ledger.commands import ledger
 from buckram.cli.shared.exits import Exit, exit_code_of, line_of
 from buckram.cli.shared.options import custom_metadata, quorum
-from buckram.cli.shared.standard_streams import CHUNK_BYTES, Lines
+from buckram.cli.shared.stdin import CHUNK_BYTES, Lines
 from buckram.errors import ConfigError, InvalidArgument
 
 ROOT = Path(__file__).parents[3]

@@ -23,7 +23,7 @@ from buckram.cli.shared import completion
 from buckram.cli.shared.options import cluster_options, connected, raw_option, run_async
 from buckram.cli.shared.output import emit, table
 from buckram.cli.shared.serving import log_level
-from buckram.cli.shared.standard_streams import Payload
+from buckram.cli.shared.stdout import Payload
 from buckram.core.cluster.bookie_report import KeptGarbage
 from buckram.core.entries.entry import Digest
 from buckram.core.wire.availability import EntryList

@@ -17,7 +17,7 @@ from buckram.cli.shared.context_file import context_in_use
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import cluster_options, cluster_uri, run_async, watch_async
 from buckram.cli.shared.output import counted, emit, table
-from buckram.cli.shared.standard_streams import clear_screen
+from buckram.cli.shared.stdout import clear_screen
 from buckram.serve.json_views.status import MOST_LEDGERS, BookieState, bookie_states, space_of, status_json
 
 if TYPE_CHECKING:

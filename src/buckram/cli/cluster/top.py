@@ -13,7 +13,7 @@ import click
 from buckram.cli.shared import values
 from buckram.cli.shared.options import cluster_options, connected, run_async, watch_async
 from buckram.cli.shared.output import emit, table
-from buckram.cli.shared.standard_streams import clear_screen
+from buckram.cli.shared.stdout import clear_screen
 from buckram.core.cluster.bookie_report import BookieReport, parse_report
 from buckram.core.wire.messages import FREE_DISK_SPACE, REPORT, BookieInfoReply, GetBookieInfo
 from buckram.errors import AccessRefused, BuckramError, Code, MetadataUnavailable

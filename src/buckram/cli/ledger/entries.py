@@ -26,7 +26,8 @@ from buckram.cli.shared.options import (
     watch_async,
 )
 from buckram.cli.shared.output import Bar, Degraded, emit, input_size, remark, transfer
-from buckram.cli.shared.standard_streams import Lines, Payload
+from buckram.cli.shared.stdin import Lines
+from buckram.cli.shared.stdout import Payload
 from buckram.core.streams.names import owner_of
 from buckram.errors import EntryTooLarge, InvalidArgument, LedgerError
 from buckram.runtime.process.tasks import TaskScope

@@ -28,7 +28,7 @@ from buckram.cli.shared.options import (
     yes_option,
 )
 from buckram.cli.shared.output import Bar, counted, emit, input_size, table, transfer
-from buckram.cli.shared.standard_streams import Payload
+from buckram.cli.shared.stdout import Payload
 from buckram.core.objects.rows import check_object_name
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchObject

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from buckram.cli.shared.standard_streams import OutputLost
+from buckram.cli.shared.stdout import OutputLost
 
 
 class Exit(enum.IntEnum):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from buckram.cli.shared.standard_streams import obeyed
+from buckram.cli.shared.stdout import obeyed
 from buckram.core.streams.names import owner_of
 from buckram.serve.json_views.ledgers import ledger_json
 from buckram.types import LedgerMetadata

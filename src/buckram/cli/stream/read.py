@@ -14,7 +14,7 @@ import click
 from buckram.cli.shared import completion, values
 from buckram.cli.shared.options import cluster_options, connected, run_async, watch_async
 from buckram.cli.shared.output import shows_bar, transfer
-from buckram.cli.shared.standard_streams import Payload
+from buckram.cli.shared.stdout import Payload
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import InvalidArgument
 

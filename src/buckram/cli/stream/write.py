@@ -13,7 +13,7 @@ from buckram.cli.namespace import has_blanks, refuse_blanks
 from buckram.cli.shared import completion
 from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import Bar, Degraded, emit, input_size, remark, transfer
-from buckram.cli.shared.standard_streams import Lines
+from buckram.cli.shared.stdin import Lines
 from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, WriterExists, WriterLost
 from buckram.runtime.process.tasks import TaskScope
