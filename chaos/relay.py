@@ -88,6 +88,11 @@ def _name(block: tuple[int, int]) -> str:
 # -- who connects ------------------------------------------------------------------------------------------------------
 
 
+_LOOKS = 3
+"""Number of looks for a socket: the table of all of them is read in pieces, and may pass one over as others come and
+go."""
+
+
 class Owners:
     """Search for the machine whose process holds a socket. Processes are scanned again when no known one does."""
 
@@ -100,12 +105,13 @@ class Owners:
     def machine_of(self, host: str, port: int) -> int:
         """Return the machine whose process has a socket of this local address; 0 if none has it, or one of no
         machine."""
-        if not (inode := self._inode_of(host, port)):
-            return 0
-        if not (found := self._among_known(inode)):
-            self._look_around()
-            found = self._among_known(inode)
-        return found
+        for _ in range(_LOOKS):
+            if inode := self._inode_of(host, port):
+                if not (found := self._among_known(inode)):
+                    self._look_around()
+                    found = self._among_known(inode)
+                return found
+        return 0
 
     def _among_known(self, inode: str) -> int:
         for pid, (began, machine) in self._machines.items():

@@ -55,9 +55,9 @@ async def test_a_token_that_was_changed(there: Guarded, files: Files) -> None:
 
 
 async def test_a_token_that_has_ended(there: Guarded, files: Files) -> None:
-    now = time.time()
-    _, token = await there.security.create_token("alice", (), now - 7200, now - 3600)
-    ended = time.strftime("%Y-%m-%d at %H:%M UTC", time.gmtime(now - 3600))
+    end = time.time() // 60 * 60 - 3570.0  # in the middle of a minute, which is what the text says
+    _, token = await there.security.create_token("alice", (), end - 3600, end)
+    ended = time.strftime("%Y-%m-%d at %H:%M UTC", time.gmtime(end))
     assert f"it has ended, on {ended}" in await refusal(there, files.client, token)
 
 
