@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 
-from buckram.addresses import address_of_id
+from buckram.client.maintain.salvage import bookie_addresses
 from buckram.client.maintain.salvage import opened as salvage_opened
 from buckram.cluster import Client
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.errors import InvalidArgument, LedgerExists, NoSuchLedger, ReadFailed
-from buckram.metadata.maintain.acceptance import accept, allow_collection, suspects
+from buckram.metadata.maintain.acceptance import accept, allow_collection
 from buckram.metadata.maintain.backup import copy_of, restore
 from buckram.metadata.tree.store import TreeStore
 from buckram.streams.maintain.segment_list_repair import begin_after_deleted
 from buckram.streams.shared.metadata import StreamStore
-from buckram.types import BookieAddress, BookieId, LedgerId
+from buckram.types import BookieId, LedgerId
 from simulator.administration.commands import Administrator
 from simulator.engine.checkers.facts import write_set
 from simulator.engine.healers import AUDITOR, REPLICATOR
@@ -132,24 +132,13 @@ def _restart_healers(admin: Administrator) -> None:
             process.crash()
 
 
-async def addresses_of(store: TreeStore) -> dict[BookieId, BookieAddress]:
-    """Return the address of every reachable bookie, in a list of bookies or not."""
-    found = {
-        one.bookie_id: address for one in await suspects(store) if (address := address_of_id(one.address)) is not None
-    }
-    listed = await store.bookies()
-    for group in (listed.writable, listed.readonly):
-        found |= {name: info.address for name, info in group.items() if info.address is not None}
-    return found
-
-
 async def _salvage(admin: Administrator) -> None:
     """Bring back the ledgers that bookies hold and the backup does not know, or some of them."""
     share, brought = admin.rng.choice((0.5, 1.0)), list[LedgerId]()
 
     async def work(client: Client) -> bool:
         store = client.services.store
-        addresses = await addresses_of(store)  # type: ignore[arg-type]  # guarded, and a TreeStore all the same
+        addresses = await bookie_addresses(store)  # type: ignore[arg-type]  # guarded, and a TreeStore all the same
         runtime = admin.world.runtime(admin.world.processes[_host(client)])
         net = admin.stage.plan.configs.net
         async with salvage_opened(runtime, net, store, addresses) as asked:  # type: ignore[arg-type]  # as above

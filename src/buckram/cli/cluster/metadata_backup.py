@@ -176,6 +176,7 @@ def _named(ledgers: list[int]) -> str:
 async def _accept(uri: str, without: tuple[str, ...]) -> dict[str, Any]:
     import random
 
+    from buckram.client.maintain.salvage import bookie_addresses
     from buckram.metadata.maintain.acceptance import accept
     from buckram.streams.maintain.segment_list_repair import begin_after_deleted
     from buckram.streams.shared.metadata import StreamStore
@@ -184,7 +185,7 @@ async def _accept(uri: str, without: tuple[str, ...]) -> dict[str, Any]:
     try:
         accepted = await accept(store, random.SystemRandom(), without)
         lacking = await begin_after_deleted(StreamStore(store), accepted.deleted_again)
-        found, _ = await _find(store, await _addresses(store), ())
+        found, _ = await _find(store, await bookie_addresses(store), ())
         return {
             "epoch": accepted.history.epoch,
             "deleted_again": accepted.deleted_again,
@@ -202,20 +203,6 @@ async def _count(store: TreeStore) -> int:
     while page := await store.list_ledgers(after=after):
         total, after = total + len(page), page[-1]
     return total
-
-
-async def _addresses(store: TreeStore) -> dict[BookieId, BookieAddress]:
-    """Return the address of every reachable bookie, in a list of bookies or not."""
-    from buckram.addresses import address_of_id
-    from buckram.metadata.maintain.acceptance import suspects
-
-    found = {
-        one.bookie_id: address for one in await suspects(store) if (address := address_of_id(one.address)) is not None
-    }
-    listed = await store.bookies()
-    for group in (listed.writable, listed.readonly):
-        found |= {name: info.address for name, info in group.items() if info.address is not None}
-    return found
 
 
 async def _find(
@@ -287,9 +274,11 @@ def _birth(text: str | None) -> bytes:
 async def _salvage(
     uri: str, ledgers: tuple[int, ...], bring_back: bool, password: bytes, digest: str | None, birth: bytes
 ) -> dict[str, Any]:
+    from buckram.client.maintain.salvage import bookie_addresses
+
     store = await open_tree(uri)
     try:
-        addresses = await _addresses(store)
+        addresses = await bookie_addresses(store)
         found, silent = await _find(store, addresses, ledgers)
         known = [one for one in found if not await _is_known(store, one.ledger_id)]
         back = await _bring_back(uri, store, addresses, known, password, digest, birth) if bring_back else []

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from buckram.addresses import address_of_id
 from buckram.config import NetConfig
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.deletions import BUCKET, NONE_DELETED, Deleted, bucket_of
@@ -32,6 +33,7 @@ from buckram.errors import (
     NoSuchLedger,
     ReadFailed,
 )
+from buckram.metadata.maintain.acceptance import suspects
 from buckram.metadata.tree.removals import all_recorded
 from buckram.metadata.tree.store import TreeStore
 from buckram.runtime.net.introductions import FixedIdentities, Introductions
@@ -192,6 +194,17 @@ def _only_birth(found: Found) -> bytes:
         f"bookies hold {len(births)} ledgers that had id {found.ledger_id}, by birth: {held}; name the one that "
         "is to come back with --birth"
     )
+
+
+async def bookie_addresses(store: TreeStore) -> dict[BookieId, BookieAddress]:
+    """Return the address of every reachable bookie, in a list of bookies or not."""
+    found = {
+        one.bookie_id: address for one in await suspects(store) if (address := address_of_id(one.address)) is not None
+    }
+    listed = await store.bookies()
+    for group in (listed.writable, listed.readonly):
+        found |= {name: info.address for name, info in group.items() if info.address is not None}
+    return found
 
 
 @asynccontextmanager
