@@ -21,6 +21,7 @@ from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, StreamError, StreamExists
 from buckram.spark.sink.replay_check import Tally, published_tally
 from buckram.spark.sink.small_parts import with_small_parts
+from buckram.streams.shared.metadata import look_twice
 from buckram.streams.write.bulk import Bulk, SealedLedger, publish_together
 
 if TYPE_CHECKING:
@@ -189,13 +190,12 @@ async def foreseen_step(
     A server of the metadata store that lags does not know the query's last batch yet, or still has a writer that has
     left: what would refuse the step is looked at again, with everything that was written before.
     """
-    try:
-        bulk = await open_step(client, stream, step)
+
+    async def look(again: bool) -> tuple[Bulk, bool]:
+        bulk = await open_step(client, stream, step, create=create and again)
         return bulk, bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer)
-    except StreamError:
-        await client.services.store.sync()
-    bulk = await open_step(client, stream, step, create=create)
-    return bulk, bulk.foreseen(seal_live=seal_live, beside_writer=beside_writer)
+
+    return await look_twice(look, client.services.store.sync, (StreamError,))
 
 
 class StreamStep:
@@ -213,12 +213,11 @@ class StreamStep:
         *,
         seal_live: bool,
         beside_writer: bool,
-        create: bool = False,
     ) -> None:
         self._link, self._stream, self._step, self._seal_live = link, stream, step, seal_live
         self._shares: Mapping[str, Sequence[Part]] = {stream: parts, **of_others(parts)}
         check_count(len(self._shares))
-        self._beside_writer, self._create = beside_writer and len(self._shares) == 1, create
+        self._beside_writer = beside_writer and len(self._shares) == 1
         self._own: Bulk
         self._bulks: dict[str, Bulk] = {}
 
@@ -304,21 +303,17 @@ async def open_target(
     Raises UnknownQuery if the query wrote to it before and the stream knows nothing of that, and what `foreseen_step`
     does; it looks again for the same reason.
     """
-    try:
-        return await _target(client, own, stream, step, seal_live=seal_live, create=False)
-    except StreamError:
-        await client.services.store.sync()
-    return await _target(client, own, stream, step, seal_live=seal_live, create=create)
 
+    async def look(again: bool) -> Bulk:
+        found: Bulk | None = None
+        with suppress(NoSuchStream):
+            found = await open_step(client, stream, beside(step))
+        own.check_target(stream, found)
+        found = found or await open_step(client, stream, beside(step), create=create and again)
+        found.foreseen(seal_live=seal_live)
+        return found
 
-async def _target(client: Client, own: Bulk, stream: str, step: StepId, *, seal_live: bool, create: bool) -> Bulk:
-    found: Bulk | None = None
-    with suppress(NoSuchStream):
-        found = await open_step(client, stream, beside(step))
-    own.check_target(stream, found)
-    found = found or await open_step(client, stream, beside(step), create=create)
-    found.foreseen(seal_live=seal_live)
-    return found
+    return await look_twice(look, client.services.store.sync, (StreamError,))
 
 
 async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,7 +27,15 @@ from buckram.core.streams.metadata.head import (
 )
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.replication_links import Link, decode_link
-from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, NoSuchStream, StreamExists, VersionConflict
+from buckram.errors import (
+    BuckramError,
+    KeyExists,
+    MetadataUnavailable,
+    NoSuchKey,
+    NoSuchStream,
+    StreamExists,
+    VersionConflict,
+)
 from buckram.runtime.process.retry import Attempt, Retries, retry
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.streams.shared.layout import Layout
@@ -65,6 +73,21 @@ def head_retries(within_s: float = WITHIN_S) -> Retries:
 async def retry_metadata(attempt: Attempt[T]) -> T:
     """Repeat an idempotent operation while the metadata store is unavailable, at most for WITHIN_S."""
     return await retry(attempt, MetadataUnavailable, STREAM_HEAD, within_s=WITHIN_S)
+
+
+async def look_twice(
+    look: Callable[[bool], Awaitable[T]], sync: Callable[[], Awaitable[None]], refusals: tuple[type[BuckramError], ...]
+) -> T:
+    """Return what `look` gives; if that is one of the refusals, what it gives behind `sync`.
+
+    A server of the metadata store that lags does not know yet what another process has done: what it refuses is looked
+    at again with everything that was written before. `look` is told whether that is so. Raises what `look` raises.
+    """
+    try:
+        return await look(False)
+    except refusals:
+        await sync()
+    return await look(True)
 
 
 class StreamStore:

@@ -47,7 +47,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing_op, make_ledger, read_intent
-from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.metadata import StreamStore, look_twice
 from buckram.streams.shared.recovery import recover_segment, summarise
 from buckram.streams.write import record_arguments as records
 from buckram.streams.write.append_queue import RecordCursor
@@ -337,11 +337,8 @@ class Bulk(NotCopied):
 
         Another process has closed it a moment ago: a server of the metadata store that lags may not know that yet.
         """
-        try:
-            return await self._looked_at(ledger)
-        except (InvalidSegment, NoSuchLedger):
-            await self._streams.keys.sync()
-        return await self._looked_at(ledger)
+        sync = self._streams.keys.sync
+        return await look_twice(lambda _: self._looked_at(ledger), sync, (InvalidSegment, NoSuchLedger))
 
     async def _looked_at(self, ledger: SealedLedger) -> CheckedLedger:
         metadata = await self._client.metadata(ledger.ledger)
