@@ -93,7 +93,7 @@ while True:
 @pytest.mark.soak
 @needs_proc
 async def test_whoever_is_stopped_is_hardly_ever_inside_a_change(tmp_path: Path) -> None:
-    """What comes of the mechanism of test_sqlite_commit, for a process that makes about 40 keys a second."""
+    """What comes of the mechanism of test_changes, for a process that makes about 40 keys a second."""
     rounds, path = 1000, tmp_path / FILE
     async with opened(path) as keys:
         await keys.prepare()

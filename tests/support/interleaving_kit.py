@@ -25,7 +25,7 @@ import pytest
 from tests.support.interleaving_clients import Store
 
 from buckram.errors import BuckramError
-from buckram.metadata.sqlite import changes as sqlite_commit
+from buckram.metadata.sqlite import changes as sqlite_changes
 from buckram.metadata.sqlite import database_file as sqlite_file
 from buckram.metadata.sqlite import file_locks
 from buckram.metadata.sqlite import keys as sqlite
@@ -68,7 +68,7 @@ class Lane:
             return False
         if self.at == "jobs":
             return bool(self.jobs) or self.patience is not None
-        begins = self.at.endswith(sqlite_commit.VIEW) or (self.at.startswith("BEGIN") and not self.writing)
+        begins = self.at.endswith(sqlite_changes.VIEW) or (self.at.startswith("BEGIN") and not self.writing)
         return not (begins and self.turns.writer is not None)
 
     # -- what sqlite.py takes for a queue
@@ -118,10 +118,10 @@ class Connection:
         if failing and not lane.writing and statement.startswith(("SELECT", "PRAGMA")):
             raise sqlite3.OperationalError("disk I/O error")
         alone = not self.in_transaction
-        if statement == "COMMIT" or (alone and statement.startswith((sqlite_commit.COMMIT, sqlite_commit.SET_ALONE))):
+        if statement == "COMMIT" or (alone and statement.startswith((sqlite_changes.COMMIT, sqlite_changes.SET_ALONE))):
             return self._commit(lane, failing, statement, *parameters)
         found = self._real.execute(statement, *parameters)
-        if statement.endswith(sqlite_commit.VIEW):
+        if statement.endswith(sqlite_changes.VIEW):
             turns.writer, lane.writing = lane, True
             return Closing(found, lambda: self._view_closed(lane))
         if statement.startswith("BEGIN") and alone and not lane.writing:
@@ -135,7 +135,7 @@ class Connection:
         if when == "before":
             raise sqlite3.OperationalError("disk I/O error")
         found = self._real.execute(statement, *parameters)
-        if statement != sqlite_commit.SET_ALONE or found.rowcount:  # or what is to be done is found out once more
+        if statement != sqlite_changes.SET_ALONE or found.rowcount:  # or what is to be done is found out once more
             self._turns.written(lane, in_doubt=when == "after")
         self._done(lane)
         if when == "after":

@@ -167,9 +167,8 @@ class StreamCopy:
             )
             try:
                 if follow and mirror.snapshots is not None and not mirror.ended:
-                    await self._writer_at(
-                        self.copied
-                    )  # Opening it later would discard a snapshot that is being copied.
+                    # Opening it later would discard a snapshot that is being copied.
+                    await self._writer_at(self.copied)
                 async with TaskScope(f"mirror {self.name}") as scope:
                     if follow:
                         scope.spawn(keeping.follow(lambda: reading.follower.head, lambda: self.copied), "settings")

@@ -14,7 +14,7 @@ import pytest
 from tests.support.sqlite_kit import FILE
 
 from buckram.errors import KeyExists, MetadataError, NoSuchKey, VersionConflict
-from buckram.metadata.sqlite import changes as sqlite_commit
+from buckram.metadata.sqlite import changes as sqlite_changes
 from buckram.metadata.sqlite import database_file as sqlite_connection
 from buckram.metadata.sqlite import database_file as sqlite_file
 from buckram.metadata.sqlite.changes import ROOT
@@ -87,7 +87,7 @@ def test_the_lock_is_not_held_from_one_statement_to_the_next(tmp_path: Path, wha
     with a_tree(path) as tree:
         written(tree, Create("/old", b""), Create("/kept", b""))
         held, ran = locked_at(tree, path, lambda: written(tree, *EVERYTHING[what]))
-        assert sum(statement.startswith((sqlite_commit.COMMIT, ALONE)) for statement in ran) == 1, ran
+        assert sum(statement.startswith((sqlite_changes.COMMIT, ALONE)) for statement in ran) == 1, ran
         assert held == []
         assert not any(statement.startswith(("BEGIN", "COMMIT")) for statement in ran)
 
@@ -95,18 +95,18 @@ def test_the_lock_is_not_held_from_one_statement_to_the_next(tmp_path: Path, wha
 def test_the_look_at_the_lock_would_see_it(tmp_path: Path) -> None:
     path = tmp_path / FILE
     with a_tree(path) as tree:
-        ops = [Create(f"/many/{number}", b"x") for number in range(3 * sqlite_commit.MAX_ROWS)]
+        ops = [Create(f"/many/{number}", b"x") for number in range(3 * sqlite_changes.MAX_ROWS)]
         held, _ = locked_at(tree, path, lambda: tree.write([ops]))
-        assert sum(statement.startswith(sqlite_commit.COMMIT) for statement in held) == 3
+        assert sum(statement.startswith(sqlite_changes.COMMIT) for statement in held) == 3
         assert held[-1] == "COMMIT"
         names = tree.children("/many", "", 10_000)[0]
-        assert sorted(names, key=int) == [str(number) for number in range(3 * sqlite_commit.MAX_ROWS)]
+        assert sorted(names, key=int) == [str(number) for number in range(3 * sqlite_changes.MAX_ROWS)]
 
 
 def test_more_than_one_statement_takes_is_done_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / FILE
     with a_tree(path) as tree:
-        ops = [Create(f"/many/{number}", b"x") for number in range(2 * sqlite_commit.MAX_ROWS)]
+        ops = [Create(f"/many/{number}", b"x") for number in range(2 * sqlite_changes.MAX_ROWS)]
         db = tree._open()
         # The last row of all cannot be made.
         db.execute(
@@ -236,16 +236,16 @@ def test_a_view_has_the_rows_that_were_asked_for_and_stays_open(tmp_path: Path) 
         written(tree, SetValue("/c", b"3", 0))
         db = tree._open()
         for places in ([], [("/", "c")], [("/", "c"), ("/", "none"), ("/a", "b"), ROOT, ("/", "c")]):
-            view = sqlite_commit.View(db, places)
+            view = sqlite_changes.View(db, places)
             assert view.rows == {place: tree.row(place) for place in places}
             assert db.execute("SELECT version FROM keys WHERE name='c'").fetchone() == (1,)
             other.execute("UPDATE keys SET child_changes = child_changes + 1 WHERE name='c'")
             with pytest.raises(sqlite3.OperationalError, match="locked"):  # by a state that is not the newest
-                db.execute(sqlite_commit.SET_ALONE, (b"4", "/", "c", 1))
+                db.execute(sqlite_changes.SET_ALONE, (b"4", "/", "c", 1))
             view.close()
-        many = [("/", f"n{number}") for number in range(3 * sqlite_commit.MOST_PLACES)]
-        view = sqlite_commit.View(db, many)
-        assert list(view.rows) == many[: sqlite_commit.MOST_PLACES]
+        many = [("/", f"n{number}") for number in range(3 * sqlite_changes.MOST_PLACES)]
+        view = sqlite_changes.View(db, many)
+        assert list(view.rows) == many[: sqlite_changes.MOST_PLACES]
         view.close()
 
 
@@ -271,7 +271,7 @@ def test_what_a_view_had_read_does_not_count_for_what_is_tried_after_it(tmp_path
 
 def test_a_file_of_the_root_alone_gives_a_view_as_well(tmp_path: Path) -> None:
     with a_tree(tmp_path / FILE) as tree:
-        view = sqlite_commit.View(tree._open(), [("/", "a")])
+        view = sqlite_changes.View(tree._open(), [("/", "a")])
         assert view.rows == {("/", "a"): None}
         view.close()
         written(tree, Create("/a", b""))

@@ -21,7 +21,7 @@ from typing import NoReturn, Protocol
 from urllib.parse import quote
 
 from buckram.errors import ClusterNotInitialised, MetadataError, MetadataUnavailable, StoreReplaced
-from buckram.metadata.sqlite import changes as sqlite_commit
+from buckram.metadata.sqlite import changes as sqlite_changes
 from buckram.metadata.sqlite.durable_mark import DurableMark
 from buckram.runtime.disk.syncing import sync_data, sync_directory
 
@@ -110,7 +110,7 @@ def connect(path: Path, busy_timeout_s: float, *, one_thread: bool = True) -> sq
         if not _is_ours(path, db):
             raise ClusterNotInitialised(f"sqlite://{path}")
         db.execute("PRAGMA wal_autocheckpoint=0")  # not inside a commit: `LONG_LOG_BYTES`
-        sqlite_commit.prepare(db)
+        sqlite_changes.prepare(db)
     except BaseException:
         db.close()
         raise

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from buckram.errors import BuckramError, MetadataError, MetadataUnavailable
-from buckram.metadata.sqlite import changes as sqlite_commit
+from buckram.metadata.sqlite import changes as sqlite_changes
 from buckram.metadata.sqlite import database_file as sqlite_file
 from buckram.metadata.sqlite import file_locks
 from buckram.metadata.sqlite.changes import NEW_SESSION, Changes, Place, Row, WatchKey, places_of, watch_keys
@@ -281,7 +281,7 @@ class SqliteTree(SqliteConnection):
             if not self._line.acquire(blocking=False):
                 return False
             try:
-                if not sqlite_commit.set_alone(db, split(op.key), op.version, op.value):
+                if not sqlite_changes.set_alone(db, split(op.key), op.version, op.value):
                     return False
             finally:
                 self._line.release()
@@ -321,10 +321,10 @@ class SqliteTree(SqliteConnection):
         *,
         lock_within_s: float | None = None,
     ) -> T:
-        view: sqlite_commit.View | None = None
+        view: sqlite_changes.View | None = None
         try:
             if lock_within_s is None:
-                view = sqlite_commit.View(db, places)
+                view = sqlite_changes.View(db, places)
                 self._viewed = view.rows
             else:
                 self._begin(db, lock_within_s)
@@ -355,13 +355,13 @@ class SqliteTree(SqliteConnection):
     def _commit(self, db: sqlite3.Connection, changes: Changes) -> bool:
         """Return whether there was anything to change."""
         own = self._new_lock or self._lock
-        rows = sqlite_commit.rows_of(changes, None if own is None else own.session)
+        rows = sqlite_changes.rows_of(changes, None if own is None else own.session)
         self.check_file()
-        if len(rows) > sqlite_commit.MAX_ROWS or db.in_transaction:
+        if len(rows) > sqlite_changes.MAX_ROWS or db.in_transaction:
             with quick_turns():  # more than one statement: everybody else waits
-                sqlite_commit.commit(db, rows)
+                sqlite_changes.commit(db, rows)
         elif rows:
-            sqlite_commit.commit(db, rows)
+            sqlite_changes.commit(db, rows)
         return bool(rows)
 
     def _committed(self, changes: Changes, changed: bool) -> None:
@@ -417,7 +417,7 @@ class SqliteTree(SqliteConnection):
     def row(self, place: Place) -> Row | None:
         if place in self._viewed:
             return self._viewed[place]
-        found = self._open().execute(sqlite_commit.ROW, place).fetchone()
+        found = self._open().execute(sqlite_changes.ROW, place).fetchone()
         return None if found is None else Row(*found[:4])
 
     def children_of(self, parent: str) -> Generator[tuple[str, int | None]]:
