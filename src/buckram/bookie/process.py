@@ -49,6 +49,7 @@ from buckram.core.wire.introduction import (
     IDENTITY,
     IDENTITY_PROPERTY,
     INCARNATION_PROPERTY,
+    LACS,
     METADATA,
     NAMES_LEDGERS,
     PULLS,
@@ -345,7 +346,7 @@ class Bookie:
         assert self.info is not None
         assert self.store is not None
         wall_us, time_features = self.time.told()
-        features = time_features | NAMES_LEDGERS | (METADATA if self._open_store is not None else 0)
+        features = time_features | NAMES_LEDGERS | LACS | (METADATA if self._open_store is not None else 0)
         features |= TRACES if self._runtime.traces is not None else 0
         features |= PULLS if self._runtime.files is not None else 0
         return Identity(

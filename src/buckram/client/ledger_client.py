@@ -188,6 +188,7 @@ class LedgerClient(NotBlocking):
             encryption=encryption or EncryptionKeys(),
             check_loop=self._check_loop,
         )
+        pool.on_lac = self.services.lacs.answered
         bookies.on_change(self.services.forget_changed)
         self._owned = owned
         self.uri = uri

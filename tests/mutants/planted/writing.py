@@ -246,4 +246,34 @@ MUTANTS = (
         ),
         ("tests/client/shared/test_copies.py::test_a_close_that_has_waited_long_enough_notes_who_lacks_entries",),
     ),
+    TestMutant(
+        "lost-lac-stays-lost",
+        "an explicit LAC that was lost on its way is not published again",
+        edited(
+            (
+                "buckram.client.write.explicit_lac:ExplicitLac.take",
+                "self._look(now + max(self._retry_s, _LOOK_S))",
+                "pass",
+            )
+        ),
+        ("tests/client/write/test_lac_packets.py::test_what_was_lost_on_the_way_is_sent_again",),
+    ),
+    TestMutant(
+        "refused-lac-is-published",
+        "bookies that refuse an explicit LAC count as if they had stored it",
+        edited(("buckram.client.write.explicit_lac:ExplicitLac.answered", "code is Code.OK and ", "")),
+        ("tests/client/write/test_lac_packets.py::test_refusals_are_no_success",),
+    ),
+    TestMutant(
+        "replies-behind-lacs-are-lost",
+        "what follows the replies to explicit LACs in a chunk is taken for replies that nobody waits for",
+        edited(
+            (
+                "buckram.core.wire.client_protocol:ClientProtocol.feed",
+                "offset = after\n                    continue",
+                "offset = after",
+            )
+        ),
+        ("tests/core/wire/test_lacs.py::test_replies_between_those_to_adds_and_reads_cost_none_of_them",),
+    ),
 )

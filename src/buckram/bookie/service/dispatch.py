@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from struct import Struct
 from typing import Protocol
 
 from buckram.bookie.service.connections.ledger_births import is_other
@@ -27,6 +26,7 @@ from buckram.bookie.storage.store import Store
 from buckram.core.security.principal import Principal
 from buckram.core.wire import availability
 from buckram.core.wire.introduction import Identity, Introduction, identity_mismatch
+from buckram.core.wire.lacs import LAC_PACKET, LARGEST_LAC_PACKET
 from buckram.core.wire.messages import (
     DISK_STATE,
     FREE_DISK_SPACE,
@@ -59,9 +59,6 @@ from buckram.seams import Space
 from buckram.types import MASTER_KEY_SIZE, NO_BIRTH, EntryId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
-_LAC_PACKET = Struct(">qq")
-LARGEST_LAC_PACKET = _LAC_PACKET.size + 20
-"""The two numbers and the longest digest (MAC)."""
 
 
 class ServedBookie(Protocol):
@@ -190,9 +187,9 @@ class Dispatcher:
         """Return why the packet cannot be stored, whatever its key. A bookie cannot check the digest."""
         store = self._store
         body = request.body
-        if not _LAC_PACKET.size <= len(body) <= LARGEST_LAC_PACKET or len(request.master_key) != MASTER_KEY_SIZE:
+        if not LAC_PACKET.size <= len(body) <= LARGEST_LAC_PACKET or len(request.master_key) != MASTER_KEY_SIZE:
             return Code.BAD_REQUEST
-        ledger_id, _ = _LAC_PACKET.unpack_from(body)
+        ledger_id, _ = LAC_PACKET.unpack_from(body)
         if ledger_id != request.ledger_id or ledger_id < 0:
             return Code.BAD_REQUEST
         if store.failed is not None:
@@ -213,7 +210,7 @@ class Dispatcher:
             store.put_ledger(ledger_id, request.master_key, admitted=False, birth=name or NO_BIRTH)
         elif record.master_key != request.master_key:
             return Code.UNAUTHORIZED
-        _, lac = _LAC_PACKET.unpack_from(request.body)
+        _, lac = LAC_PACKET.unpack_from(request.body)
         store.set_explicit_lac(ledger_id, lac, request.body)
         self._polls.lac_advanced(ledger_id, lac)
         return Code.OK

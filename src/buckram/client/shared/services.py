@@ -18,6 +18,7 @@ from buckram.client.cluster.identities import Identities
 from buckram.client.cluster.slow_bookies import SlowMembers
 from buckram.client.shared.encryption import EncryptionKeys
 from buckram.client.shared.handles import NotCopied
+from buckram.client.shared.lac_batcher import LacBatcher
 from buckram.client.shared.lagging_replicas import Copies, LaggingLedgers
 from buckram.client.shared.send_batcher import SendBatcher
 from buckram.config import ClientConfig, NetConfig
@@ -87,6 +88,7 @@ class Services(NotCopied):
     weights: Weights = field(default_factory=Weights)
     encryption: EncryptionKeys = field(default_factory=EncryptionKeys)
     batcher: SendBatcher = field(default_factory=SendBatcher)
+    lacs: LacBatcher = field(default_factory=LacBatcher)
     check_loop: Guard = _anywhere
     """Raises WrongEventLoop in another event loop than the client's, as `guard` does; also for handles that close."""
     handles: dict[int, StopHandle] = field(default_factory=dict)

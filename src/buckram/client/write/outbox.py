@@ -227,6 +227,7 @@ class Outbox:
             (turn.load(pool.lane(bookie, self._lane), window.deferred_sync), slot)
             for bookie, (_, slot) in zip(self._bookies, live, strict=True)
         ]
+        self._explicit_lac.lanes = [load.lane for load, _ in self._targets]
 
 
 def _rows(ids: list[EntryId]) -> list[_Row]:

@@ -21,6 +21,7 @@ from buckram.core.wire.acks import AckEvent, AckMatcher, AckSink, SentRun, emit_
 from buckram.core.wire.adds import RECOVERY_ADD, walk_frames
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.core.wire.introduction import Introduction
+from buckram.core.wire.lacs import Answered, take_lac_replies
 from buckram.core.wire.messages import (
     OP_ADD,
     OP_BATCH_READ,
@@ -54,6 +55,12 @@ MAX_NAMED = 4096
 """Maximum ledgers whose births are remembered as sent on one connection. Bookies remember more than that."""
 
 
+Name: TypeAlias = tuple[LedgerId, bytes]
+"""A ledger and its birth."""
+LacPacket: TypeAlias = "tuple[Name | None, bytes]"
+"""The ledger that an explicit LAC is about, if it has a birth, and the frame (`lacs.encode_lac`)."""
+
+
 class Conflict(Exception):
     """A v2 request whose reply could not be distinguished from that of an outstanding one; use v3, or wait for the
     other.
@@ -81,9 +88,10 @@ class Received:
     must be closed, once the rest is handled.
     """
 
-    __slots__ = ("acks", "answers", "error")
+    __slots__ = ("acks", "answers", "error", "lacs")
 
     def __init__(self) -> None:
+        self.lacs: Answered = []
         self.acks: list[AckEvent] = []
         self.answers: list[tuple[object, Reply]] = []
         self.error: str | None = None
@@ -116,6 +124,8 @@ class ClientProtocol:
         self._abandoned_count = 0
         self._next_id = 0
         self._introducing = False
+        self._sent_lacs = False
+        """True once an explicit LAC was sent as a packet, so that its replies may come."""
         self.requests = 0
         """Number of outstanding requests and v3 adds."""
 
@@ -192,6 +202,17 @@ class ClientProtocol:
             self._register((OP_ADD, self._next_id, 0), _Pending(token, None, expires, None))
         return b"".join(sent)
 
+    def lacs(self, packets: Sequence[LacPacket]) -> bytes:
+        """Return the bytes to send for explicit LACs. Their replies come as `Received.lacs`, and are not waited for."""
+        self._sent_lacs = True
+        named = self._named
+        parts: list[bytes] = []
+        for name, frame in packets:
+            if name is not None and named.get(name[0]) != name[1] and self.names_ledgers:
+                parts.append(self._name(*name))
+            parts.append(frame)
+        return b"".join(parts)
+
     def _name(self, ledger_id: LedgerId, birth: bytes) -> bytes:
         """Return the packet that names a ledger's birth, which counts as sent from then on."""
         named = self._named
@@ -260,6 +281,9 @@ class ClientProtocol:
             while True:
                 if adds:
                     offset = matcher.take(buffer, offset, received.acks)
+                if self._sent_lacs and (after := take_lac_replies(buffer, offset, received.lacs)) > offset:
+                    offset = after
+                    continue
                 end = chunks.next_frame(buffer, offset) if offset < len(buffer) else 0
                 if not end:
                     break

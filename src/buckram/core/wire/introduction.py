@@ -32,6 +32,8 @@ DOUBTS_TIME = 64
 """State rather than a feature: the bookie is not certain of the time in its identity."""
 GUESSES_TIME = 128
 """State rather than a feature: the bookie began in doubt, so its time does not continue one that it was certain of."""
+LACS = 256
+"""Feature: the bookie takes explicit LACs as packets on the v2 wire (core/wire/lacs)."""
 KNOWS_QUOTAS = 1
 """Feature of clients: they know the code QUOTA_EXCEEDED, and that adds may wait where a namespace has a rate."""
 

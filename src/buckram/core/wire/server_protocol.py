@@ -29,6 +29,7 @@ from buckram.core.wire.adds import (
 )
 from buckram.core.wire.adds_v3 import scan_v3_adds, v3_add_replies
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
+from buckram.core.wire.lacs import take_lacs
 from buckram.core.wire.messages import (
     OP_ADD,
     OP_AUTH,
@@ -318,6 +319,11 @@ class ServerProtocol:
                     if reads:
                         self._settled = True
                         items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
+                        continue
+                    offset, lacs = take_lacs(buffer, offset)
+                    if lacs:
+                        self._settled = True
+                        items += [Incoming(*one) for one in lacs]
                         continue
                 elif self._authenticated:
                     offset, runs = scan_v3_adds(buffer, offset, chunks.limit, self._max_run_bytes)

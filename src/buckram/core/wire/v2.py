@@ -16,6 +16,7 @@ from buckram.core.entries.entry import MIN_STORED_BYTES
 from buckram.core.entries.packed import FrameParts, PackedBodies
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, frame_add
+from buckram.core.wire.lacs import encode_lac_reply
 from buckram.core.wire.located import Located
 from buckram.core.wire.messages import (
     OP_ADD,
@@ -23,6 +24,7 @@ from buckram.core.wire.messages import (
     OP_BATCH_READ,
     OP_PULL,
     OP_READ,
+    OP_WRITE_LAC,
     Add,
     AddReply,
     Auth,
@@ -289,6 +291,8 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
     if context.operation == OP_PULL:
         found = reply if isinstance(reply, PullReply) else PullReply(reply.code, context.ledger_id, context.entry_id)
         return encode_pull_reply(context, found)
+    if context.operation == OP_WRITE_LAC:
+        return encode_lac_reply(context, reply.code)
     header = header_of(context.version, _OPCODE[context.operation])
     ledger, entry, number = context.ledger_id, context.entry_id, reply.code.v2
     if context.operation == OP_BATCH_READ:

@@ -15,8 +15,8 @@ from typing import TypeAlias, cast
 from buckram.config import NetConfig
 from buckram.core.ledgers.answers import bookie_error
 from buckram.core.wire.acks import AckEvent, SentRun
-from buckram.core.wire.client_protocol import ClientProtocol, Conflict, Key, Received
-from buckram.core.wire.introduction import NAMES_LEDGERS, PULLS, TRACES, Identity, Introduction
+from buckram.core.wire.client_protocol import ClientProtocol, Conflict, Key, LacPacket, Received
+from buckram.core.wire.introduction import LACS, NAMES_LEDGERS, PULLS, TRACES, Identity, Introduction
 from buckram.core.wire.messages import BookieInfoReply, Pull, Reply, Request
 from buckram.errors import (
     BookieError,
@@ -29,7 +29,7 @@ from buckram.errors import (
     RequestTimeout,
     WrongBookie,
 )
-from buckram.types import BookieAddress, BookieId, LedgerId
+from buckram.types import BookieAddress, BookieId, EntryId, LedgerId
 
 _log = logging.getLogger("buckram.net")
 MAX_REQUESTS = 50_000
@@ -37,6 +37,8 @@ MAX_REQUESTS = 50_000
 MAX_UNSENT_BYTES = 256 * 1024 * 1024
 """Bytes that the peer has not taken before more are refused here; writers slow down long before."""
 OnReply: TypeAlias = "Callable[[Reply | BuckramError], None]"
+OnLac: TypeAlias = "Callable[[BookieId, LedgerId, EntryId, Code], None]"
+"""Told of each reply to an explicit LAC that was sent as a packet. None comes if the connection ends first."""
 
 
 class PendingRequest:
@@ -75,7 +77,9 @@ class Connection(asyncio.Protocol):
         version: int,
         config: NetConfig,
         on_lost: OnLost,
+        on_lac: OnLac | None = None,
     ) -> None:
+        self._on_lac = on_lac
         self.bookie_id = bookie_id
         self.address = address
         self.version = version
@@ -139,6 +143,9 @@ class Connection(asyncio.Protocol):
         finally:
             for token, reply in received.answers:
                 self._answer(token, reply)
+            if self._on_lac is not None:
+                for ledger, lac, code in received.lacs:
+                    self._on_lac(self.bookie_id, ledger, lac, code)
             if received.error is not None:
                 _log.warning("bookie %s at %s: %s; connection closed", self.bookie_id, self.address, received.error)
                 self.fail(ProtocolError(self.bookie_id, received.error))
@@ -248,6 +255,17 @@ class Connection(asyncio.Protocol):
             return False
         self._write(packet)
         return True
+
+    @property
+    def takes_lacs(self) -> bool:
+        """Return whether `send_lacs` may be called: the bookie knows these packets."""
+        identity = self.identity
+        return self.version == 2 and self.error is None and identity is not None and bool(identity.features & LACS)
+
+    def send_lacs(self, packets: Sequence[LacPacket]) -> None:
+        """Send explicit LACs, in one piece. Raises BookieUnavailable and BookieTooBusy if nothing was sent."""
+        self._check_room()
+        self._write(self._protocol.lacs(packets))
 
     def retire(self) -> None:
         """Take nothing new; close when nothing is outstanding."""

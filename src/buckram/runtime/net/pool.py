@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from buckram.config import NetConfig
 from buckram.core.wire.acks import AckSink, SentRun
 from buckram.core.wire.adds import RECOVERY_ADD
+from buckram.core.wire.client_protocol import LacPacket
 from buckram.core.wire.messages import BatchRead, Pull, Read, Reply, Request
 from buckram.errors import (
     BookieError,
@@ -25,7 +27,7 @@ from buckram.errors import (
     InvalidArgument,
     WrongBookie,
 )
-from buckram.runtime.net.connection import MAX_UNSENT_BYTES, Connection, OnReply, PendingRequest, again
+from buckram.runtime.net.connection import MAX_UNSENT_BYTES, Connection, OnLac, OnReply, PendingRequest, again
 from buckram.runtime.net.introductions import Introductions
 from buckram.runtime.process.tasks import TaskScope
 from buckram.seams import Runtime
@@ -194,6 +196,19 @@ class AddLane:
         connection = self._main.current()
         return connection is not None and connection.precede(packet)
 
+    def takes_lacs(self) -> bool:
+        """Return whether the bookie is connected and takes explicit LACs as packets."""
+        connection = self._main.current()
+        return connection is not None and connection.takes_lacs
+
+    def send_lacs(self, packets: Sequence[LacPacket]) -> None:
+        """Send explicit LACs, in one piece; `BookiePool.on_lac` is told of the replies. They are lost without a word if
+        there is no connection, or too much is outstanding on it."""
+        connection = self._main.current()
+        if connection is not None:
+            with suppress(BookieError):
+                connection.send_lacs(packets)
+
     @property
     def pending_bytes(self) -> int:
         """The bytes handed to `send` that the operating system has not taken yet."""
@@ -228,6 +243,8 @@ class BookiePool:
         self.resolve = resolve
         self.introductions = introductions
         self.closed = False
+        self.on_lac: OnLac | None = None
+        """Told of the replies to explicit LACs that lanes sent as packets."""
         self._runtime = runtime
         self._config = config
         self._scope = TaskScope("bookie pool")
@@ -335,7 +352,7 @@ class BookiePool:
         self._scope.spawn(self._connect(endpoint, address), f"connect to {endpoint.bookie_id}")
 
     async def _connect(self, endpoint: _Endpoint, address: BookieAddress) -> None:
-        connection = Connection(endpoint.bookie_id, address, endpoint.version, self._config, self._on_lost)
+        connection = Connection(endpoint.bookie_id, address, endpoint.version, self._config, self._on_lost, self.on_lac)
         outcome: Outcome = connection
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
