@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buckram.core.entries.entry import Digest
+from buckram.core.wire.acks import AckSink
 from buckram.core.wire.adds import ack_frames
 from buckram.core.wire.client_protocol import ClientProtocol
 from buckram.core.wire.lacs import LAC_HEADER, encode_lac, encode_lac_reply, take_lac_replies, take_lacs
 from buckram.core.wire.messages import OP_WRITE_LAC, Read, ReplyContext, WriteLac
 from buckram.core.wire.server_protocol import Close, Incoming, Item, Named, Ready, ServerProtocol
 from buckram.errors import BuckramError, Code
-from buckram.types import DigestType
+from buckram.types import DigestType, Slot
 
 KEY = bytes(range(20))
 BIRTH = bytes(range(16))
@@ -62,7 +63,7 @@ def test_replies_come_back_however_they_are_cut(lacs: list[tuple[int, int, Diges
 
 
 def test_replies_between_those_to_adds_and_reads_cost_none_of_them() -> None:
-    class Sink:
+    class Sink(AckSink):
         name: tuple[int, bytes] | None = None
 
         def acked(self, slot: int, bookie: str, first: int, last: int) -> None: ...
@@ -71,7 +72,7 @@ def test_replies_between_those_to_adds_and_reads_cost_none_of_them() -> None:
 
     sink, client = Sink(), ClientProtocol(2, 1 << 20)
     acks = ack_frames(7, 0, 2, Code.OK, 2)
-    client.adds(b"frames", acks, [(sink, 0, 0, 1)], 1e9)
+    client.adds(b"frames", acks, [(sink, Slot(0), 0, 1)], 1e9)
     client.lacs([(None, b"")])
     client.request(Read(9, 4), "token", 1e9)
     lac = encode_lac_reply(ReplyContext(2, 2, OP_WRITE_LAC, 5, 3), Code.OK)

@@ -94,9 +94,7 @@ class LedgerAppender:
             absent=absent,
         )
         self._scope = TaskScope(f"writer {ledger_id}", self.on_unusable)
-        self._lac = ExplicitLac(
-            window, pool, services.lacs, self._scope, digest, key, config.idle_lac_ms / 1000
-        )
+        self._lac = ExplicitLac(window, services, self._scope, digest, key)
         self.namespace = namespace_of_ledger(metadata.custom_metadata)
         traces = services.runtime.traces
         self._outbox = (Outbox if traces is None else partial(TracedOutbox, traces))(

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from buckram.client.shared.lac_batcher import LacBatcher
+from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.append import AppendWindow
 from buckram.core.wire.client_protocol import LacPacket
 from buckram.core.wire.lacs import encode_lac
 from buckram.core.wire.messages import WriteLac
 from buckram.errors import BuckramError, Code
-from buckram.runtime.net.pool import AddLane, BookiePool
+from buckram.runtime.net.pool import AddLane
 from buckram.runtime.process.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, EntryId, Position
 
@@ -34,15 +34,13 @@ class ExplicitLac:
     def __init__(
         self,
         window: AppendWindow,
-        pool: BookiePool,
-        batcher: LacBatcher,
+        services: Services,
         scope: TaskScope,
         digest: Digest,
         master_key: bytes,
-        idle_s: float,
     ) -> None:
-        self._window, self._pool, self._batcher, self._scope = window, pool, batcher, scope
-        self._digest, self._key, self._idle_s = digest, master_key, idle_s
+        self._window, self._pool, self._batcher, self._scope = window, services.pool, services.lacs, scope
+        self._digest, self._key, self._idle_s = digest, master_key, services.config.idle_lac_ms / 1000
         self._name = (window.ledger_id, digest.birth) if digest.birth else None
         self._loop = asyncio.get_running_loop()
         self.lanes: Sequence[AddLane] = ()
@@ -57,7 +55,7 @@ class ExplicitLac:
         """LAC whose replies are waited for; NO_ENTRY if none is."""
         self._unanswered: dict[BookieId, Position] = {}
         self._stored = 0
-        self._retry_s = idle_s
+        self._retry_s = self._idle_s
 
     def on_lac_sent(self, lac: EntryId) -> None:
         """Called when an entry that carries `lac` was sent."""

@@ -316,13 +316,10 @@ class ServerProtocol:
                         if offset == len(buffer):
                             return items
                     offset, reads = wire_v2.plain_reads(buffer, offset)
-                    if reads:
+                    offset, lacs = take_lacs(buffer, offset)
+                    if reads or lacs:
                         self._settled = True
                         items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
-                        continue
-                    offset, lacs = take_lacs(buffer, offset)
-                    if lacs:
-                        self._settled = True
                         items += [Incoming(*one) for one in lacs]
                         continue
                 elif self._authenticated:
