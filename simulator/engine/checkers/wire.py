@@ -23,6 +23,7 @@ _IDS = struct.Struct(">qq")
 _ADD = struct.Struct(">20sqqqq")
 _ANSWER = struct.Struct(">iqq")
 FENCE, RECOVERY = 1, 2
+_LAC = 0x46
 
 
 @dataclass(slots=True)
@@ -157,6 +158,9 @@ def _v2_request(conn: Connection, frame: bytes) -> Request:
     if opcode == 7:
         ledger, entry, txn = struct.unpack_from(">qqq", frame, 8)
         return Request("batch", conn.client, conn.bookie, ledger, entry, txn=txn)
+    if opcode == _LAC:
+        ledger, lac = _IDS.unpack_from(frame, 28)
+        return Request("write_lac", conn.client, conn.bookie, ledger, key=frame[8:28], lac=lac, body=frame[28:])
     return Request("other", conn.client, conn.bookie)
 
 
@@ -172,10 +176,12 @@ def _take_pending(channel: _Channel, key: tuple[str, LedgerId, EntryId] | int) -
 
 def _v2_answer(channel: _Channel, frame: bytes) -> Answer | None:
     _, _, opcode, flags = _HEAD.unpack_from(frame)
-    if opcode not in (1, 2, 7) or len(frame) < 28:
+    if opcode not in (1, 2, 7, _LAC) or len(frame) < 28:
         return None
     number, ledger, entry = _ANSWER.unpack_from(frame, 8)
     code = Code.from_v2(number)
+    if opcode == _LAC:
+        return Answer(_take_pending(channel, ("write_lac", ledger, -1)), code)
     if opcode == 1:
         return Answer(_take_pending(channel, ("add", ledger, entry)), code)
     if opcode == 2:
