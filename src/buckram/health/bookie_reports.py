@@ -28,7 +28,7 @@ from buckram.core.wire.messages import (
     BookieInfoReply,
     GetBookieInfo,
 )
-from buckram.errors import BuckramError, Code, MalformedRecord
+from buckram.errors import AccessRefused, BuckramError, Code, LoginRequired, MalformedRecord
 from buckram.metadata.tree.store import TreeStore
 from buckram.runtime.net.introductions import Introductions
 from buckram.runtime.net.pool import BookiePool
@@ -147,6 +147,9 @@ class Asking:
                 reply = await self._pool.call(name, _EVERYTHING, timeout_s=ASK_S)
         except TimeoutError:
             return _silent(facts, f"no answer within {ASK_S:g} s")
+        except (LoginRequired, AccessRefused) as error:
+            # A process serves there, and nobody may take it for one that is gone.
+            return replace(facts, answers=True, refused=error, trouble=str(error))
         except BuckramError as error:
             return _silent(facts, str(error))
         if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:

@@ -135,7 +135,10 @@ class Gatherer:
         return tuple((one.level, str(one)) for one in self._watcher.shortages(_SHAPE))
 
     async def look(self) -> Health:
-        """Return the health of the cluster as it is now. Raises ClusterNotInitialised if there is none."""
+        """Return the health of the cluster as it is now.
+
+        Raises ClusterNotInitialised if there is none; LoginRequired or AccessRefused if every bookie refused to tell.
+        """
         try:
             async with asyncio.timeout(METADATA_S):
                 await self._store.instance_id()
@@ -184,6 +187,8 @@ class Gatherer:
         bookies = await self._part(
             "bookies", self._bookies(clocks, {one.bookie_id: one.address for one in doubted}), missed
         )
+        if bookies and (refused := bookies[0].refused) is not None and all(one.refused for one in bookies):
+            raise refused  # nothing is known of any of them, and nothing is wrong with them
         now_us = clocks.now()
         found = await self._part("autorecovery", overview(self._store, now_us // 1000), missed)
         members = await self._part("records of bookies", examine_members(self._store), missed)

@@ -13,6 +13,7 @@ import pytest
 from tests.support.secure_kit import Files, Guarded, guarded
 
 from buckram import Client, Namespace, connect
+from buckram.cli.app import run
 from buckram.cli.shared.exits import Exit, exit_code_of, line_of
 from buckram.config import AuthConfig, ClientConfig, TlsConfig
 from buckram.errors import AccessRefused, BuckramError
@@ -131,3 +132,29 @@ async def reads_stream(ns: Namespace) -> None:
 async def appends(ns: Namespace) -> None:
     async with ns.writer("orders") as writer:
         await writer.append(b"y")
+
+
+async def test_no_login_and_the_health_of_the_cluster(
+    there: Guarded, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A bookie that asks for a login is well: nobody is told to restart it."""
+    for variable in ("BUCKRAM_TOKEN", "BUCKRAM_CA"):
+        monkeypatch.delenv(variable, raising=False)
+    for words in (["status"], ["doctor"], ["cluster", "check"]):
+        assert await asyncio.to_thread(run, [*words, "--metadata", there.store.uri]) == Exit.REFUSED, words
+        said = capfd.readouterr()
+        assert "BUCKRAM_TOKEN" in said.err
+        assert "restart" not in said.out + said.err
+
+
+async def test_no_login_and_a_bookie_without_a_registration(
+    there: Guarded, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A bookie that asks for a login is not gone: it is not taken out."""
+    for variable in ("BUCKRAM_TOKEN", "BUCKRAM_CA"):
+        monkeypatch.delenv(variable, raising=False)
+    assert there.bookie.info is not None
+    name = there.bookie.info.bookie_id
+    await there.store.unregister(name)
+    assert await asyncio.to_thread(run, ["bookie", "forget", name, "--metadata", there.store.uri]) == Exit.FAILED
+    assert f"bookie {name} is kept: it answers at" in capfd.readouterr().err

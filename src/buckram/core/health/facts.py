@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from buckram.core.cluster.bookie_report import BookieReport
 from buckram.core.healing.lost_bookies import HealingBrake
+from buckram.errors import BuckramError
 from buckram.types import BookieId, LedgerId
 
 
@@ -59,6 +60,8 @@ class BookieFacts:
     """False while it doubts the time; None: it does not report that."""
     clock_ahead_us: int | None = None
     """Its clock minus the clock of the asking process, when the answer came; None: it does not report its clock."""
+    refused: BuckramError | None = None
+    """Its refusal of the asking process, which has not logged in; None: it did not refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
