@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,19 +121,34 @@ class Snapshot:
     processes: float
     kernel: dict[tuple[int, int], float]
     disk: int
+    threads: dict[tuple[int, int], float]
+    """Seconds of each thread of clients and servers, by process and thread."""
     stolen: float
 
 
-def snapshot(folder: Path, client: int, servers: Sequence[int], others: Sequence[int] = ()) -> Snapshot:
+def snapshot(folder: Path, clients: Sequence[int], servers: Sequence[int], others: Sequence[int] = ()) -> Snapshot:
     """Take a snapshot of the CPU times. `processes` is user and system time of all processes, kernel threads included,
     interrupts excluded. `others` belong to the measurement, but are not measured."""
     user, nice, system, _idle, _iowait, _irq, _softirq, stolen, *_ = (
         int(value) / TICKS for value in Path("/proc/stat").read_text().split("\n")[0].split()[1:]
     )
-    beside = sum(cpu_seconds(pid) for pid in {*others, os.getpid()} - {client, *servers})
+    beside = sum(cpu_seconds(pid) for pid in {*others, os.getpid()} - {*clients, *servers})
     own = sum(map(cpu_seconds, servers))
     busy, kernel = user + nice + system, kernel_threads_cpu()
-    return Snapshot(time.monotonic(), cpu_seconds(client), own, beside, busy, kernel, disk_written(folder), stolen)
+    threads = threads_cpu([*clients, *servers])
+    client, disk = sum(map(cpu_seconds, clients)), disk_written(folder)
+    return Snapshot(time.monotonic(), client, own, beside, busy, kernel, disk, threads, stolen)
+
+
+def threads_cpu(pids: Sequence[int]) -> dict[tuple[int, int], float]:
+    """Seconds of CPU that each thread of these processes took, by process and thread."""
+    taken: dict[tuple[int, int], float] = {}
+    for pid in pids:
+        for folder in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # it ended while we looked
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                taken[pid, int(folder.name)] = _taken(fields)
+    return taken
 
 
 def kernel_threads_cpu() -> dict[tuple[int, int], float]:
@@ -151,8 +167,12 @@ def kernel_threads_cpu() -> dict[tuple[int, int], float]:
 
 
 def between(begin: Snapshot, end: Snapshot, entries: int) -> dict[str, float]:
-    """Return the CPU used between two snapshots. Foreign is the share of the machine used by processes outside the
-    measurement, kernel threads excluded; stolen is the hypervisor's share."""
+    """Return the CPU used between two snapshots.
+
+    Foreign is the share of the machine used by processes outside the measurement, kernel threads excluded; stolen is
+    the hypervisor's share. `busiest_thread_us` and `busiest_process_us` are CPU an entry; `a_core_each_per_s` is how
+    many entries a second the busiest process allows if each process has a core of its own.
+    """
     seconds = end.at - begin.at
     capacity = seconds * (os.cpu_count() or 1)
     client, servers = end.client - begin.client, end.servers - begin.servers
@@ -161,7 +181,15 @@ def between(begin: Snapshot, end: Snapshot, entries: int) -> dict[str, float]:
     known = client + servers + end.others - begin.others + kernel
     foreign = end.processes - begin.processes - known
     each = 1e6 / max(1, entries)
+    threads = {thread: taken - begin.threads.get(thread, 0.0) for thread, taken in end.threads.items()}
+    processes: dict[int, float] = {}
+    for (pid, _), taken in threads.items():
+        processes[pid] = processes.get(pid, 0.0) + taken
+    most = max(processes.values(), default=0.0)
     return {
+        "busiest_thread_us": round(max(threads.values(), default=0.0) * each, 3),
+        "busiest_process_us": round(most * each, 3),
+        "a_core_each_per_s": round(entries / most) if most else 0,
         "client_us": round(client * each, 3),
         "servers_us": round(servers * each, 3),
         "cpu_us": round((client + servers) * each, 3),

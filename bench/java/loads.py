@@ -6,7 +6,9 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,24 +52,38 @@ class Loader:
     ) -> dict[str, Any]:
         """Run a load to its end. Returns, for the measured period, its own figures and those of this machine's counters
         (CPU of this client, of `servers` and of strangers, bytes on the disk below `folder`)."""
+        marks: dict[str, Snapshot] = {}
+        self.begin()
+
+        def mark(phase: str) -> None:
+            marks[phase] = snapshot(folder, [self.pid], servers, others)
+
+        figures = self.told(request, mark)
+        if len(marks) == 2:
+            figures |= between(marks["begin"], marks["end"], figures.get("entries", 0))
+        return figures
+
+    def begin(self) -> None:
+        """Start the process, unless it runs."""
         if self._process is None:
             self._process = self._start()
+
+    def told(self, request: dict[str, Any], mark: Callable[[str], None]) -> dict[str, Any]:
+        """Run a load to its end and return its own figures. `mark` is called at "begin" and "end" of what counts."""
         process = self._process
+        assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
-        marks: dict[str, Snapshot] = {}
         for raw in process.stdout:
             answer = json.loads(raw)
             if "phase" in answer:
-                marks[answer["phase"]] = snapshot(folder, process.pid, servers, others)
+                mark(answer["phase"])
             elif "error" in answer:
                 raise LoadFailed(f"{self.name} {request}: {answer['error']}")
             else:
                 figures: dict[str, Any] = answer["result"]
-                if len(marks) == 2:
-                    figures |= between(marks["begin"], marks["end"], figures.get("entries", 0))
                 return figures
         raise LoadFailed(f"{self.name} ended in {request}; see {self.log}")
 
@@ -86,8 +102,51 @@ class Loader:
                 process.stdout.close()
 
 
+def ask_together(
+    loaders: Sequence[Loader],
+    request: dict[str, Any],
+    folder: Path,
+    servers: Sequence[int] = (),
+    others: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Run the same load in several processes at once; return the sum of what they did.
+
+    What the machine did counts from when the last of them begins to when the first ends, and is divided by the entries
+    of all. Latencies are the worst of any process.
+    """
+    marks: dict[str, Snapshot] = {}
+    begun, lock = 0, threading.Lock()
+    for loader in loaders:
+        loader.begin()
+
+    def mark(phase: str) -> None:
+        nonlocal begun
+        with lock:
+            begun += phase == "begin"
+            if phase == "begin" and begun < len(loaders):
+                return
+            marks.setdefault(phase, snapshot(folder, [one.pid for one in loaders], servers, others))
+
+    with ThreadPoolExecutor(len(loaders)) as pool:
+        found = list(pool.map(lambda loader: loader.told(request, mark), loaders))
+    entries = sum(one["entries"] for one in found)
+    seconds = marks["end"].at - marks["begin"].at
+    counted = round(sum(one["per_s"] for one in found) * seconds)
+    worst = {key: max(one[key] for one in found) for key in ("p50_ms", "p99_ms", "p999_ms", "max_ms")}
+    return {
+        "ledgers": [ledger for one in found for ledger in one["ledgers"]],
+        "entries": entries,
+        "per_s": sum(one["per_s"] for one in found),
+        **worst,
+        **between(marks["begin"], marks["end"], counted),
+    }
+
+
 class Loaders:
-    """One loader of each kind: "ours", "apache-2" and "apache-3" (their client on v2 and v3, compiled apart)."""
+    """One loader of each kind: "ours", "apache-2" and "apache-3" (their client on v2 and v3, compiled apart).
+
+    Those of a load of several processes have a number behind it, such as "ours#2".
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._known = folder, dict[str, Loader]()

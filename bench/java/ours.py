@@ -68,7 +68,7 @@ async def _write(client: Client, request: dict[str, Any]) -> dict[str, Any]:
     load = WriteLoad(
         request.get("ledgers", 1), request.get("size", 1024), shape, request.get("seconds", 20.0),
         rate=request.get("rate", 5000.0) if request["load"] == "paced" else 0.0,
-        outstanding=request.get("outstanding", 4000),
+        outstanding=request.get("outstanding", 4000), run=request.get("run", 0),
     )  # fmt: skip
     tallies: list[Tally] = []
     began = 0.0

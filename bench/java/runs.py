@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import data_root
-from bench.java.loads import Loaders
+from bench.java.loads import Loaders, ask_together
 from bench.java.once import ONCE
 from bench.java.sides import ApacheSide, OurSide, Side
 from bench.machine import between, snapshot
@@ -48,9 +48,14 @@ class Run:
 RATES = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000)
 """Rates in entries per second for the plot of latency over throughput."""
 LOADS: dict[str, dict[str, Any]] = {
+    # Our client appends `run` entries in a call; without it, batches of a thousand. Apache's has single adds only.
     "one": {"load": "write"},
     "small": {"load": "write", "size": 100},
-    "hundred": {"load": "write", "ledgers": 100},
+    "one-20": {"load": "write", "run": 20},
+    "one-1": {"load": "write", "run": 1},
+    "hundred": {"load": "write", "ledgers": 100, "run": 20},
+    "hundred-1": {"load": "write", "ledgers": 100, "run": 1},
+    "hundred-1x4": {"load": "write", "ledgers": 25, "run": 1, "clients": 4},
     "paced": {"load": "paced", "rate": 5000},
     "tail": {"load": "paced", "rate": 5000, "seconds": 300},
     "sequential": {"load": "sequential"},
@@ -163,7 +168,12 @@ class Session:
             filled = loader.ask({**request, "load": "fill", "entries": SEQUENTIAL_ENTRIES}, self.folder)
             request["ledgers"] = made = filled["ledgers"]
             request["seconds"] = self.seconds / 2
-        figures = loader.ask(request, self.folder, side.pids, self.beside(side))
+        if (clients := request.pop("clients", 1)) > 1:
+            request["outstanding"] //= clients
+            together = [self.loaders[f"{run.client}#{number}"] for number in range(clients)]
+            figures = ask_together(together, request, self.folder, side.pids, self.beside(side))
+        else:
+            figures = loader.ask(request, self.folder, side.pids, self.beside(side))
         self.discard(run, made or figures.pop("ledgers"))
         return figures
 
@@ -206,9 +216,9 @@ class Session:
     def strangers(self) -> float:
         """Their share of the machine in this second."""
         servers = [pid for side in self._sides.values() for pid in side.pids]
-        before = snapshot(self.folder, os.getpid(), servers, self._helpers())
+        before = snapshot(self.folder, [os.getpid()], servers, self._helpers())
         time.sleep(1.0)
-        return between(before, snapshot(self.folder, os.getpid(), servers, self._helpers()), 1)["foreign_share"]
+        return between(before, snapshot(self.folder, [os.getpid()], servers, self._helpers()), 1)["foreign_share"]
 
     def _helpers(self) -> list[int]:
         server = [self._zookeeper.pid] if self._zookeeper is not None else []

@@ -77,7 +77,8 @@ def test_figures_have_unique_names_and_aims_stricter_than_limits() -> None:
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)
     for figure in FIGURES:
         if figure.must is None or figure.aim is None:
-            assert (figure.name, figure.must, figure.aim) == ("remote", None, None)
+            assert (figure.must, figure.aim) == (None, None)
+            assert figure.name in {"remote", "one_runs", "one_single", "four_single", "core_each", "busiest"}
         else:
             assert figure.aim < figure.must if figure.less else figure.aim > figure.must, figure.name
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.java.loads import Loaders, LoadFailed
+from bench.java.loads import Loaders, LoadFailed, ask_together
 from bench.java.sides import OurSide, answers
 from bench.ledgers import add_entry, holds
 from javakit.programs import missing_tools
@@ -66,6 +66,24 @@ def test_each_load_reports_consistent_figures(client: str, side: OurSide, loader
     ask("drop", ledgers=filled["ledgers"])
     with pytest.raises(LoadFailed):
         ask("sequential", ledgers=filled["ledgers"])
+
+
+@pytest.mark.parametrize("run", [1, 20])
+def test_our_client_appends_one_by_one_and_in_runs(run: int, side: OurSide, loaders: Loaders, tmp_path: Path) -> None:
+    request = {**SHORT, "uri": side.uri, "load": "write", "ledgers": 5, "run": run}
+    written = loaders["ours"].ask(request, tmp_path, side.pids)
+    assert written["all_entries"] >= written["entries"] > 0
+    assert written["entries"] % run == 0
+    assert 0 < written["busiest_thread_us"] <= written["busiest_process_us"] <= written["cpu_us"]
+
+
+def test_several_processes_put_one_load_on_a_cluster(side: OurSide, loaders: Loaders, tmp_path: Path) -> None:
+    request = {**SHORT, "uri": side.uri, "load": "write", "ledgers": 2, "run": 1}
+    written = ask_together([loaders["ours#0"], loaders["ours#1"]], request, tmp_path, side.pids)
+    assert len(written["ledgers"]) == 4
+    assert written["entries"] > 0
+    assert written["per_s"] > 0
+    assert written["cpu_us"] > 0
 
 
 def test_raw_adds_fill_ledgers_that_metadata_does_not_know(side: OurSide) -> None:

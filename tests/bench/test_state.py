@@ -43,20 +43,32 @@ def test_foreign_cpu_excludes_measured_processes_and_kernel_threads(monkeypatch:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     # The second thread of the kernel ended meanwhile, and another one has its id.
     before, after = {(2, 1): 1.0, (3, 1): 60.0}, {(2, 1): 2.0, (3, 9): 1.0}
-    zero = Snapshot(at=0, client=0, servers=0, others=0, processes=0, kernel=before, disk=0, stolen=0)
-    later = Snapshot(at=10, client=5, servers=4, others=1, processes=14, kernel=after, disk=4096, stolen=1)
+    zero = Snapshot(
+        at=0,
+        client=0,
+        servers=0,
+        others=0,
+        processes=0,
+        kernel=before,
+        disk=0,
+        threads={(7, 7): 1, (8, 8): 0},
+        stolen=0,
+    )
+    later = Snapshot(at=10, client=5, servers=4, others=1, processes=14, kernel=after, disk=4096,
+                     threads={(7, 7): 4, (7, 9): 2, (8, 8): 4}, stolen=1)  # fmt: skip
     assert between(zero, later, 1_000_000) == {
         "client_us": 5.0, "servers_us": 4.0, "cpu_us": 9.0, "cpu_share": 0.45, "foreign_share": 0.1,
-        "stolen_share": 0.05, "disk_bytes": 4096,
+        "stolen_share": 0.05, "disk_bytes": 4096, "busiest_thread_us": 4.0, "busiest_process_us": 5.0,
+        "a_core_each_per_s": 200_000,
     }  # fmt: skip
 
 
 def test_cpu_counters_of_this_machine_do_not_decrease(tmp_path: Path) -> None:
     import os
 
-    before = snapshot(tmp_path, os.getpid(), [])
+    before = snapshot(tmp_path, [os.getpid()], [])
     assert sum(range(300_000))
-    after = snapshot(tmp_path, os.getpid(), [])
+    after = snapshot(tmp_path, [os.getpid()], [])
     assert after.processes >= before.processes
     assert all(after.kernel.get(thread, taken) >= taken for thread, taken in before.kernel.items())
     assert after.client >= before.client

@@ -14,6 +14,7 @@ import random
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -48,6 +49,9 @@ class WriteLoad:
     outstanding: int = 4000
     namespace: str = ""
     """Namespace of the ledgers; "" is `default`."""
+    run: int = 0
+    """Entries that a call appends, at full speed. 1: one by one, in turns over the ledgers; 0: as many as a few calls
+    for each ledger need to have `outstanding` entries on their way."""
 
 
 @dataclass(slots=True)
@@ -110,7 +114,7 @@ async def write(
         for writer in writers:
             if on_ledger is not None:
                 on_ledger(writer.ledger_id)
-        run = _paced if load.rate else _full_speed
+        run = _paced if load.rate else _one_by_one if load.run == 1 else _full_speed
         await run(writers, payloads, load, Tally(), load.seconds * WARM_UP_SHARE)
         tally, cpu, began = Tally(), cpu_seconds(), time.perf_counter()
         with measured(tally):
@@ -140,7 +144,9 @@ async def _full_speed(
     """Write with a few chains per ledger, each waiting for one batch at a time, so that an entry costs only a place in
     a list."""
     chains = 4 if len(writers) == 1 else 2
-    batch = max(1, load.outstanding // (len(writers) * chains))
+    if load.run:
+        chains = max(1, load.outstanding // (len(writers) * load.run))
+    batch = load.run or max(1, load.outstanding // (len(writers) * chains))
     entries = [payloads[n % len(payloads)] for n in range(batch)]
     clock = time.perf_counter
     end = clock() + seconds
@@ -155,6 +161,40 @@ async def _full_speed(
             tally.add(clock() - began, batch)
 
     await _all([chain(writer) for writer in writers for _ in range(chains)])
+
+
+async def _one_by_one(
+    writers: list[Writer], payloads: list[bytes], load: WriteLoad, tally: Tally, seconds: float
+) -> None:
+    """Append single entries in turns over the ledgers, `outstanding` at a time; go on when a quarter is acknowledged.
+
+    Latency is that of the entries that are waited for, which stand for those between them.
+    """
+    clock = time.perf_counter
+    end, step = clock() + seconds, max(1, load.outstanding // 4)
+    waiting: deque[tuple[float, asyncio.Future[int]]] = deque()
+    sent = 0
+    while waiting or clock() < end:
+        began = clock()
+        while len(waiting) < load.outstanding and began < end:
+            try:
+                future = writers[sent % len(writers)].append_nowait(payloads[sent % len(payloads)])
+            except BufferFull:
+                break
+            waiting.append((began, future))
+            sent += 1
+        if not waiting:
+            continue
+        count = min(step, len(waiting))
+        try:
+            await waiting[count - 1][1]
+            for _ in range(count):
+                asked, future = waiting.popleft()
+                await future  # at once for those that are done
+            tally.add(clock() - asked, count)
+        except BuckramError as error:
+            tally.failed(error, load.outstanding)
+            return
 
 
 async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, tally: Tally, seconds: float) -> None:
