@@ -72,6 +72,21 @@ def hundred_ledgers() -> Figures:
 
 
 @case
+def single_adds() -> Figures:
+    """A hundred writers in one process, which appends entries one by one, in turns over their ledgers."""
+    with cluster() as bench:
+        return _written(bench, ledgers=100, run=1, seconds=SECONDS)
+
+
+@case
+def slow_ledgers() -> Figures:
+    """400 ledgers with one append at a time each, at full speed, and with 20 ms between two appends of a ledger."""
+    from bench.slow_ledgers import one_at_a_time
+
+    return one_at_a_time()
+
+
+@case
 def paced() -> Figures:
     """5,000 adds/s to one ledger; latency from the moment each was due."""
     with cluster() as bench:

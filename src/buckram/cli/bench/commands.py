@@ -66,6 +66,12 @@ def _show(figures: dict[str, Any], as_json: bool) -> None:
     help="Maximum entries in flight, not acknowledged yet.",
 )
 @click.option(
+    "--run",
+    type=click.IntRange(0),
+    default=0,
+    help="Entries appended by a call at full speed: 1 is one by one; default batches, as many as are in flight.",
+)
+@click.option(
     "--protocol", type=click.Choice(["2", "3"]), default="2", show_default=True, help="Version of the wire protocol."
 )
 @click.option("--namespace", default="", metavar="NAME", help="Namespace of the ledgers; default `default`.")
@@ -80,6 +86,7 @@ def write(
     seconds: float,
     rate: float,
     outstanding: int,
+    run: int,
     protocol: str,
     namespace: str,
     profile: str | None,
@@ -97,17 +104,17 @@ def write(
       buckram bench write --ledgers 100 --size 1024 --ensemble 3/3/2 --seconds 10
     """
     from buckram.cli.bench.load import WriteLoad
-    from buckram.cli.bench.load import write as run
+    from buckram.cli.bench.load import write as write_load
 
     shape = quorum(ensemble, write_quorum, ack_quorum)
-    load = WriteLoad(ledgers, size, str(shape), seconds, rate, outstanding, namespace)
+    load = WriteLoad(ledgers, size, str(shape), seconds, rate, outstanding, namespace, run)
 
     async def main() -> dict[str, Any]:
         async with connected(uri, wire_protocol=int(protocol)) as client:
             if profile is None:
-                return await run(client, load)
+                return await write_load(client, load)
             watched = _watched(client, profile)
-            figures = await run(client, load, measured=watched.recording)
+            figures = await write_load(client, load, measured=watched.recording)
             return {**figures, "profile": watched.finish(figures["acked"], size)}
 
     _show(run_async(main()), as_json)
