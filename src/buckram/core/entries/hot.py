@@ -14,7 +14,7 @@ if os.environ.get("BUCKRAM_PURE", "") in ("", "0"):
     try:
         from buckram.core.entries._hot import INTERFACE, scan_add_frames, seal_adds, verify_entries
 
-        COMPILED = INTERFACE == 1
+        COMPILED = INTERFACE == 2
     except ImportError:
         pass
 if not COMPILED:

@@ -16,6 +16,7 @@ from buckram.core.entries.entry import entry_ids
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import (
+    ALL_RUNS,
     FRAME_OVERHEAD,
     HIGH_PRIORITY,
     MAX_RUN_BYTES,
@@ -27,7 +28,7 @@ from buckram.core.wire.adds import (
     frame_add,
     scan_adds,
 )
-from buckram.core.wire.adds_v3 import scan_v3_adds, v3_add_replies
+from buckram.core.wire.adds_v3 import USUAL_ADD, scan_v3_adds, v3_add_replies
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.core.wire.messages import (
     OP_ADD,
@@ -156,6 +157,17 @@ Item: TypeAlias = (
 )
 
 
+class ChunkTaker(Protocol):
+    """Takes plain adds straight from a received chunk (`bookie/service/connections/session.py:Session.take_chunk`)."""
+
+    def __call__(self, items: list[Item], chunk: bytes, offset: int, max_packet: int, v3: bool, /) -> int:
+        """Carry out `items`, which come before, and clear the list; then take adds from chunk[offset] on.
+
+        Returns where it stopped, maybe at `offset`: the next run is not plain. -1: the connection has ended.
+        """
+        ...
+
+
 class AuthStep(NamedTuple):
     """A provider's answer to one token. `token` None: nothing is sent. `failed`: refuse and close. `waits`: it is
     called again, with the same token, once a lookup that it needs is done.
@@ -282,8 +294,12 @@ class ServerProtocol:
         self._authenticated = True
         self._limit_frames()
 
-    def feed(self, chunk: bytes) -> list[Item]:
-        """Return everything that the chunk completes, in the order of arrival; nothing after a Close."""
+    def feed(self, chunk: bytes, taker: ChunkTaker | None = None) -> list[Item]:
+        """Return everything that the chunk completes, in the order of arrival; nothing after a Close.
+
+        With `taker`, plain adds go to it, and what comes before them is carried out by it: in the order of arrival as
+        well, so what is returned is what came behind the last of them.
+        """
         items: list[Item] = []
         if self._closed:
             return items
@@ -298,51 +314,89 @@ class ServerProtocol:
             return items
         try:
             buffer = chunks.push(chunk) if chunks.pending_bytes else chunk
-            offset = 0
             if self._opening is not None:
-                self._in_clear(buffer, offset, items)
-                return items
-            while True:
-                if not self._v2 and len(buffer) - offset > PREFIX_BYTES and buffer[offset + PREFIX_BYTES] < 8:
-                    # Protobuf has no field number 0, so this is no message and need not be parsed.
-                    self._flush_adds(items)
-                    self._v2 = True
-                if self._v2 and self._authenticated:
-                    offset, runs = scan_adds(buffer, offset, chunks.limit, self._max_run_bytes)
-                    if runs:
-                        items.extend(runs)
-                        self._settled = True
-                        if offset == len(buffer):
-                            return items
-                    offset, reads = wire_v2.plain_reads(buffer, offset)
-                    if reads:
-                        self._settled = True
-                        items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
-                        continue
-                elif self._authenticated:
-                    offset, runs = scan_v3_adds(buffer, offset, chunks.limit, self._max_run_bytes)
-                    if runs:
-                        self._spoken = self._settled = True
-                        self._flush_adds(items)
-                        items.extend(runs)
-                end = chunks.next_frame(buffer, offset) if offset < len(buffer) else 0
-                if not end:
-                    break
-                self._packet(buffer[offset + PREFIX_BYTES : end], items)
-                offset = end
-                if self._is_held_up():
-                    self._hold_up(buffer, offset, items)
-                    return items
-                if items and type(items[-1]) is Close:
-                    return items
-            if self._v3_adds:
-                self._flush_adds(items)
-            if offset < len(buffer):
-                chunks.keep(buffer, offset)
+                self._in_clear(buffer, 0, items)
+            else:
+                self._walk(buffer, items, taker)
         except (FrameTooLarge, BadPacket) as error:
             self._flush_adds(items)
             self._close(str(error), items)
         return items
+
+    def _walk(self, buffer: bytes, items: list[Item], taker: ChunkTaker | None) -> None:
+        """Take the frames of a buffer that begins with one, and keep what is unfinished at its end."""
+        chunks = self.chunks
+        offset, most_runs = 0, ALL_RUNS if taker is None else 1
+        while True:
+            if not self._v2 and len(buffer) - offset > PREFIX_BYTES and buffer[offset + PREFIX_BYTES] < 8:
+                # Protobuf has no field number 0, so this is no message and need not be parsed.
+                self._flush_adds(items)
+                self._v2 = True
+            if self._authenticated:
+                begin = offset
+                if taker is not None:
+                    offset = self._taken(taker, items, buffer, offset)
+                    if offset < 0:
+                        return
+                    if offset > begin:
+                        most_runs = 1
+                if offset == begin:
+                    offset = self._scanned(items, buffer, offset, most_runs)
+                    if offset > begin and type(items[-1]) is AddRun:
+                        most_runs = min(2 * most_runs, ALL_RUNS)  # where nothing is plain, more and more in one go
+                if offset == len(buffer) and not self._v3_adds:
+                    return
+                if offset > begin and (taker is not None or self._v2):
+                    continue
+            end = chunks.next_frame(buffer, offset) if offset < len(buffer) else 0
+            if not end:
+                break
+            self._packet(buffer[offset + PREFIX_BYTES : end], items)
+            offset = end
+            if self._is_held_up():
+                self._hold_up(buffer, offset, items)
+                return
+            if items and type(items[-1]) is Close:
+                return
+        if self._v3_adds:
+            self._flush_adds(items)
+        if offset < len(buffer):
+            chunks.keep(buffer, offset)
+
+    def _scanned(self, items: list[Item], buffer: bytes, offset: int, most_runs: int) -> int:
+        """Take runs of adds from `offset` on, `most_runs` at most, and v2 reads behind them. Returns where they end."""
+        limit = self.chunks.limit
+        if not self._v2:
+            offset, runs = scan_v3_adds(buffer, offset, limit, self._max_run_bytes, most_runs)
+            if runs:
+                self._spoken = self._settled = True
+                self._flush_adds(items)
+                items.extend(runs)
+            return offset
+        offset, runs = scan_adds(buffer, offset, limit, self._max_run_bytes, most_runs)
+        items.extend(runs)
+        offset, reads = wire_v2.plain_reads(buffer, offset)
+        items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
+        if runs or reads:
+            self._settled = True
+        return offset
+
+    def _taken(self, taker: ChunkTaker, items: list[Item], buffer: bytes, offset: int) -> int:
+        """Have plain adds taken from `offset` on, if a whole frame is there that may be one. Returns where that ended,
+        or -1."""
+        # A look at the operation spares other requests the call.
+        may_be = buffer[offset + 5 : offset + 6] == b"\x01" if self._v2 else buffer[offset + 9 : offset + 10] == b"\x02"
+        if not may_be or not self.chunks.next_frame(buffer, offset):
+            return offset
+        if self._v3_adds:
+            if USUAL_ADD.match(buffer, offset) is None:
+                return offset  # it may belong to the run that is gathered
+            self._flush_adds(items)
+        end = taker(items, buffer, offset, self.chunks.limit - PREFIX_BYTES, not self._v2)
+        if end > offset:
+            self._settled = True
+            self._spoken = self._spoken or not self._v2
+        return end
 
     def _hold_up(self, buffer: bytes, offset: int, items: list[Item]) -> None:
         """Take the bytes behind a packet that began TLS, or a login that waits."""
