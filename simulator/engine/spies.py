@@ -180,7 +180,7 @@ def watch_stores(world: World) -> Iterator[None]:
         delete_ledger(self, ledger_id)
 
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # for the time of a life
-    Store.take_adds = watched_take_adds  # type: ignore[method-assign,assignment]  # as above
+    Store.take_adds = watched_take_adds  # type: ignore[method-assign]  # as above
     Store.delete_ledger = watched_delete  # type: ignore[method-assign,assignment]  # as above
     try:
         with watch_files(world), watch_decisions(world):

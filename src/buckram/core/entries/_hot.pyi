@@ -32,7 +32,7 @@ def scan_add_frames(
     chunk: Buffer, offset: int, max_packet: int, max_run_bytes: int, most_runs: int, /
 ) -> tuple[int, list[Row]]: ...
 def take_adds(
-    chunk: Buffer,
+    chunk: bytes,
     offset: int,
     max_packet: int,
     max_run_bytes: int,
@@ -49,7 +49,7 @@ def take_adds(
     /,
 ) -> None: ...
 def take_v3_adds(
-    chunk: Buffer,
+    chunk: bytes,
     offset: int,
     max_packet: int,
     max_run_bytes: int,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from buckram.core.entries.hot import COMPILED
 
 if COMPILED:
-    from buckram.core.entries._hot import take_adds, take_v3_adds
+    from buckram.core.entries.hot import take_adds, take_v3_adds
 else:
     from buckram.core.storage.plain_adds import take_adds, take_v3_adds
 

@@ -14,8 +14,18 @@ import re
 import struct
 from functools import lru_cache
 
-from buckram.core.entries.entry import MIN_STORED_BYTES
-from buckram.core.wire.adds import ADD_HEADER, ALL_RUNS, MAX_RUN_BYTES, AddContext, AddRun
+from buckram.core.entries.entry import MIN_STORED_BYTES, entry_ids
+from buckram.core.wire.adds import (
+    ADD_HEADER,
+    ALL_RUNS,
+    HIGH_PRIORITY,
+    MAX_RUN_BYTES,
+    RECOVERY_ADD,
+    AddContext,
+    AddRun,
+    frame_add,
+)
+from buckram.core.wire.messages import Add
 from buckram.core.wire.protobuf import varint
 from buckram.errors import Code
 from buckram.types import Buffer, EntryId, LedgerId
@@ -223,6 +233,43 @@ def number_of(digits: bytes) -> int:
         number |= (digit & 127) << 7 * index
     # What is cut off at 64 bits is no id of ours; the general way decides what it is.
     return number if count < _LONGEST else -1
+
+
+def continues(before: Add, add: Add) -> bool:
+    """Return whether two adds that came as messages belong to one run."""
+    return (
+        add.entry_id == before.entry_id + 1
+        and add.ledger_id == before.ledger_id
+        and add.master_key == before.master_key
+        and add.recovery == before.recovery
+        and add.high_priority == before.high_priority
+        and add.deferred_sync == before.deferred_sync
+    )
+
+
+def reframe(adds: list[Add], context: AddContext) -> AddRun:
+    """Return a run of consecutive adds as v2 frames, the only form that storage has."""
+    first = adds[0]
+    flags = (RECOVERY_ADD if first.recovery else 0) | (HIGH_PRIORITY if first.high_priority else 0)
+    frames = [frame_add(add.master_key, add.body, flags) for add in adds]
+    chunk = b"".join(frames)
+    size = len(frames[0])
+    stride = size if all(len(one) == size for one in frames) else 0
+    lac = max(entry_ids(add.body)[2] for add in adds)
+    return AddRun(
+        chunk,
+        0,
+        len(chunk),
+        first.ledger_id,
+        first.entry_id,
+        len(adds),
+        first.master_key,
+        flags,
+        lac,
+        stride,
+        context,
+        first.deferred_sync,
+    )
 
 
 def v3_add_replies(run: AddRun, code: Code) -> bytes:

@@ -12,56 +12,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from buckram.core.entries.entry import entry_ids
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import (
     ALL_RUNS,
     FRAME_OVERHEAD,
-    HIGH_PRIORITY,
     MAX_RUN_BYTES,
-    RECOVERY_ADD,
     V2_ADDS,
     AddContext,
     AddRun,
     ack_frames,
-    frame_add,
     scan_adds,
 )
-from buckram.core.wire.adds_v3 import USUAL_ADD, scan_v3_adds, v3_add_replies
+from buckram.core.wire.adds_v3 import USUAL_ADD, continues, reframe, scan_v3_adds, v3_add_replies
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.core.wire.messages import (
     OP_ADD,
-    OP_AUTH,
-    OP_BATCH_READ,
-    OP_BOOKIE_INFO,
-    OP_FORCE,
-    OP_LIST_ENTRIES,
-    OP_PULL,
     OP_READ,
-    OP_READ_LAC,
-    OP_WRITE_LAC,
     Add,
-    AddReply,
     Auth,
     AuthReply,
     BadPacket,
-    BatchReadReply,
-    BookieInfoReply,
     ErrorReply,
-    ForceReply,
-    ListEntriesReply,
-    PullReply,
     Read,
-    ReadLacReply,
-    ReadReply,
     RefusedRequest,
     Reply,
     ReplyContext,
     Request,
     StartTls,
     StartTlsReply,
-    WriteLacReply,
+    error_reply,
 )
 from buckram.core.wire.protobuf import varint
 from buckram.core.wire.start_tls import MAX_OPENING_BYTES, Opening, begins_login
@@ -495,9 +475,9 @@ class ServerProtocol:
     def _add(self, add: Add, context: ReplyContext, items: list[Item]) -> None:
         """Convert v3 adds, and v2 adds of versions 0 and 1, into the stored form, and gather them into runs."""
         if context.protocol == 2:
-            items.append(_reframe([add], V2_ADDS._replace(version=context.version)))
+            items.append(reframe([add], V2_ADDS._replace(version=context.version)))
             return
-        if self._v3_adds and not _continues(self._v3_adds[-1], add):
+        if self._v3_adds and not continues(self._v3_adds[-1], add):
             self._flush_adds(items)
         self._v3_adds.append(add)
         self._v3_txns.append(varint(context.txn))
@@ -507,7 +487,7 @@ class ServerProtocol:
 
     def _flush_adds(self, items: list[Item]) -> None:
         if self._v3_adds:
-            items.append(_reframe(self._v3_adds, AddContext(3, 3, tuple(self._v3_txns))))
+            items.append(reframe(self._v3_adds, AddContext(3, 3, tuple(self._v3_txns))))
             self._v3_adds, self._v3_txns, self._v3_bytes = [], [], 0
 
     def _auth_request(self, request: Auth, context: ReplyContext, items: list[Item]) -> None:
@@ -569,42 +549,6 @@ class ServerProtocol:
             items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True), _UNKNOWN))
 
 
-def _continues(before: Add, add: Add) -> bool:
-    return (
-        add.entry_id == before.entry_id + 1
-        and add.ledger_id == before.ledger_id
-        and add.master_key == before.master_key
-        and add.recovery == before.recovery
-        and add.high_priority == before.high_priority
-        and add.deferred_sync == before.deferred_sync
-    )
-
-
-def _reframe(adds: list[Add], context: AddContext) -> AddRun:
-    """Return a run of consecutive adds as v2 frames, the only form that storage has."""
-    first = adds[0]
-    flags = (RECOVERY_ADD if first.recovery else 0) | (HIGH_PRIORITY if first.high_priority else 0)
-    frames = [frame_add(add.master_key, add.body, flags) for add in adds]
-    chunk = b"".join(frames)
-    size = len(frames[0])
-    stride = size if all(len(one) == size for one in frames) else 0
-    lac = max(entry_ids(add.body)[2] for add in adds)
-    return AddRun(
-        chunk,
-        0,
-        len(chunk),
-        first.ledger_id,
-        first.entry_id,
-        len(adds),
-        first.master_key,
-        flags,
-        lac,
-        stride,
-        context,
-        first.deferred_sync,
-    )
-
-
 def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
     """Encode the reply to a request as a frame of the request's protocol; v2 sends code 507 as 101."""
     if context.protocol == 2:
@@ -615,32 +559,6 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
 def encode_error(context: ReplyContext, code: Code, *, envelope_only: bool = False) -> bytes:
     """Encode an error reply to any request, with the ids that its operation's reply must carry."""
     return encode_reply(context, ErrorReply(code) if envelope_only else error_reply(context, code))
-
-
-def error_reply(context: ReplyContext, code: Code) -> Reply:
-    """Return the reply of the request's operation with this code and the request's ids."""
-    operation, ledger, entry = context.operation, context.ledger_id, context.entry_id
-    if operation == OP_READ:
-        return ReadReply(code, ledger, entry)
-    if operation == OP_ADD:
-        return AddReply(code, ledger, entry)
-    if operation == OP_BATCH_READ and context.protocol == 2:
-        return BatchReadReply(code, ledger, entry)
-    if operation == OP_PULL:
-        return PullReply(code, ledger, entry)
-    if operation == OP_WRITE_LAC:
-        return WriteLacReply(code, ledger)
-    if operation == OP_READ_LAC:
-        return ReadLacReply(code, ledger)
-    if operation == OP_FORCE:
-        return ForceReply(code, ledger)
-    if operation == OP_BOOKIE_INFO:
-        return BookieInfoReply(code)
-    if operation == OP_LIST_ENTRIES:
-        return ListEntriesReply(code, ledger)
-    if operation == OP_AUTH:
-        return AuthReply(code)
-    return ErrorReply(code)
 
 
 def encode_add_replies(run: AddRun, code: Code = Code.OK) -> bytes:
