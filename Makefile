@@ -12,7 +12,7 @@ RUN_STAMP := .venv/.setup-run-stamp
 SECURE_STAMP := .venv/.setup-secure-stamp
 ALL_STAMP := .venv/.setup-all-stamp
 # What an environment is made of; each target has a lock file more, which says what was tested (scripts/locks.py).
-SETUP_SOURCES := pyproject.toml setup.py scripts/make_venv.py scripts/locks.py locks/build.txt src/buckram/core/entries/_hot.c
+SETUP_SOURCES := pyproject.toml setup.py scripts/make_venv.py scripts/locks.py locks/build.txt $(wildcard src/buckram/core/entries/_*.[ch])
 METADATA ?= sqlite
 export METADATA
 # Spark and the JVM complain about these when a shell sets them for something else.

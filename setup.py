@@ -59,7 +59,8 @@ def readme() -> str:
 
 hot = Extension(
     "buckram.core.entries._hot",
-    ["src/buckram/core/entries/_hot.c"],
+    ["src/buckram/core/entries/_hot.c", "src/buckram/core/entries/_take_adds.c"],
+    depends=["src/buckram/core/entries/_hot.h"],
     optional=not REQUIRED,
     py_limited_api=not FREE_THREADED,
 )

@@ -87,6 +87,14 @@ def slow_ledgers() -> Figures:
 
 
 @case
+def raw_adds() -> Figures:
+    """CPU of a bookie an add: single entries of a hundred ledgers, v2 and v3; beside the checkout BENCH_BEFORE."""
+    from bench.raw_adds import raw_adds
+
+    return raw_adds()
+
+
+@case
 def paced() -> Figures:
     """5,000 adds/s to one ledger; latency from the moment each was due."""
     with cluster() as bench:

@@ -13,7 +13,7 @@ from buckram.bookie.service.entries.admission import Admission, Verdict
 from buckram.bookie.storage.log_scan import Scanned
 from buckram.bookie.storage.opening import Opening
 from buckram.bookie.storage.segments.segments import Segment
-from buckram.bookie.storage.store import Store
+from buckram.bookie.storage.store import Store, TakenAdds
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock import SegmentEntry
 from buckram.bookie.storage.upkeep.compaction import Output, Sources
@@ -22,6 +22,7 @@ from buckram.bookie.storage.upkeep.maintenance import Maintenance
 from buckram.client.maintain.repair import _Repair
 from buckram.client.shared.ledger_metadata import MetadataCell
 from buckram.client.write.ensemble_change import EnsembleChange
+from buckram.core.wire.adds import scan_adds
 from buckram.types import BookieId, Buffer, EntryId, LedgerId, LedgerMetadata
 from simulator.engine.disk import SimDisk
 from simulator.engine.loop import PROCESS
@@ -133,7 +134,7 @@ def watch_decisions(world: World) -> Iterator[None]:
 @contextmanager
 def watch_stores(world: World) -> Iterator[None]:
     """Report inserts and deletions of every bookie of this world to its judge."""
-    add_run, delete_ledger = Store.add_run, Store.delete_ledger
+    add_run, take_adds, delete_ledger = Store.add_run, Store.take_adds, Store.delete_ledger
 
     def watched_add_run(
         self: Store,
@@ -156,6 +157,20 @@ def watch_stores(world: World) -> Iterator[None]:
             world.judge.inserted(bookie, ledger_id, chunk, start, end, fenced, key)
         add_run(self, ledger_id, first, count, lac, chunk, start, end, even=even, bulk=bulk)
 
+    def watched_take_adds(self: Store, *given: Any, **options: Any) -> TakenAdds | None:
+        taken = take_adds(self, *given, **options)
+        bookie = _bookie_of(world, self)
+        if taken is not None and bookie is not None:
+            # The bytes that the log was given, and not those that were received. A record changes in `last` and LAC.
+            source, end = self._log._chunk, self._log._slice_end
+            assert source is not None
+            for run in scan_adds(bytes(source[end - taken.size : end]), 0, taken.size + 4)[1]:
+                record = self.ledger(run.ledger_id)
+                fenced = record is not None and (record.fenced or record.tombstone)
+                key = None if record is None else bytes(record.master_key)
+                world.judge.inserted(bookie, run.ledger_id, run.chunk, run.start, run.end, fenced, key)
+        return taken
+
     def watched_delete(self: Store, ledger_id: LedgerId) -> None:
         bookie = _bookie_of(world, self)
         if bookie is not None:
@@ -165,10 +180,12 @@ def watch_stores(world: World) -> Iterator[None]:
         delete_ledger(self, ledger_id)
 
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # for the time of a life
+    Store.take_adds = watched_take_adds  # type: ignore[method-assign]  # as above
     Store.delete_ledger = watched_delete  # type: ignore[method-assign,assignment]  # as above
     try:
         with watch_files(world), watch_decisions(world):
             yield
     finally:
         Store.add_run = add_run  # type: ignore[method-assign]  # as above
+        Store.take_adds = take_adds  # type: ignore[method-assign]  # as above
         Store.delete_ledger = delete_ledger  # type: ignore[method-assign]  # as above

@@ -20,7 +20,9 @@ def test_it_has_what_a_checkout_has(sdist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for needed in (
         "Makefile", "mkdocs.yml", "docs/index.md", "clients/go/go.mod", "clients/go/client.go", "src/buckram/py.typed",
-        "src/buckram/core/entries/_hot.c", "src/buckram/serve/gateway/console/api.js", "src/buckram/sim/__main__.py",
+        "src/buckram/core/entries/_hot.c", "src/buckram/core/entries/_hot.h",
+        "src/buckram/core/entries/_take_adds.c",
+        "src/buckram/serve/gateway/console/api.js", "src/buckram/sim/__main__.py",
         "simulator/__main__.py",
         "scripts/try_install.py", "tests/conftest.py", "deploy/helm/buckram/Chart.yaml",
     ):  # fmt: skip

@@ -29,7 +29,7 @@ class _OnlyMetadata:
     def add(self, *_: object) -> None:
         raise AssertionError("no entries here")
 
-    pump_soon = cancel = add
+    pump_soon = cancel = take_adds = add
 
 
 class ServedMetadata:

@@ -140,10 +140,11 @@ FRAMES = st.lists(st.tuples(
     st.sampled_from([0, 1, 7, 74]),
     st.sampled_from([47, 48, 70, 1000]),
     st.sampled_from([0, 60, 150, 400, 65536]),
+    st.sampled_from([1, 2, 100]),
 )
 @settings(max_examples=soak(300, 100))
 def test_scanned(
-    rows: list[Any], spoilt: list[tuple[int, int]], cut: int, offset: int, max_packet: int, max_run: int
+    rows: list[Any], spoilt: list[tuple[int, int]], cut: int, offset: int, max_packet: int, max_run: int, most: int
 ) -> None:
     chunk = bytearray(b"".join(
         seal.seal_adds(header, key, ledger, first, lac, 0, [bytes(size)] * count)[0]
@@ -152,7 +153,7 @@ def test_scanned(
     for place, change in spoilt:
         if place < len(chunk):
             chunk[place] ^= change
-    arguments = (bytes(chunk[: len(chunk) - cut]), offset, max_packet, max_run)
+    arguments = (bytes(chunk[: len(chunk) - cut]), offset, max_packet, max_run, most)
     assert hot.scan_add_frames(*arguments) == scan.scan_add_frames(*arguments)
 
 
@@ -161,13 +162,13 @@ def test_ids_at_the_end_of_their_range_begin_a_run_and_end_it() -> None:
     chunk = seal.seal_adds(0x0201_0000, KEY, 1, 2**63 - 2, 0, 0, [b"a", b"b"])[0]
     chunk += seal.seal_adds(0x0201_0000, KEY, 1, -(2**63), 0, 0, [b"c"])[0]
     for work in (hot.scan_add_frames, scan.scan_add_frames):
-        assert work(chunk, 0, 1000, 1000) == (130, [(0, 130, 1, 2**63 - 2, 2, 0, 0, 65)])
+        assert work(chunk, 0, 1000, 1000, 9) == (130, [(0, 130, 1, 2**63 - 2, 2, 0, 0, 65)])
 
 
 @built
 @given(st.binary(max_size=300))
 def test_anything_scanned(chunk: bytes) -> None:
-    assert hot.scan_add_frames(chunk, 0, 1000, 1000) == scan.scan_add_frames(chunk, 0, 1000, 1000)
+    assert hot.scan_add_frames(chunk, 0, 1000, 1000, 9) == scan.scan_add_frames(chunk, 0, 1000, 1000, 9)
 
 
 @built

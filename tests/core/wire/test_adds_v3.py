@@ -112,7 +112,7 @@ def said(server: ServerProtocol, data: bytes) -> list[tuple[object, ...]]:
 
 def numbered(found: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
     """Without LACs, transaction ids as numbers: some are given back as they came, though a byte longer than need be."""
-    number = adds_v3._number
+    number = adds_v3.number_of
     return [
         tuple(number(part) if place == 3 and isinstance(part, bytes) else part for place, part in enumerate(one[:-1]))
         for one in found

@@ -11,18 +11,29 @@ Not here: buckets and turns (`core/tenants`), where limits come from (`bookie/ac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 from buckram.bookie.service.connections.session import REQUEST_COST, AddHandler, Session
 from buckram.bookie.service.pacing import TenantPacer
 from buckram.bookie.service.security.audit_events import OnRefused
 from buckram.bookie.service.security.entry_access import action_of, is_urgent, ledger_of
-from buckram.bookie.service.security.ledger_owners import Owner, Owners
-from buckram.bookie.service.tenant import ADDS, FLIGHT_BYTES, READS, HeldRequest, Line, Tenant
-from buckram.bookie.storage.store import Store
+from buckram.bookie.service.security.ledger_owners import ABSENT, NOBODY, Owner, Owners
+from buckram.bookie.service.tenant import (
+    ADDS,
+    FLIGHT_BYTES,
+    NOBODYS,
+    READS,
+    UNCOUNTED,
+    HeldRequest,
+    Line,
+    Purse,
+    Tenant,
+)
+from buckram.bookie.storage.store import UNLIMITED, Store, TakenAdds
 from buckram.core.tenants.pacing import Turns
-from buckram.core.wire.adds import AddRun
+from buckram.core.wire.adds import SMALLEST_ADD, AddRun
 from buckram.core.wire.introduction import KNOWS_QUOTAS
 from buckram.core.wire.messages import BatchRead, Read
 from buckram.core.wire.server_protocol import Incoming, Item, encode_error
@@ -41,11 +52,28 @@ _UNLIMITED = 2**63
 Unanswered = Callable[[Session, Item], None]
 
 
-class RateLimiter:
-    """`add` and `handle` are what requests go to when it is their turn. `active`: whether anything is looked at."""
+class PlainAdds(Protocol):
+    """Takes plain adds of a chunk that are let pass (`bookie/service/entries/adds.py:AddPath.take`)."""
 
-    def __init__(self, owners: Owners, store: Store, add: AddHandler, handle: Unanswered) -> None:
-        self._owners, self._store, self._add, self._handle = owners, store, add, handle
+    def __call__(
+        self,
+        session: Session,
+        chunk: bytes,
+        offset: int,
+        max_packet: int,
+        v3: bool,
+        allowed: Mapping[LedgerId, bytes] | None,
+        most_bytes: int,
+        /,
+    ) -> TakenAdds | None: ...
+
+
+class RateLimiter:
+    """`add`, `take` and `handle` are what requests go to when it is their turn. `active`: whether anything is looked
+    at."""
+
+    def __init__(self, owners: Owners, store: Store, add: AddHandler, take: PlainAdds, handle: Unanswered) -> None:
+        self._owners, self._store, self._add, self._take, self._handle = owners, store, add, take, handle
         self._owner = owners.get
         self._loop = asyncio.get_running_loop()
         self.active = False
@@ -95,6 +123,45 @@ class RateLimiter:
             self._add(session, run)
         else:
             self._look(tenant, owner, session, run)
+
+    def purse(self, ledger_id: LedgerId) -> Purse | None:
+        """Return what plain adds of a ledger are paid from; None while it is not certain whose the ledger is."""
+        if not self.active:
+            return UNCOUNTED
+        owner = self._owner(ledger_id)
+        if owner is None or owner is NOBODY or owner is ABSENT:
+            return None
+        return Purse(self.tenant(owner.namespace), owner.copies) if owner.namespace else NOBODYS
+
+    def take(
+        self,
+        session: Session,
+        chunk: bytes,
+        offset: int,
+        max_packet: int,
+        v3: bool,
+        ledgers: Mapping[LedgerId, bytes],
+        purse: Purse,
+    ) -> int:
+        """Let plain adds of these ledgers, which have one purse, pass as far as there is credit; see `ChunkHandler`."""
+        tenant, most_bytes = purse.tenant if self.active else None, UNLIMITED
+        if tenant is not None:
+            if tenant is not self._last or session not in tenant.sessions or tenant.adds.waiting:
+                return offset
+            # Each add has at least so many bytes: what has few entries left gets few bytes.
+            most_bytes = min(tenant.credit, tenant.credit_entries * SMALLEST_ADD) - 1
+            if most_bytes <= 0:
+                return offset
+        elif purse is UNCOUNTED and self.active:
+            return offset
+        taken = self._take(session, chunk, offset, max_packet, v3, ledgers, most_bytes)
+        if taken is None:
+            return offset
+        if tenant is not None:
+            tenant.credit -= taken.size
+            tenant.credit_entries -= taken.entries
+            tenant.added(taken.size, taken.entries, purse.copies)
+        return taken.end
 
     def _look(self, tenant: Tenant, owner: Owner, session: Session, run: AddRun) -> None:
         """Decide on a run for which the namespace has no credit."""

@@ -206,8 +206,11 @@ class BookieServer:
         `serve`."""
         guard = self._door.guard if self._door is not None and self._door.authorises else None
         owners = Owners(service.metadata)
-        limiter = self.limiter = RateLimiter(owners, service.store, service.adds.add, self.item_received)
+        limiter = self.limiter = RateLimiter(
+            owners, service.store, service.adds.add, service.adds.take, self.item_received
+        )
         entries = self._entries = EntryAccess(owners, guard, limiter.add, limiter.item, service.birth_here)
+        entries.plain = limiter
         service.reads.served.on_served = self.limiter.served
         if self.events is not None:
             noted = NotedEntries(self.events, owners.namespace_of)
@@ -311,7 +314,7 @@ class BookieServer:
             self._door is not None and self._door.unknown.make_room()
         ):
             return self._refused(session, self._why_no_more)
-        session.add_run = self._service.adds.add
+        session.add_run, session.take_adds = self._service.adds.add, self._service.adds.take_adds
         session.on_writable = self._service.reads.pump_soon
         if self.limiter is not None and self.limiter.active and self._entries is not None:
             self._entries.guard(session)

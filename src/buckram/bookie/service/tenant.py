@@ -277,3 +277,16 @@ class Tenant:
             in_entries + self.adds.entries * per,
             out_bytes * more,
         )
+
+
+class Purse(NamedTuple):
+    """What adds of a ledger are paid from: the tenant, None for none, and the copies of each entry."""
+
+    tenant: Tenant | None
+    copies: int = 1
+
+
+NOBODYS = Purse(None)
+"""Of ledgers that are certainly of no namespace."""
+UNCOUNTED = Purse(None, 0)
+"""Of all ledgers while nothing is attributed to namespaces; it ends when that begins."""

@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import logging
 import random
+from array import array
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable
@@ -28,15 +30,40 @@ from buckram.bookie.storage.upkeep.maintenance import FailureListener, Maintenan
 from buckram.bookie.storage.upkeep.verifying import Verifying
 from buckram.config import StoreConfig
 from buckram.core.storage.ledger_state import STATE_FRAME_SIZE
+from buckram.core.storage.plain_adds import COUNTS
+from buckram.core.storage.taking import take_adds, take_v3_adds
+from buckram.core.wire.adds import MAX_RUN_BYTES, refused_acks
+from buckram.core.wire.adds_v3 import refused_v3_replies
 from buckram.core.wire.messages import MemoryUse
-from buckram.errors import InvalidArgument
+from buckram.errors import Code, InvalidArgument
 from buckram.seams import Disk, Stats
 from buckram.types import Buffer, EntryId, LedgerId
 
 log = logging.getLogger("buckram.store")
 __all__ = ["LedgerRecord", "Store", "StoreError"]
 _RING_ROOM = 16 << 20
+UNLIMITED = 2**63 - 1
 K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class TakenAdds:
+    """Adds that were inserted together: where they end in their chunk, their number, and their bytes as stored. Their
+    replies, of code OK, are the first `reply_bytes` of `replies`."""
+
+    end: int
+    entries: int
+    size: int
+    replies: bytearray
+    reply_bytes: int
+    v3: bool
+
+    def answer(self, code: Code) -> bytearray | bytes:
+        """Return the replies with this code. It may be called once."""
+        del self.replies[self.reply_bytes :]
+        if code is Code.OK:
+            return self.replies
+        return refused_v3_replies(self.replies, code) if self.v3 else refused_acks(self.replies, code)
 
 
 class Store(LedgerStates):
@@ -64,6 +91,7 @@ class Store(LedgerStates):
         """While true, an operator wants no new entries here; recoveries go on as far as there is room."""
         self._table = state.table = LedgerTable(config.ledger_cache_entries, state.losses, state, self._maintenance)
         self._pinned = self._table.pinned
+        self._counts = array("q", bytes(8 * COUNTS))
         self.ledger = self._table.find  # type: ignore[method-assign,assignment]  # what is only passed on
         self.after_durable = self._log.after_durable  # type: ignore[method-assign]
         self._lookup = state.lookup = Lookup(
@@ -236,6 +264,44 @@ class Store(LedgerStates):
             record.last = first + count - 1
         if lac > record.lac:
             record.lac = lac
+
+    def take_adds(
+        self,
+        chunk: bytes,
+        offset: int,
+        max_packet: int,
+        named: Mapping[LedgerId, bytes],
+        waiting: Mapping[LedgerId, object],
+        undecided: Mapping[LedgerId, object],
+        allowed: Mapping[LedgerId, bytes] | None,
+        most_bytes: int,
+        *,
+        v3: bool,
+    ) -> TakenAdds | None:
+        """Insert the plain adds of a received chunk from `offset` on, `most_bytes` at most, as `add_run` would one run
+        after the other. Returns None if the first one is not plain (`core/storage/plain_adds.py`).
+
+        `named`, `waiting`, `undecided` and `allowed` are as there. `chunk` must not change afterwards.
+        """
+        commit, counts, left = self._log, self._counts, len(chunk) - offset
+        replies, frames, start = bytearray(), bytearray(left if v3 else 0), 0 if v3 else offset
+        source = frames if v3 else chunk
+        try:
+            room = min(most_bytes, commit.begin_slice(source, start, min(left, MAX_RUN_BYTES)))
+        except StoreError:
+            return None  # the usual way says why
+        before = (chunk, offset, max_packet, MAX_RUN_BYTES, room, commit.place, commit.segment_seq, self._pinned)
+        if v3:
+            take_v3_adds(*before, named, waiting, undecided, allowed, replies, counts, frames)
+        else:
+            take_adds(*before, named, waiting, undecided, allowed, replies, counts)
+        end, entries, runs, reply_bytes, size = counts
+        if not entries:
+            commit.end_slice()
+            return None
+        commit.append(source, start, start + size)
+        commit.runs += runs
+        return TakenAdds(end, entries, size, replies, reply_bytes, v3)
 
     def fence(self, ledger_id: LedgerId) -> None:
         """Fence the ledger for good; durable with the next commit. Raises StoreError; then nothing has changed."""

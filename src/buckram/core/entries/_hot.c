@@ -1,16 +1,10 @@
-/* Compiled twins of what costs most per entry: verify_entries (verify.py), seal_adds (seal.py), scan_add_frames (scan.py).
+/* Compiled twins of what costs most per entry: verify_entries, seal_adds, scan_add_frames (python_twins.py); what takes
+ * a bookie's adds is in _take_adds.c.
  *
  * The Python is the reference and always there; the same tests run against both. CRC-32C comes from the processor's
  * own instruction. It takes three cycles to answer but can be asked in each, so three entries are checked side by side.
  */
-#define PY_SSIZE_T_CLEAN
-/* The stable interface of Python 3.11: what is built once serves every later Python. */
-#ifndef Py_GIL_DISABLED
-#define Py_LIMITED_API 0x030B0000
-#endif
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
+#include "_hot.h"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -40,13 +34,10 @@
 
 /* To be counted up, here and in hot.py, with each change of what the functions take, give or mean: one that was built
  * before and could not be built again is then left alone. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 #define HEAD 32     /* of a stored entry: ledger, entry, LAC, length */
 #define OVERHEAD 36 /* and its digest */
-#define MIN_STORED 24
-#define KEY 20
-#define ENTRY 28 /* where the stored entry begins in a frame: behind length, packet header, key */
 #define FRAME (ENTRY + OVERHEAD)
 #define LANES 3
 
@@ -55,22 +46,6 @@ static inline uint64_t word_at(const uint8_t *at)
     uint64_t word;
     memcpy(&word, at, 8);
     return word;
-}
-
-static inline uint64_t big_endian(const uint8_t *at, int bytes)
-{
-    uint64_t number = 0;
-    for (int i = 0; i < bytes; i++)
-        number = number << 8 | at[i];
-    return number;
-}
-
-static inline void put_big_endian(uint8_t *at, uint64_t number, int bytes)
-{
-    while (bytes-- > 0) {
-        at[bytes] = (uint8_t)number;
-        number >>= 8;
-    }
 }
 
 /* The digests of 1 to 3 stored entries of equal size; lanes that are not used repeat the first. */
@@ -268,7 +243,7 @@ static int add_run(PyObject *runs, const Run *run, Py_ssize_t end)
 
 /* Where it stopped; -1 with an exception. */
 static Py_ssize_t scan(const uint8_t *chunk, Py_ssize_t size, Py_ssize_t offset, Py_ssize_t max_packet,
-                       Py_ssize_t max_run, PyObject *runs)
+                       Py_ssize_t max_run, Py_ssize_t most_runs, PyObject *runs)
 {
     Run run = {.start = -1};
     while (offset <= size - ENTRY - MIN_STORED) {
@@ -290,8 +265,12 @@ static Py_ssize_t scan(const uint8_t *chunk, Py_ssize_t size, Py_ssize_t offset,
         } else {
             if (end > size || header >> 16 != 0x0201 || !fits || entry < 0 || ledger < 0)
                 break;
-            if (run.start >= 0 && add_run(runs, &run, offset))
-                return -1;
+            if (run.start >= 0) {
+                if (add_run(runs, &run, offset))
+                    return -1;
+                if (PyList_Size(runs) >= most_runs)
+                    return offset;
+            }
             Py_ssize_t cap = max_run < size - offset ? offset + max_run : size;
             run = (Run){offset, cap, ledger, entry, entry, lac, header, length, length + 4};
         }
@@ -305,15 +284,15 @@ static PyObject *scan_add_frames(PyObject *self, PyObject *args)
 {
     (void)self;
     Py_buffer chunk;
-    Py_ssize_t offset, max_packet, max_run;
-    if (!PyArg_ParseTuple(args, "y*nnn", &chunk, &offset, &max_packet, &max_run))
+    Py_ssize_t offset, max_packet, max_run, most_runs;
+    if (!PyArg_ParseTuple(args, "y*nnnn", &chunk, &offset, &max_packet, &max_run, &most_runs))
         return NULL;
     PyObject *runs = PyList_New(0);
     if (offset < 0) {
         PyErr_SetString(PyExc_ValueError, "a negative offset");
         Py_CLEAR(runs);
     }
-    if (runs != NULL && (offset = scan(chunk.buf, chunk.len, offset, max_packet, max_run, runs)) < 0)
+    if (runs != NULL && (offset = scan(chunk.buf, chunk.len, offset, max_packet, max_run, most_runs, runs)) < 0)
         Py_CLEAR(runs);
     PyBuffer_Release(&chunk);
     return runs == NULL ? NULL : Py_BuildValue("nN", offset, runs);
@@ -323,6 +302,8 @@ static PyMethodDef methods[] = {
     {"verify_entries", verify_entries, METH_VARARGS, "As buckram.core.entries.python_twins.verify_entries."},
     {"seal_adds", seal_adds, METH_VARARGS, "As buckram.core.entries.python_twins.seal_adds."},
     {"scan_add_frames", scan_add_frames, METH_VARARGS, "As buckram.core.entries.python_twins.scan_add_frames."},
+    {"take_adds", take_adds, METH_VARARGS, "As buckram.core.storage.plain_adds.take_adds."},
+    {"take_v3_adds", take_v3_adds, METH_VARARGS, "As buckram.core.storage.plain_adds.take_v3_adds."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -332,6 +313,8 @@ static int execute(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "this processor has no CRC-32C instruction");
         return -1;
     }
+    if (prepare_taking())
+        return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 

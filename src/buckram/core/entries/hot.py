@@ -12,12 +12,20 @@ COMPILED = False
 
 if os.environ.get("BUCKRAM_PURE", "") in ("", "0"):
     try:
-        from buckram.core.entries._hot import INTERFACE, scan_add_frames, seal_adds, verify_entries
+        from buckram.core.entries._hot import (
+            INTERFACE,
+            scan_add_frames,
+            seal_adds,
+            take_adds,
+            take_v3_adds,
+            verify_entries,
+        )
 
-        COMPILED = INTERFACE == 1
+        COMPILED = INTERFACE == 2
     except ImportError:
         pass
 if not COMPILED:
     from buckram.core.entries.python_twins import scan_add_frames, seal_adds, verify_entries
 
-__all__ = ["COMPILED", "scan_add_frames", "seal_adds", "verify_entries"]
+# The last two are there if COMPILED: their Python twins are in core/storage/plain_adds.py, and chosen in taking.py.
+__all__ = ["COMPILED", "scan_add_frames", "seal_adds", "take_adds", "take_v3_adds", "verify_entries"]

@@ -170,8 +170,10 @@ Row = tuple[int, int, LedgerId, EntryId, int, int, EntryId, int]
 """Start and end, ledger, first id, entries, flags, greatest LAC, stride or 0, as in adds.AddRun."""
 
 
-def scan_add_frames(chunk: Buffer, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
-    """Return the offset of the unconsumed rest, and the runs.
+def scan_add_frames(
+    chunk: Buffer, offset: int, max_packet: int, max_run_bytes: int, most_runs: int
+) -> tuple[int, list[Row]]:
+    """Return the offset of the unconsumed rest, and the runs, at most `most_runs`.
 
     Stops before the first frame that is incomplete, not such an ADD, or malformed.
     """
@@ -204,6 +206,8 @@ def scan_add_frames(chunk: Buffer, offset: int, max_packet: int, max_run_bytes: 
                 break
             if start >= 0:
                 rows.append((start, offset, run_ledger, first, next_entry - first, run_header & 0xFFFF, top, stride))
+                if len(rows) >= most_runs:
+                    return offset, rows
             start, cap = offset, min(size, offset + max_run_bytes)
             run_ledger, run_header, run_key, run_length = ledger, header, key, length
             first, top, stride = entry, lac, length + 4

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from buckram.core.entries.entry import ENTRY_HEADER, Digest
+from buckram.core.entries.entry import ENTRY_HEADER, MIN_STORED_BYTES, Digest
 from buckram.core.entries.hot import scan_add_frames, seal_adds
 from buckram.core.entries.packed import PackedBodies
 from buckram.core.entries.python_twins import ADD
@@ -26,8 +26,10 @@ ADD_HEADER = 0x0201_0000
 """Version 2, opcode 1; the low 16 bits are flags."""
 FRAME_OVERHEAD = 28
 """Bytes of an ADD frame before the stored entry: length, header, master key."""
+SMALLEST_ADD = FRAME_OVERHEAD + MIN_STORED_BYTES
 ACK_BYTES = 28
 MAX_RUN_BYTES = 64 * 1024
+ALL_RUNS = 2**31 - 1
 _FEW = 4
 _PREFIX = struct.Struct(">II20s")
 ACK = struct.Struct(">IIiqq")
@@ -131,14 +133,15 @@ class AddRun:
 
 
 def scan_adds(
-    chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES
+    chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES, most_runs: int = ALL_RUNS
 ) -> tuple[int, list[AddRun]]:
-    """Take version 2 ADD frames from `offset` on. Returns the offset of the unconsumed rest, and the runs.
+    """Take version 2 ADD frames from `offset` on. Returns the offset of the unconsumed rest, and the runs, at most
+    `most_runs`.
 
     Stops before the first frame that is incomplete, not such an ADD, or malformed; the caller decides about it. A run
     ends at `max_run_bytes`, so that an entry inside it is found by walking few frames.
     """
-    offset, rows = scan_add_frames(chunk, offset, max_frame_bytes - 4, max_run_bytes)
+    offset, rows = scan_add_frames(chunk, offset, max_frame_bytes - 4, max_run_bytes, most_runs)
     runs: list[AddRun] = []
     for start, end, ledger, first, count, flags, lac, stride in rows:
         key = bytes(chunk[start + 8 : start + FRAME_OVERHEAD])
@@ -148,7 +151,7 @@ def scan_adds(
 
 def take_runs(frames: Buffer, max_frame_bytes: int) -> list[AddRun]:
     """Return copies of the runs in `frames`, up to the first frame that is no ADD or larger than `max_frame_bytes`."""
-    _, rows = scan_add_frames(frames, 0, max_frame_bytes - 4, MAX_RUN_BYTES)
+    _, rows = scan_add_frames(frames, 0, max_frame_bytes - 4, MAX_RUN_BYTES, ALL_RUNS)
     runs: list[AddRun] = []
     for start, end, ledger, first, count, flags, lac, stride in rows:
         chunk = bytes(frames[start:end])
@@ -174,6 +177,14 @@ def ack_frames(ledger_id: LedgerId, first: EntryId, count: int, code: Code = Cod
         first += n
         count -= n
     return b"".join(blocks)
+
+
+def refused_acks(acks: Buffer, code: Code) -> bytearray:
+    """Return v2 ADD replies of code OK with another code instead."""
+    refused = bytearray(acks)
+    for place, digit in enumerate(struct.pack(">i", code.v2), 8):
+        refused[place::ACK_BYTES] = bytes((digit,)) * (len(refused) // ACK_BYTES)
+    return refused
 
 
 def frame_adds(

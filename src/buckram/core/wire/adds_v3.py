@@ -14,14 +14,24 @@ import re
 import struct
 from functools import lru_cache
 
-from buckram.core.entries.entry import MIN_STORED_BYTES
-from buckram.core.wire.adds import ADD_HEADER, MAX_RUN_BYTES, AddContext, AddRun
+from buckram.core.entries.entry import MIN_STORED_BYTES, entry_ids
+from buckram.core.wire.adds import (
+    ADD_HEADER,
+    ALL_RUNS,
+    HIGH_PRIORITY,
+    MAX_RUN_BYTES,
+    RECOVERY_ADD,
+    AddContext,
+    AddRun,
+    frame_add,
+)
+from buckram.core.wire.messages import Add
 from buckram.core.wire.protobuf import varint
 from buckram.errors import Code
-from buckram.types import EntryId, LedgerId
+from buckram.types import Buffer, EntryId, LedgerId
 
 _VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
-_ADD = re.compile(
+USUAL_ADD = re.compile(
     rb"(....)\n(.)\x08\x03\x10\x02\x18"
     + _VARINT
     + rb"\xaa\x06"
@@ -37,6 +47,8 @@ _ADD = re.compile(
 _PREFIX = struct.Struct(">II20s")
 _IDS = struct.Struct(">qqq")
 _LONGEST = 10
+OK_REPLY = b"\x10\x00\xaa\x06"
+"""What a reply of code OK has between its header and the length of its body."""
 _TXN_AT = 11
 """The offset of the transaction in a reply."""
 _DIGITS = bytes(range(256))
@@ -44,14 +56,15 @@ _CONTINUED = bytes(range(128, 256))
 
 
 def scan_v3_adds(
-    chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES
+    chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES, most_runs: int = ALL_RUNS
 ) -> tuple[int, list[AddRun]]:
-    """Take plain version 3 ADD frames from `offset` on. Returns the offset of the unconsumed rest, and the runs.
+    """Take plain version 3 ADD frames from `offset` on. Returns the offset of the unconsumed rest, and the runs, at
+    most `most_runs`.
 
     Stops before the first frame that is incomplete, of another shape, or malformed; the caller decides about it.
     """
     runs: list[AddRun] = []
-    match, unpack = _ADD.match, _IDS.unpack_from
+    match, unpack = USUAL_ADD.match, _IDS.unpack_from
     size, max_packet = len(chunk), max_frame_bytes - 4
     run: _Run | None = None
     last_key = last_ledger = b""
@@ -69,12 +82,12 @@ def scan_v3_adds(
             or length > max_packet
             or stored < MIN_STORED_BYTES
             or header_length[0] != 5 + len(txn)
-            or _number(body_length) != stored
-            or _number(message_length) != end - found.end(4)
+            or number_of(body_length) != stored
+            or number_of(message_length) != end - found.end(4)
         ):
             break
         ledger, entry, lac = unpack(chunk, start)
-        if ledger < 0 or entry < 0 or _number(entry_bytes) != entry:
+        if ledger < 0 or entry < 0 or number_of(entry_bytes) != entry:
             break
         if (
             run is None
@@ -83,10 +96,12 @@ def scan_v3_adds(
             or key != last_key
             or run.size >= max_run_bytes
         ):
-            if _number(ledger_bytes) != ledger:
+            if number_of(ledger_bytes) != ledger:
                 break
             if run is not None:
                 runs.append(run.done())
+                if len(runs) >= most_runs:
+                    return offset, runs
             run, last_ledger, last_key = _Run(ledger, entry, lac, key), ledger_bytes, key
         elif ledger != run.ledger:
             break
@@ -204,7 +219,7 @@ class _Run:
         return AddRun(chunk, 0, self.size, self.ledger, self.first, count, self.key, 0, self.lac, self.stride, context)
 
 
-def _number(digits: bytes) -> int:
+def number_of(digits: bytes) -> int:
     """Return the number of a varint whose length is known."""
     count = len(digits)
     if count == 1:
@@ -220,11 +235,46 @@ def _number(digits: bytes) -> int:
     return number if count < _LONGEST else -1
 
 
+def continues(before: Add, add: Add) -> bool:
+    """Return whether two adds that came as messages belong to one run."""
+    return (
+        add.entry_id == before.entry_id + 1
+        and add.ledger_id == before.ledger_id
+        and add.master_key == before.master_key
+        and add.recovery == before.recovery
+        and add.high_priority == before.high_priority
+        and add.deferred_sync == before.deferred_sync
+    )
+
+
+def reframe(adds: list[Add], context: AddContext) -> AddRun:
+    """Return a run of consecutive adds as v2 frames, the only form that storage has."""
+    first = adds[0]
+    flags = (RECOVERY_ADD if first.recovery else 0) | (HIGH_PRIORITY if first.high_priority else 0)
+    frames = [frame_add(add.master_key, add.body, flags) for add in adds]
+    chunk = b"".join(frames)
+    size = len(frames[0])
+    stride = size if all(len(one) == size for one in frames) else 0
+    lac = max(entry_ids(add.body)[2] for add in adds)
+    return AddRun(
+        chunk,
+        0,
+        len(chunk),
+        first.ledger_id,
+        first.entry_id,
+        len(adds),
+        first.master_key,
+        flags,
+        lac,
+        stride,
+        context,
+        first.deferred_sync,
+    )
+
+
 def v3_add_replies(run: AddRun, code: Code) -> bytes:
     """Return the replies to all entries of a run, in order, in the same bytes as protobuf would write."""
-    status = varint(code)
-    ledger = b"\x08" + status + b"\x10" + varint(run.ledger_id) + b"\x18"
-    middle = b"\x10" + status + b"\xaa\x06"
+    ledger, middle = ledger_of_replies(run.ledger_id, code), b"\x10" + varint(code) + b"\xaa\x06"
     entry, txns = run.first, run.context.txns
     blocks: list[bytes | bytearray] = []
     while txns:
@@ -235,15 +285,36 @@ def v3_add_replies(run: AddRun, code: Code) -> bytes:
     return b"".join(blocks)
 
 
+def ledger_of_replies(ledger_id: LedgerId, code: Code) -> bytes:
+    """Return the body of a reply to an add up to the entry's digits."""
+    return b"\x08" + varint(code) + b"\x10" + varint(ledger_id) + b"\x18"
+
+
+def refused_v3_replies(replies: Buffer, code: Code) -> bytes:
+    """Return replies to adds of code OK with another code instead."""
+    status, replies = varint(code), bytes(replies)
+    blocks: list[bytes] = []
+    at = 0
+    while at < len(replies):
+        end = at + 4 + int.from_bytes(replies[at : at + 4], "big")
+        behind = at + 6 + replies[at + 5]  # the header
+        ledger = b"\x08" + status + replies[behind + 7 : end]
+        header = replies[at + 4 : behind]
+        rest = b"%b\x10%b\xaa\x06%c%b" % (header, status, len(ledger), ledger)
+        blocks += (len(rest).to_bytes(4, "big"), rest)
+        at = end
+    return b"".join(blocks)
+
+
 def _replies(txns: tuple[bytes, ...], first: EntryId, ledger: bytes, middle: bytes) -> bytes | bytearray:
     """Return the replies to neighbours that differ in the lowest digit: copies of one, with columns overwritten."""
     width, count = len(txns[0]), len(txns)
     if count == 1:
-        return _reply(txns[0], varint(first), ledger, middle)
+        return v3_reply(txns[0], varint(first), ledger, middle)
     if len(set(map(len, txns))) > 1:
-        return b"".join([_reply(txn, varint(entry), ledger, middle) for entry, txn in enumerate(txns, first)])
+        return b"".join([v3_reply(txn, varint(entry), ledger, middle) for entry, txn in enumerate(txns, first)])
     number = varint(first)
-    one = _reply(txns[0], number, ledger, middle)
+    one = v3_reply(txns[0], number, ledger, middle)
     size, digits = len(one), b"".join(txns)
     block = bytearray(one * count)
     for place in range(width):
@@ -252,7 +323,8 @@ def _replies(txns: tuple[bytes, ...], first: EntryId, ledger: bytes, middle: byt
     return block
 
 
-def _reply(txn: bytes, number: bytes, ledger: bytes, middle: bytes) -> bytes:
+def v3_reply(txn: bytes, number: bytes, ledger: bytes, middle: bytes) -> bytes:
+    """Return one reply. `number`: the digits of the entry; `ledger` as of `ledger_of_replies`; `middle`: the code."""
     header, body = len(txn) + 5, len(ledger) + len(number)
     size = 2 + header + len(middle) + 1 + body
     return b"%b\n%c\x08\x03\x10\x02\x18%b%b%c%b%b" % (

@@ -43,8 +43,8 @@ from buckram.core.wire.messages import (
     ReplyContext,
     Request,
     WriteLac,
+    error_reply,
 )
-from buckram.core.wire.server_protocol import error_reply
 from buckram.errors import Code, InvalidArgument
 from buckram.types import EntryId, LedgerId, Slot
 

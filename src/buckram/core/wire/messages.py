@@ -367,3 +367,29 @@ class RefusedRequest(NamedTuple):
 
     code: Code
     envelope_only: bool = False
+
+
+def error_reply(context: ReplyContext, code: Code) -> Reply:
+    """Return the reply of the request's operation with this code and the request's ids."""
+    operation, ledger, entry = context.operation, context.ledger_id, context.entry_id
+    if operation == OP_READ:
+        return ReadReply(code, ledger, entry)
+    if operation == OP_ADD:
+        return AddReply(code, ledger, entry)
+    if operation == OP_BATCH_READ and context.protocol == 2:
+        return BatchReadReply(code, ledger, entry)
+    if operation == OP_PULL:
+        return PullReply(code, ledger, entry)
+    if operation == OP_WRITE_LAC:
+        return WriteLacReply(code, ledger)
+    if operation == OP_READ_LAC:
+        return ReadLacReply(code, ledger)
+    if operation == OP_FORCE:
+        return ForceReply(code, ledger)
+    if operation == OP_BOOKIE_INFO:
+        return BookieInfoReply(code)
+    if operation == OP_LIST_ENTRIES:
+        return ListEntriesReply(code, ledger)
+    if operation == OP_AUTH:
+        return AuthReply(code)
+    return ErrorReply(code)

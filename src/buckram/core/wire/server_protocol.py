@@ -12,56 +12,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from buckram.core.entries.entry import entry_ids
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.adds import (
+    ALL_RUNS,
     FRAME_OVERHEAD,
-    HIGH_PRIORITY,
     MAX_RUN_BYTES,
-    RECOVERY_ADD,
     V2_ADDS,
     AddContext,
     AddRun,
     ack_frames,
-    frame_add,
     scan_adds,
 )
-from buckram.core.wire.adds_v3 import scan_v3_adds, v3_add_replies
+from buckram.core.wire.adds_v3 import USUAL_ADD, continues, reframe, scan_v3_adds, v3_add_replies
 from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
 from buckram.core.wire.lacs import take_lacs
 from buckram.core.wire.messages import (
     OP_ADD,
-    OP_AUTH,
-    OP_BATCH_READ,
-    OP_BOOKIE_INFO,
-    OP_FORCE,
-    OP_LIST_ENTRIES,
-    OP_PULL,
     OP_READ,
-    OP_READ_LAC,
-    OP_WRITE_LAC,
     Add,
-    AddReply,
     Auth,
     AuthReply,
     BadPacket,
-    BatchReadReply,
-    BookieInfoReply,
     ErrorReply,
-    ForceReply,
-    ListEntriesReply,
-    PullReply,
     Read,
-    ReadLacReply,
-    ReadReply,
     RefusedRequest,
     Reply,
     ReplyContext,
     Request,
     StartTls,
     StartTlsReply,
-    WriteLacReply,
+    error_reply,
 )
 from buckram.core.wire.protobuf import varint
 from buckram.core.wire.start_tls import MAX_OPENING_BYTES, Opening, begins_login
@@ -155,6 +136,17 @@ Item: TypeAlias = (
     | LoginWaits
     | Close
 )
+
+
+class ChunkTaker(Protocol):
+    """Takes plain adds straight from a received chunk (`bookie/service/connections/session.py:Session.take_chunk`)."""
+
+    def __call__(self, items: list[Item], chunk: bytes, offset: int, max_packet: int, v3: bool, /) -> int:
+        """Carry out `items`, which come before, and clear the list; then take adds from chunk[offset] on.
+
+        Returns where it stopped, maybe at `offset`: the next run is not plain. -1: the connection has ended.
+        """
+        ...
 
 
 class AuthStep(NamedTuple):
@@ -283,8 +275,12 @@ class ServerProtocol:
         self._authenticated = True
         self._limit_frames()
 
-    def feed(self, chunk: bytes) -> list[Item]:
-        """Return everything that the chunk completes, in the order of arrival; nothing after a Close."""
+    def feed(self, chunk: bytes, taker: ChunkTaker | None = None) -> list[Item]:
+        """Return everything that the chunk completes, in the order of arrival; nothing after a Close.
+
+        With `taker`, plain adds go to it, and what comes before them is carried out by it: in the order of arrival as
+        well, so what is returned is what came behind the last of them.
+        """
         items: list[Item] = []
         if self._closed:
             return items
@@ -299,53 +295,92 @@ class ServerProtocol:
             return items
         try:
             buffer = chunks.push(chunk) if chunks.pending_bytes else chunk
-            offset = 0
             if self._opening is not None:
-                self._in_clear(buffer, offset, items)
-                return items
-            while True:
-                if not self._v2 and len(buffer) - offset > PREFIX_BYTES and buffer[offset + PREFIX_BYTES] < 8:
-                    # Protobuf has no field number 0, so this is no message and need not be parsed.
-                    self._flush_adds(items)
-                    self._v2 = True
-                if self._v2 and self._authenticated:
-                    offset, runs = scan_adds(buffer, offset, chunks.limit, self._max_run_bytes)
-                    if runs:
-                        items.extend(runs)
-                        self._settled = True
-                        if offset == len(buffer):
-                            return items
-                    offset, reads = wire_v2.plain_reads(buffer, offset)
-                    offset, lacs = take_lacs(buffer, offset)
-                    if reads or lacs:
-                        self._settled = True
-                        items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
-                        items += [Incoming(*one) for one in lacs]
-                        continue
-                elif self._authenticated:
-                    offset, runs = scan_v3_adds(buffer, offset, chunks.limit, self._max_run_bytes)
-                    if runs:
-                        self._spoken = self._settled = True
-                        self._flush_adds(items)
-                        items.extend(runs)
-                end = chunks.next_frame(buffer, offset) if offset < len(buffer) else 0
-                if not end:
-                    break
-                self._packet(buffer[offset + PREFIX_BYTES : end], items)
-                offset = end
-                if self._is_held_up():
-                    self._hold_up(buffer, offset, items)
-                    return items
-                if items and type(items[-1]) is Close:
-                    return items
-            if self._v3_adds:
-                self._flush_adds(items)
-            if offset < len(buffer):
-                chunks.keep(buffer, offset)
+                self._in_clear(buffer, 0, items)
+            else:
+                self._walk(buffer, items, taker)
         except (FrameTooLarge, BadPacket) as error:
             self._flush_adds(items)
             self._close(str(error), items)
         return items
+
+    def _walk(self, buffer: bytes, items: list[Item], taker: ChunkTaker | None) -> None:
+        """Take the frames of a buffer that begins with one, and keep what is unfinished at its end."""
+        chunks = self.chunks
+        offset, most_runs = 0, ALL_RUNS if taker is None else 1
+        while True:
+            if not self._v2 and len(buffer) - offset > PREFIX_BYTES and buffer[offset + PREFIX_BYTES] < 8:
+                # Protobuf has no field number 0, so this is no message and need not be parsed.
+                self._flush_adds(items)
+                self._v2 = True
+            if self._authenticated:
+                begin = offset
+                if taker is not None:
+                    offset = self._taken(taker, items, buffer, offset)
+                    if offset < 0:
+                        return
+                    if offset > begin:
+                        most_runs = 1
+                if offset == begin:
+                    offset = self._scanned(items, buffer, offset, most_runs)
+                    if offset > begin and type(items[-1]) is AddRun:
+                        most_runs = min(2 * most_runs, ALL_RUNS)  # where nothing is plain, more and more in one go
+                if offset == len(buffer) and not self._v3_adds:
+                    return
+                if offset > begin and (taker is not None or self._v2):
+                    continue
+            end = chunks.next_frame(buffer, offset) if offset < len(buffer) else 0
+            if not end:
+                break
+            self._packet(buffer[offset + PREFIX_BYTES : end], items)
+            offset = end
+            if self._is_held_up():
+                self._hold_up(buffer, offset, items)
+                return
+            if items and type(items[-1]) is Close:
+                return
+        if self._v3_adds:
+            self._flush_adds(items)
+        if offset < len(buffer):
+            chunks.keep(buffer, offset)
+
+    def _scanned(self, items: list[Item], buffer: bytes, offset: int, most_runs: int) -> int:
+        """Take runs of adds from `offset` on, at most `most_runs`, and v2 reads and LACs behind them; return where they
+        end."""
+        limit = self.chunks.limit
+        if not self._v2:
+            offset, runs = scan_v3_adds(buffer, offset, limit, self._max_run_bytes, most_runs)
+            if runs:
+                self._spoken = self._settled = True
+                self._flush_adds(items)
+                items.extend(runs)
+            return offset
+        offset, runs = scan_adds(buffer, offset, limit, self._max_run_bytes, most_runs)
+        items.extend(runs)
+        offset, reads = wire_v2.plain_reads(buffer, offset)
+        items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
+        offset, lacs = take_lacs(buffer, offset)
+        items += [Incoming(*one) for one in lacs]
+        if runs or reads or lacs:
+            self._settled = True
+        return offset
+
+    def _taken(self, taker: ChunkTaker, items: list[Item], buffer: bytes, offset: int) -> int:
+        """Have plain adds taken from `offset` on, if a whole frame is there that may be one. Returns where that ended,
+        or -1."""
+        # A look at the operation spares other requests the call.
+        may_be = buffer[offset + 5 : offset + 6] == b"\x01" if self._v2 else buffer[offset + 9 : offset + 10] == b"\x02"
+        if not may_be or not self.chunks.next_frame(buffer, offset):
+            return offset
+        if self._v3_adds:
+            if USUAL_ADD.match(buffer, offset) is None:
+                return offset  # it may belong to the run that is gathered
+            self._flush_adds(items)
+        end = taker(items, buffer, offset, self.chunks.limit - PREFIX_BYTES, not self._v2)
+        if end > offset:
+            self._settled = True
+            self._spoken = self._spoken or not self._v2
+        return end
 
     def _hold_up(self, buffer: bytes, offset: int, items: list[Item]) -> None:
         """Take the bytes behind a packet that began TLS, or a login that waits."""
@@ -444,9 +479,9 @@ class ServerProtocol:
     def _add(self, add: Add, context: ReplyContext, items: list[Item]) -> None:
         """Convert v3 adds, and v2 adds of versions 0 and 1, into the stored form, and gather them into runs."""
         if context.protocol == 2:
-            items.append(_reframe([add], V2_ADDS._replace(version=context.version)))
+            items.append(reframe([add], V2_ADDS._replace(version=context.version)))
             return
-        if self._v3_adds and not _continues(self._v3_adds[-1], add):
+        if self._v3_adds and not continues(self._v3_adds[-1], add):
             self._flush_adds(items)
         self._v3_adds.append(add)
         self._v3_txns.append(varint(context.txn))
@@ -456,7 +491,7 @@ class ServerProtocol:
 
     def _flush_adds(self, items: list[Item]) -> None:
         if self._v3_adds:
-            items.append(_reframe(self._v3_adds, AddContext(3, 3, tuple(self._v3_txns))))
+            items.append(reframe(self._v3_adds, AddContext(3, 3, tuple(self._v3_txns))))
             self._v3_adds, self._v3_txns, self._v3_bytes = [], [], 0
 
     def _auth_request(self, request: Auth, context: ReplyContext, items: list[Item]) -> None:
@@ -518,42 +553,6 @@ class ServerProtocol:
             items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True), _UNKNOWN))
 
 
-def _continues(before: Add, add: Add) -> bool:
-    return (
-        add.entry_id == before.entry_id + 1
-        and add.ledger_id == before.ledger_id
-        and add.master_key == before.master_key
-        and add.recovery == before.recovery
-        and add.high_priority == before.high_priority
-        and add.deferred_sync == before.deferred_sync
-    )
-
-
-def _reframe(adds: list[Add], context: AddContext) -> AddRun:
-    """Return a run of consecutive adds as v2 frames, the only form that storage has."""
-    first = adds[0]
-    flags = (RECOVERY_ADD if first.recovery else 0) | (HIGH_PRIORITY if first.high_priority else 0)
-    frames = [frame_add(add.master_key, add.body, flags) for add in adds]
-    chunk = b"".join(frames)
-    size = len(frames[0])
-    stride = size if all(len(one) == size for one in frames) else 0
-    lac = max(entry_ids(add.body)[2] for add in adds)
-    return AddRun(
-        chunk,
-        0,
-        len(chunk),
-        first.ledger_id,
-        first.entry_id,
-        len(adds),
-        first.master_key,
-        flags,
-        lac,
-        stride,
-        context,
-        first.deferred_sync,
-    )
-
-
 def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
     """Encode the reply to a request as a frame of the request's protocol; v2 sends code 507 as 101."""
     if context.protocol == 2:
@@ -564,32 +563,6 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
 def encode_error(context: ReplyContext, code: Code, *, envelope_only: bool = False) -> bytes:
     """Encode an error reply to any request, with the ids that its operation's reply must carry."""
     return encode_reply(context, ErrorReply(code) if envelope_only else error_reply(context, code))
-
-
-def error_reply(context: ReplyContext, code: Code) -> Reply:
-    """Return the reply of the request's operation with this code and the request's ids."""
-    operation, ledger, entry = context.operation, context.ledger_id, context.entry_id
-    if operation == OP_READ:
-        return ReadReply(code, ledger, entry)
-    if operation == OP_ADD:
-        return AddReply(code, ledger, entry)
-    if operation == OP_BATCH_READ and context.protocol == 2:
-        return BatchReadReply(code, ledger, entry)
-    if operation == OP_PULL:
-        return PullReply(code, ledger, entry)
-    if operation == OP_WRITE_LAC:
-        return WriteLacReply(code, ledger)
-    if operation == OP_READ_LAC:
-        return ReadLacReply(code, ledger)
-    if operation == OP_FORCE:
-        return ForceReply(code, ledger)
-    if operation == OP_BOOKIE_INFO:
-        return BookieInfoReply(code)
-    if operation == OP_LIST_ENTRIES:
-        return ListEntriesReply(code, ledger)
-    if operation == OP_AUTH:
-        return AuthReply(code)
-    return ErrorReply(code)
 
 
 def encode_add_replies(run: AddRun, code: Code = Code.OK) -> bytes:

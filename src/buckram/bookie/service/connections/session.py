@@ -92,7 +92,8 @@ class SessionEvents(Protocol):
     """The server as a session sees it: the receiver of its events (`bookie/service/server.py`)."""
 
     def session_opened(self, session: Session) -> bool:
-        """Return whether the connection may stay; if so, `add_run` and `on_writable` of the session are set."""
+        """Return whether the connection may stay; if so, `add_run`, `take_adds` and `on_writable` of the session are
+        set."""
         ...
 
     def item_received(self, session: Session, item: Item) -> None:
@@ -114,6 +115,15 @@ class AddHandler(Protocol):
     """Takes each run of adds that a connection sends (`bookie/service/entries/adds.py:AddPath.add`)."""
 
     def __call__(self, session: Session, run: AddRun, /) -> None: ...
+
+
+class ChunkHandler(Protocol):
+    """Takes the plain adds of a received chunk from `offset` on (`bookie/service/entries/adds.py:AddPath.take_adds`).
+
+    Returns where it stopped: at `offset` if the next run is not plain.
+    """
+
+    def __call__(self, session: Session, chunk: bytes, offset: int, max_packet: int, v3: bool, /) -> int: ...
 
 
 class WritableHandler(Protocol):
@@ -145,6 +155,8 @@ class Session(asyncio.Protocol):
         self.waiting_since = 0.0
         self.waiting_mark = 0
         self.add_run: AddHandler
+        self.take_adds: ChunkHandler | None = None
+        """What takes plain adds before they become runs; None: every run goes to `add_run`."""
         self.handle_item: Callable[[Session, Item], None] = events.item_received
         self.on_writable: WritableHandler | None = None
         self.births = Births()
@@ -184,7 +196,7 @@ class Session(asyncio.Protocol):
             return
         self._received += len(data)
         try:
-            self.take(self.protocol.feed(data))
+            self.take(self.protocol.feed(data, self.take_chunk))
         except StoreError as error:
             self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # no answer would be right
             return
@@ -202,6 +214,15 @@ class Session(asyncio.Protocol):
                 handle(self, item)
                 if not self.open:
                     return  # the client meant another bookie: the rest of what it sent is not for this one
+
+    def take_chunk(self, items: list[Item], chunk: bytes, offset: int, max_packet: int, v3: bool) -> int:
+        """Have what came before carried out, then plain adds taken; see `ChunkTaker`."""
+        if items:
+            self.take(items)
+            items.clear()
+            if not self.open:
+                return -1
+        return offset if self.take_adds is None else self.take_adds(self, chunk, offset, max_packet, v3)
 
     def _goes_on(self) -> bool:
         """Return whether the connection is still open; first check how long the process stood still."""
@@ -287,7 +308,7 @@ class Session(asyncio.Protocol):
         self._out += parts
         self._out_bytes += sum(map(len, parts))
 
-    def send_now(self, data: bytes) -> None:
+    def send_now(self, data: Buffer) -> None:
         """Write at once; for answers that are joined already, the acknowledgements of a commit."""
         if self._loop.time() > self._pulse.limit:
             self._pulse.missed()

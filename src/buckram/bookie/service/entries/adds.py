@@ -8,6 +8,7 @@ looked at.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 
 from buckram.bookie.service.connections.ledger_births import is_other
@@ -17,14 +18,14 @@ from buckram.bookie.service.connections.session import Session
 from buckram.bookie.service.entries.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.security.audit_events import WRONG_KEY, OnRefused
 from buckram.bookie.storage.read_results import StoreError
-from buckram.bookie.storage.store import LedgerRecord, Store
+from buckram.bookie.storage.store import UNLIMITED, LedgerRecord, Store, TakenAdds
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, V2_ADDS, AddRun, ack_frames
 from buckram.core.wire.server_protocol import encode_add_replies
 from buckram.errors import Code
 from buckram.seams import Stats
-from buckram.types import NO_BIRTH, EntryId
+from buckram.types import NO_BIRTH, EntryId, LedgerId
 
-Held = tuple[Session, AddRun]
+Held = tuple[Session, AddRun | TakenAdds]
 REFUSALS = {"busy": Code.TOO_MANY_REQUESTS, "full": Code.READ_ONLY}
 """The result code of an add that the store refuses, by kind of StoreError; any other kind is an I/O error."""
 _CODES = {Verdict.UNKNOWN: Code.IO_ERROR, Verdict.LATER: Code.TOO_MANY_REQUESTS}
@@ -35,6 +36,15 @@ def _goes_on(record: LedgerRecord | None) -> bool:
     """Return whether the record alone decides, without metadata: the ledger was admitted before, or it is fenced or
     deleted."""
     return record is not None and (record.fenced or record.tombstone or (record.admitted and not record.limbo))
+
+
+def _answers(run: AddRun | TakenAdds, code: Code) -> bytes | bytearray:
+    """Return the replies to adds that were inserted."""
+    if isinstance(run, TakenAdds):
+        return run.answer(code)
+    if code is Code.OK and run.context is V2_ADDS:
+        return ack_frames(run.ledger_id, run.first, run.count)
+    return encode_add_replies(run, code)
 
 
 class AddPath:
@@ -81,6 +91,39 @@ class AddPath:
             self._add_unusual(session, run, record, session.named.get(run.ledger_id))
         else:
             self._insert(session, run)
+
+    def take(
+        self,
+        session: Session,
+        chunk: bytes,
+        offset: int,
+        max_packet: int,
+        v3: bool,
+        allowed: Mapping[LedgerId, bytes] | None = None,
+        most_bytes: int = UNLIMITED,
+    ) -> TakenAdds | None:
+        """Insert the plain adds of a chunk from `offset` on; None if the first one is not plain.
+
+        `allowed`: the ledgers that a gate lets pass, with the births that the connection has to mean; None: all.
+        """
+        store, budget = self._store, self._budget
+        if not store.is_writable or budget.total > budget.limit:
+            return None
+        if not self._inserted:
+            self._loop.call_soon(self._wait_for_commit)  # before the store starts a commit, as for a run
+        waiting, undecided = self._polls.waiting, self._undecided
+        taken = store.take_adds(
+            chunk, offset, max_packet, session.named, waiting, undecided, allowed, most_bytes, v3=v3
+        )
+        if taken is not None:
+            session.requests_held += taken.size
+            self._inserted.append((session, taken))
+        return taken
+
+    def take_adds(self, session: Session, chunk: bytes, offset: int, max_packet: int, v3: bool) -> int:
+        """Take plain adds of a connection without a gate; see `ChunkHandler`."""
+        taken = self.take(session, chunk, offset, max_packet, v3)
+        return offset if taken is None else taken.end
 
     def _released(self, session: Session, run: AddRun, name: bytes | None, verdict: Verdict, last: EntryId) -> None:
         """Continue a run after the look at metadata.
@@ -278,20 +321,20 @@ class AddPath:
     def _answer(self, inserted: list[Held], since: float, error: OSError | None) -> None:
         """Acknowledge the runs of one loop turn, or report the error, with one write per connection."""
         code = Code.OK if error is None else Code.IO_ERROR
-        blobs: dict[Session, list[bytes]] = {}
+        blobs: dict[Session, list[bytes | bytearray]] = {}
         entries = size = 0
         for session, run in inserted:
-            held = run.end - run.start
+            if isinstance(run, TakenAdds):
+                held, count = run.size, run.entries
+            else:
+                held, count = run.end - run.start, run.count
             session.requests_held -= held
             size += held
-            entries += run.count
-            if run.answered is not None:
+            entries += count
+            if isinstance(run, AddRun) and run.answered is not None:
                 run.answered(run, code)
                 continue
-            if error is None and run.context is V2_ADDS:
-                acks = ack_frames(run.ledger_id, run.first, run.count)
-            else:
-                acks = encode_add_replies(run, code)
+            acks = _answers(run, code)
             mine = blobs.get(session)
             if mine is None:
                 blobs[session] = [acks]

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from buckram.bookie.service.connections.ledger_births import MAX_NAMED
 from buckram.bookie.service.connections.session import AddHandler, Session
@@ -59,6 +59,30 @@ class GrantedRights(Protocol):
     def rights(self, session: Session, name: str) -> int: ...
 
 
+PurseT = TypeVar("PurseT")
+
+
+class PlainAdds(Protocol[PurseT]):
+    """Where plain adds go once they are allowed (`bookie/service/rate_limiter.py:RateLimiter`)."""
+
+    def purse(self, ledger_id: LedgerId) -> PurseT | None:
+        """Return what adds of a ledger are paid from; None if they have to come as runs."""
+        ...
+
+    def take(
+        self,
+        session: Session,
+        chunk: bytes,
+        offset: int,
+        max_packet: int,
+        v3: bool,
+        ledgers: Mapping[LedgerId, bytes],
+        purse: PurseT,
+    ) -> int:
+        """Take plain adds of these ledgers, all of this purse, each with the birth that the connection has to mean."""
+        ...
+
+
 class Right(NamedTuple):
     """READ and APPEND of a connection on the ledger of this birth. One that can be mistaken for another ledger counts
     until `until` (loop time)."""
@@ -91,6 +115,8 @@ class EntryAccess:
         self.owners = owners
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("access")
+        self.plain: PlainAdds[Any] | None = None
+        """Where plain adds go; None: all adds come as runs."""
         self.on_refused: OnRefused | None = None
         """Callback for each request that grants refuse."""
         self._unread: dict[LedgerId, None] = {}
@@ -100,6 +126,7 @@ class EntryAccess:
         """Route every later request of the connection through a gate that checks rights."""
         gate = ConnectionAccess(self, session)
         session.add_run, session.handle_item = gate.add, gate.item
+        session.take_adds = None if self.plain is None else gate.take
 
     async def close(self) -> None:
         await self._scope.close()
@@ -208,13 +235,43 @@ class ConnectionAccess:
         self._waiting: list[tuple[Item, float]] = []
         """Requests that wait for a look at metadata, each with its time of arrival."""
         self._held = 0
+        self._plain: dict[Any, dict[LedgerId, bytes]] = {}
+        """Ledgers whose adds need no look here, by purse, each with the birth that it is allowed for."""
+        self._purse: Any = None
+        """The purse of the last run."""
+        self._plain_until = _EVER
 
     def add(self, session: Session, run: AddRun) -> None:
         known = self._rights.get(run.ledger_id, NOTHING)
         if known.rights & APPEND and not self._waiting and self._counts(run.ledger_id, known):
+            if self._access.plain is not None:
+                self._remember(run.ledger_id, known, self._access.plain)
             self._add(session, run)
         else:
             self.item(session, run)
+
+    def take(self, session: Session, chunk: bytes, offset: int, max_packet: int, v3: bool) -> int:
+        """Let plain adds pass of ledgers for which a run did before; see `ChunkHandler`."""
+        plain, purse = self._access.plain, self._purse
+        if plain is None or purse is None or self._waiting or self._version != self._access.version:
+            return offset
+        if self._plain_until != _EVER and self._access.now() >= self._plain_until:
+            self._forget_plain()
+            return offset
+        return plain.take(session, chunk, offset, max_packet, v3, self._plain[purse], purse)
+
+    def _remember(self, ledger_id: LedgerId, known: Right, plain: PlainAdds[Any]) -> None:
+        """Note that the next adds of a ledger need no look, as long as its right counts."""
+        purse = self._purse = plain.purse(ledger_id)
+        if purse is not None:
+            ledgers = self._plain.setdefault(purse, {})
+            if ledgers.get(ledger_id) != known.birth:
+                ledgers[ledger_id] = known.birth
+            self._plain_until = min(self._plain_until, known.until)
+
+    def _forget_plain(self) -> None:
+        self._plain.clear()
+        self._purse, self._plain_until = None, _EVER
 
     def item(self, session: Session, item: Item, looked: LedgerId | None = None) -> None:
         """Decide on anything but an allowed run. `looked`: the ledger that metadata was asked about just now."""
@@ -257,6 +314,7 @@ class ConnectionAccess:
         if self._version != self._access.version:
             self._version = self._access.version
             self._rights.clear()
+            self._forget_plain()
         known = self._rights.get(ledger_id, NOTHING)
         if known.rights & needed and self._counts(ledger_id, known):
             return known.rights
@@ -270,6 +328,7 @@ class ConnectionAccess:
             self._mean(ledger_id, found.birth)
         if len(self._rights) >= _MOST_LEDGERS:
             self._rights.clear()
+            self._forget_plain()
         self._rights[ledger_id] = found
         return found.rights
 

@@ -104,6 +104,31 @@ class GroupCommit:
         if self._pos + size > self._limit and not (bulk and self._extended(size)):
             self._begin(size)
 
+    def begin_slice(self, chunk: Buffer, start: int, size: int) -> int:
+        """Prepare for frames from chunk[start] on to be appended; return how many bytes of them the open block takes.
+
+        A block is begun if the open one has no room for `size` bytes: `end_slice` follows, with no await in between.
+        Raises StoreError as `make_room`. Afterwards an `append` of the chunk from `start` on needs no memory.
+        """
+        if self._pos + size > self._limit:
+            self._begin(size)
+        if chunk is not self._chunk or start != self._slice_end:
+            if self._chunk is not None:
+                self._close_slice()
+            self._chunk, self._slice_start, self._slice_end = chunk, start, start
+        return self._limit - self._pos
+
+    def end_slice(self) -> None:
+        """Forget the block that `begin_slice` has begun, if nothing came into it."""
+        group = self._open
+        if group is not None and self._pos == group.start + BLOCK_HEADER and not group.waiters:
+            self._open, self._chunk, self._limit = None, None, -1
+
+    @property
+    def place(self) -> int:
+        """Return the offset in the file of `segment` at which the next frame will be."""
+        return self._pos
+
     def append(self, chunk: Buffer, start: int, end: int) -> int:
         """Take chunk[start:end] (whole frames) into the open block; returns their offset in `segment`'s file.
 
@@ -178,7 +203,7 @@ class GroupCommit:
 
     def _close_slice(self) -> None:
         chunk, start, end = self._chunk, self._slice_start, self._slice_end
-        if chunk is not None and self._open is not None:
+        if chunk is not None and self._open is not None and end > start:
             if end - start < len(chunk) // 2:
                 # A small slice must not keep a large receive buffer in memory.
                 chunk, start, end = bytes(chunk[start:end]), 0, end - start
