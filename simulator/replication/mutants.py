@@ -95,7 +95,7 @@ MUTANTS = {
             "a copy reads the link of the source only",
             edited(
                 (
-                    "buckram.replication.run:_check_link",
+                    "buckram.replication.linking:check_link",
                     "here, there = await read_link(source, namespace), await read_link(target, namespace)",
                     "here, there = await read_link(source, namespace), None",
                 )

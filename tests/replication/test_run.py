@@ -7,6 +7,7 @@ from tests.replication.kit import ORDERS, SPACE, append, numbered, pair, records
 from tests.support.polling import eventually
 
 from buckram import BuckramError, InvalidArgument, NoSuchNamespace, NoSuchStream, ReplicationRefused
+from buckram.core.streams.names import StreamName
 from buckram.replication.lag import lag_of
 from buckram.replication.run import Replication
 from buckram.replication.sides import read_link
@@ -33,12 +34,14 @@ async def test_all_streams_of_a_namespace_are_copied_with_its_settings() -> None
 async def test_one_stream_that_cannot_be_copied_does_not_keep_the_others() -> None:
     async with pair() as both:
         await append(both.a, numbered(0, 3))
+        await both.copied()
+        await space(both.b).fork_stream("orders", "refunds")
         await append(both.a, numbered(0, 3), "refunds")
-        await append(both.b, numbered(0, 1))
+        await append(both.a, numbered(3, 5))
         work = await both.work()
         await work.once()
-        assert "no replication made" in work.streams[ORDERS].trouble
-        assert len(await records(both.b, "refunds")) == 3
+        assert "no replication made" in work.streams[StreamName(SPACE, "refunds")].trouble
+        assert len(await records(both.b)) == 5
 
 
 async def test_streams_that_are_made_later_are_copied_too() -> None:
