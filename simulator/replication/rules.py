@@ -125,9 +125,18 @@ class Rules:
         known[kind] = max(offset, known.get(kind, 0))
 
     def link_changed(self, place: str, link: Link | None) -> None:
-        if link is None:
-            return
         known = self._links.get(place)
+        if link is None:
+            self.report.check("links", known is None, "the link of {} is gone, it was {}", place, known)
+            return
+        if link.tentative:
+            self.report.check("links", known is None, "the link of {} was {}, now tentative", place, known)
+            return
+        if link.state == MIRROR:
+            own = [
+                head.uid for (where, _), head in self.truth.present.items() if where == place and head.mirror is None
+            ]
+            self.report.check("refused", not own, "{} is a mirror, and has streams of its own: {}", place, own)
         self._links[place] = link
         state, epoch = ("", 0) if known is None else (known.state, known.epoch)
         self.report.check(

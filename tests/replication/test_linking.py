@@ -12,11 +12,13 @@ from tests.state.machine.kit import Inventory
 from tests.support.polling import eventually
 
 from buckram import NoSuchNamespace, ReplicationRefused
-from buckram.core.streams.replication_links import Link
+from buckram.core.streams.metadata.mirrors import MIRROR
+from buckram.core.streams.replication_links import SOURCE, Link
 from buckram.replication import linking
 from buckram.replication.promotion import promote
+from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.run import Replication
-from buckram.replication.sides import Side, WrittenLink, read_link, write_link
+from buckram.replication.sides import Side, WrittenLink, put_link, read_link, write_link
 from buckram.runtime.net.pace import Pace
 
 OWN = "streams of its own that are no mirrors of this source: "
@@ -178,6 +180,20 @@ async def test_a_promotion_of_what_was_never_confirmed_makes_it_writable() -> No
         await promote(both.a, SPACE, None)
         assert await links(both) == [("promoted", False), None]
         await append(both.a, numbered(0, 3))
+
+
+async def test_a_side_that_an_older_release_took_for_a_mirror_is_made_writable_by_a_promotion() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 3))
+        await put_link(both.a, SPACE, Link(MIRROR, both.b.cluster, ""))
+        await put_link(both.b, SPACE, Link(SOURCE, both.a.cluster, ""))
+        with pytest.raises(ReplicationRefused, match="swap --from and --to, or promote the mirror"):
+            await both.work()
+        await promote(both.a, SPACE, both.b, force=True)
+        await append(both.a, numbered(0, 3), "new")
+        await reconcile(both.b, both.a, SPACE, await differences(both.b, both.a, SPACE))
+        await both.copied()
+        assert len(await records(both.b)) == 3
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
