@@ -206,6 +206,24 @@ MUTANTS = (
         ("tests/contracts/test_stream_creation.py::test_while_a_run_looks_not_even_a_fork_is_created",),
     ),
     TestMutant(
+        "replication-sends-again-with-later-times",
+        "a mirror whose ledger broke begins the next one with the time of the last record in flight",
+        edited(
+            (
+                "buckram.streams.write.appender:Appender.replace",
+                "time = min([self._last_append, *times])",
+                "time = self._last_append",
+            )
+        ),
+        ("tests/replication/test_stream_copy.py::test_a_mirror_whose_ledger_broke_has_the_times_of_its_source",),
+    ),
+    TestMutant(
+        "replication-keeps-what-returns",
+        "records that a restored source reads again with its next writer are kept aside from its mirror",
+        edited(("buckram.replication.positions:judged", "if stored > end:", "if False:")),
+        (f"{_RESTORED}test_what_the_source_reads_again_with_its_next_writer_is_not_kept_aside",),
+    ),
+    TestMutant(
         "backup-forgets-holders",
         "in a backup of a live store who let a ledger go meanwhile does not hold it",
         edited(
