@@ -15,6 +15,8 @@ from buckram.replication.status import replicated_namespaces, show_replication, 
 from buckram.runtime.net.pace import Pace
 from buckram.runtime.process.stats import PrometheusStats
 from buckram.runtime.process.tasks import TaskScope
+from buckram.streams.read.lag import behind
+from buckram.streams.read.locate import known_reach
 
 
 async def test_all_streams_of_a_namespace_are_copied_with_its_settings() -> None:
@@ -138,6 +140,22 @@ async def test_lag_is_exact_where_both_sides_are_there() -> None:
         alone = await lag_of(None, both.b, ORDERS)
         assert (alone.records, alone.bytes, alone.source_end) == (0, None, 10)  # As it was written down.
         assert alone.asked
+
+
+async def test_a_lag_begins_with_the_record_that_lacks_and_not_with_its_segment() -> None:
+    """A segment begins with the producers that were known when its writer was opened; in a mirror these have no time."""
+    async with pair() as both:
+        for number in range(2):
+            async with space(both.a).writer("orders") as writer:
+                for sequence in (2 * number, 2 * number + 1):
+                    await writer.append(b"x", producer="p", sequence=sequence)
+        await both.copied()
+        for side in (both.a, both.b):
+            head = (await side.streams.read(ORDERS)).head
+            reach = await known_reach(side.client, ORDERS, head)
+            for record in await records(side):
+                found = await behind(side.client, side.streams, ORDERS, head, reach, record.offset)
+                assert found.since == record.append_time
 
 
 async def test_the_state_is_seen_from_both_sides() -> None:

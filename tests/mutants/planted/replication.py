@@ -218,6 +218,18 @@ MUTANTS = (
         ("tests/replication/test_stream_copy.py::test_a_mirror_whose_ledger_broke_has_the_times_of_its_source",),
     ),
     TestMutant(
+        "lag-of-the-segment",
+        "the time of a segment's first record is that of its first entry, which may have no record",
+        edited(
+            (
+                "buckram.streams.read.locate:time_of_offset",
+                "lambda header: header.first + header.records > relative",
+                "lambda header: header.first >= relative",
+            )
+        ),
+        ("tests/replication/test_run.py::test_a_lag_begins_with_the_record_that_lacks_and_not_with_its_segment",),
+    ),
+    TestMutant(
         "replication-keeps-what-returns",
         "records that a restored source reads again with its next writer are kept aside from its mirror",
         edited(("buckram.replication.positions:judged", "if stored > end:", "if False:")),

@@ -182,11 +182,13 @@ async def offset_at_time(client: LedgerClient, streams: StreamStore, name: Strea
 async def time_of_offset(client: LedgerClient, name: StreamName, uid: str, segment: Segment, offset: Offset) -> int:
     """Return when the record with this offset, which is in the segment, was appended, in microseconds UTC."""
     summary = segment.summary
-    if summary is not None and (offset <= segment.base or summary.first_append == summary.last_append):
+    if summary is not None and summary.first_append == summary.last_append:
         return summary.first_append
     async with open_segment(client, StreamId(name, uid), segment) as reader:
         last = summary.last_entry if summary is not None else reader.last_confirmed
-        entry = await entry_of_offset(name, reader, segment, offset, last)
+        # The first entry may have the producers as of when the segment began, and no record.
+        relative = max(offset - segment.base, 0)
+        entry = await first_entry(name, reader, last, lambda header: header.first + header.records > relative)
         time = entry_header(name, await reader.get(min(entry, last))).append_time
     # Entries of bulk steps were stamped by other clocks, as in decode_entry.
     return time if summary is None else min(max(time, summary.first_append), summary.last_append)
