@@ -222,12 +222,15 @@ MUTANTS = (
         "the time of a segment's first record is that of its first entry, which may have no record",
         edited(
             (
-                "buckram.streams.read.locate:time_of_offset",
+                "buckram.streams.read.locate:entry_of_record",
                 "lambda header: header.first + header.records > relative",
                 "lambda header: header.first >= relative",
             )
         ),
-        ("tests/replication/test_run.py::test_a_lag_begins_with_the_record_that_lacks_and_not_with_its_segment",),
+        (
+            "tests/replication/test_run.py::test_a_lag_begins_with_the_record_that_lacks_and_not_with_its_segment",
+            "tests/spark/test_went_back.py::test_the_time_of_a_segments_first_record_is_not_that_of_the_producers_before_it",
+        ),
     ),
     TestMutant(
         "replication-keeps-what-returns",
