@@ -200,7 +200,8 @@ class OperatorActor(Actor):
                 setup = world.store(world.loop.world, rng)
                 await set_history(setup, replace(await setup.history(), accepted=False))
                 accepted = await accept(setup, rng)
-                await begin_after_deleted(StreamStore(setup), accepted.deleted_again)
+                for one in await begin_after_deleted(StreamStore(setup), accepted.deleted_again):
+                    self.truth.lost(place.name, one.stream.partition("/")[2], one.first, one.end)
                 return
             except BuckramError as error:
                 self.note(f"cannot accept: {error!r}")

@@ -67,7 +67,8 @@ class Rules:
                 report.check("once", ack.offset == offset, "{} is at {} and at {}", attempt.ident, ack.offset, offset)
                 if ack.uid != uid:
                     report.situation("a repetition was recognised after a promotion")
-        mirror = self.state_of(facts.place) == MIRROR
+        # While a promotion is under way, some streams are written already, and the link is that of a mirror.
+        mirror = (facts.marks[-1].state if facts.marks else self.state_of(facts.place)) == MIRROR
         report.check("fence", not mirror, "{} at {} of {} is acknowledged by a mirror", attempt.ident, offset, uid)
         fenced = facts.fenced_at
         if fenced is not None and not forgettable:
