@@ -73,10 +73,14 @@ class FinalChecks:
         )
 
     def _given_up(self, facts: StreamFacts, ack: Ack) -> bool:
-        """Return whether somebody truncated the record, in this stream or in one that has its records."""
-        return any(
-            ack.offset < one.truncated and facts.uid in self.truth.uids(one.uid) for one in self.truth.streams.values()
-        )
+        """Return whether somebody truncated the record, in this stream or in one that has its records.
+
+        A record below the offset from which on a stream has its own was truncated in those whose records it has, too: a
+        repetition of it is recognised all the same.
+        """
+        below = list(self.truth.line(facts.uid)) if ack.offset < (facts.promoted_at or 0) else []
+        above = [one for one in self.truth.streams.values() if facts.uid in self.truth.uids(one.uid)]
+        return any(ack.offset < one.truncated for one in (*above, *below))
 
 
 __all__ = ["FinalChecks", "Found"]

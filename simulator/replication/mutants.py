@@ -327,6 +327,46 @@ MUTANTS = {
             acts=("promote", "promote"),
         ),
         Mutant(
+            "written-side-is-mirrored",
+            "refused, fence",
+            "a first run in the wrong direction makes a mirror of the side that is written",
+            edited(("buckram.replication.linking:_check_own", "check_target(namespace, own)", "pass")),
+        ),
+        Mutant(
+            "looked-at-once",
+            "refused, fence",
+            "a stream that is created after the look at a target, and before its record, is one of a mirror",
+            edited(
+                (
+                    "buckram.replication.linking:_begin",
+                    "await _check_own(source, target, namespace, wanted)",
+                    "pass",
+                )
+            ),
+            200,
+        ),
+        Mutant(
+            "sent-again-with-later-times",
+            "equal, kept",
+            "a mirror whose ledger broke begins the next one with the time of the last record in flight",
+            edited(
+                (
+                    "buckram.streams.write.appender:Appender.replace",
+                    "time = min([self._last_append, *times])",
+                    "time = self._last_append",
+                )
+            ),
+            120,
+        ),
+        Mutant(
+            "keeps-what-returns",
+            "kept",
+            "records that a restored source reads again with its next writer are kept aside from its mirror",
+            edited(("buckram.replication.positions:judged", "if stored > end:", "if False:")),
+            120,
+            acts=("restore", "grant"),
+        ),
+        Mutant(
             "grants-stay",
             "equal",
             "a grant that the source has revoked stays in the target",
