@@ -34,10 +34,12 @@ class FinalChecks:
             ours, theirs = found[place, name][1], found.get((mirror, name), ("", []))[1]
             one, two = self.beside[place, name], self.beside.get((mirror, name))
             facts = self.truth.streams[found[place, name][0]]
-            if facts.went_back and two is not None and one[0] < two[0] <= facts.truncated:
-                # A restore has undone a truncation, and maybe moves of cursors, which the mirror had followed.
-                ours = [record for record in ours if record.offset >= two[0]]
-                one = two[0], {**two[1], **{cursor: max(at, two[0]) for cursor, at in one[1].items()}}
+            if facts.went_back and two is not None:
+                # A restore may have undone truncations and moves of cursors that the mirror had followed.
+                begin = two[0] if one[0] < two[0] <= facts.truncated else one[0]
+                ours = [record for record in ours if record.offset >= begin]
+                moved = {cursor: max(at, begin, two[1].get(cursor, 0)) for cursor, at in one[1].items()}
+                one = begin, {**two[1], **moved}
             differing = next((pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]), None)
             self.report.check("equal", differing is None, "{} differs: {}", name, differing)
             self.report.check(

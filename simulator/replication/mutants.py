@@ -27,6 +27,7 @@ class Mutant(hunting.Mutant[ReplicationPlan]):
     """The faults of its lives; None: as drawn."""
     crashing: float | None = None
     copiers: int | None = None
+    eager: bool | None = None
 
     def suits(self, plan: ReplicationPlan) -> bool:
         if self.acts:
@@ -39,6 +40,8 @@ class Mutant(hunting.Mutant[ReplicationPlan]):
             plan.crashing = self.crashing
         if self.copiers is not None:
             plan.copiers = self.copiers
+        if self.eager is not None:
+            plan.eager = self.eager
         return True
 
 
@@ -88,6 +91,10 @@ MUTANTS = {
                     "        mirrored = {one.stream for one in found.streams}",
                 ),
             ),
+            acts=("promote", "promote", "promote"),
+            faults=(),
+            crashing=0.0,
+            eager=True,
         ),
         Mutant(
             "checked-at-one-end",
@@ -125,7 +132,9 @@ MUTANTS = {
                     "earliest = head.earliest",
                 )
             ),
-            acts=("truncate", "truncate", "truncate"),
+            acts=("truncate", "promote alone", "truncate", "promote alone", "truncate"),
+            crashing=0.5,
+            eager=True,
         ),
         Mutant(
             "anew-is-the-same",
@@ -153,6 +162,10 @@ MUTANTS = {
                 )
             ),
             120,
+            acts=("promote alone", "promote alone", "promote alone"),
+            faults=("b: pause bookie", "b: power", "pause bookie", "power"),
+            crashing=0.5,
+            eager=True,
         ),
         Mutant(
             "cursor-before-record",
@@ -166,6 +179,8 @@ MUTANTS = {
                 )
             ),
             120,
+            acts=("promote alone", "promote alone"),
+            eager=True,
         ),
         Mutant(
             "dropped-by-reconcile",
