@@ -9,6 +9,8 @@ from simulator.replication.truth import Ack, StreamFacts
 
 KEPT = ".kept-"
 Found = dict[tuple[str, str], tuple[str, list[Record]]]
+Where = dict[str, dict[tuple[str, int], list[str]]]
+"""For each record the names and offsets at which it was found in the end, with the uids of the streams."""
 
 
 class FinalChecks:
@@ -49,7 +51,7 @@ class FinalChecks:
         self.report.check("equal", self.grants[source] == self.grants[mirror], "grants {}", self.grants)
 
     def _all_kept(self, found: Found) -> None:
-        where: dict[str, dict[tuple[str, int], list[str]]] = {}
+        where: Where = {}
         for (_, name), (uid, records) in found.items():
             for record in records:
                 places = where.setdefault(ident_of(record), {}).setdefault((name, record.offset), [])
@@ -57,6 +59,19 @@ class FinalChecks:
         for facts in self.truth.streams.values():
             for ack in facts.acks:
                 self._kept(facts, ack, where.get(ack.ident, {}))
+            self._seen_is_kept(facts, where)
+
+    def _seen_is_kept(self, facts: StreamFacts, where: Where) -> None:
+        """Check that what was once read in a mirror is somewhere, also if its source has forgotten it in a restore."""
+        line, above = list(self.truth.line(facts.uid)), self._above(facts.uid)
+        if facts.went_back or any(one.deleted for one in line):
+            return
+        for offset, ident in self.stage.rules.seen.get(facts.uid, {}).items():
+            found = any(place[1] == offset for place in where.get(ident, {}))
+            given_up = any(offset < one.truncated for one in (*line, *above))
+            self.report.check(
+                "kept", found or given_up, "{} was read at {} of {}, and is gone", ident, offset, facts.uid
+            )
 
     def _kept(self, facts: StreamFacts, ack: Ack, places: dict[tuple[str, int], list[str]]) -> None:
         """Check that an acknowledged record is in one place; it may have been given up by whoever could do so."""
@@ -81,8 +96,11 @@ class FinalChecks:
         repetition of it is recognised all the same.
         """
         below = list(self.truth.line(facts.uid)) if ack.offset < (facts.promoted_at or 0) else []
-        above = [one for one in self.truth.streams.values() if facts.uid in self.truth.uids(one.uid)]
-        return any(ack.offset < one.truncated for one in (*above, *below))
+        return any(ack.offset < one.truncated for one in (*self._above(facts.uid), *below))
+
+    def _above(self, uid: str) -> list[StreamFacts]:
+        """Return the stream and all that have its records."""
+        return [one for one in self.truth.streams.values() if uid in self.truth.uids(one.uid)]
 
 
 __all__ = ["FinalChecks", "Found"]

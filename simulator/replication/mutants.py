@@ -223,6 +223,7 @@ MUTANTS = {
             ),
             80,
             acts=("restore", "grant"),
+            eager=True,
         ),
         Mutant(
             "force-does-not-count",
@@ -263,6 +264,7 @@ MUTANTS = {
             ),
             80,
             acts=("restore", "promote"),
+            eager=True,
         ),
         Mutant(
             "half-fenced-is-fenced",
@@ -289,9 +291,31 @@ MUTANTS = {
             "older-link-wins",
             "links",
             "a link is replaced by one from before the last promotion",
-            edited(("buckram.replication.sides:put_link", "if same or known.epoch > link.epoch:", "if same:")),
+            edited(
+                (
+                    "buckram.replication.sides:put_link",
+                    "if same or reconciled or known.epoch > link.epoch:",
+                    "if same or reconciled:",
+                )
+            ),
             200,
             faults=("pause the tool", "pause the tool", "pause the tool"),
+        ),
+        Mutant(
+            "superseded-again",
+            "links",
+            "a side that was reconciled is superseded again by a process that met the promotion before",
+            edited(
+                (
+                    "buckram.replication.sides:put_link",
+                    "if same or reconciled or known.epoch > link.epoch:",
+                    "if same or known.epoch > link.epoch:",
+                )
+            ),
+            200,
+            acts=("promote alone", "promote alone", "promote alone"),
+            faults=("pause the tool", "pause the tool", "pause the tool"),
+            copiers=2,
         ),
         Mutant(
             "producers-forgotten",
@@ -303,6 +327,8 @@ MUTANTS = {
                 (f"{_COPY}._producers_before", "name, source = self.name, self._source", "return None"),
             ),
             120,
+            acts=("promote", "promote", "promote"),
+            eager=True,
         ),
         Mutant(
             "overtaken-unnoticed",

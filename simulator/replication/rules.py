@@ -40,6 +40,7 @@ class Told:
     source_end: int | None
     exact: bool
     differs: int | None
+    compared: bool
 
 
 class Rules:
@@ -139,10 +140,11 @@ class Rules:
             ]
             self.report.check("refused", not own, "{} is a mirror, and has streams of its own: {}", place, own)
         self._links[place] = link
-        state, epoch = ("", 0) if known is None else (known.state, known.epoch)
+        state, epoch = ("", -1) if known is None else (known.state, known.epoch)
+        changed = link.state != state and (state, link.state) != (SUPERSEDED, MIRROR)
         self.report.check(
             "links",
-            link.epoch >= epoch and link.state in _LINKS[state],
+            link.epoch >= epoch + changed and link.state in _LINKS[state],
             "the link of {} was {} with epoch {}, now {} with epoch {}",
             place,
             state or "not there",
@@ -172,7 +174,8 @@ class Rules:
             if head is None or head.mirror is None:
                 continue
             source = self.truth.streams.get(head.mirror.uid)
-            self.told.append(Told(head.uid, head.mirror.uid, one.end, one.source_end, one.exact, one.differs))
+            told = Told(head.uid, head.mirror.uid, one.end, one.source_end, one.exact, one.differs, one.compared)
+            self.told.append(told)
             self.report.check(
                 "told", one.end == head.mirror.end, "{} goes on at {}, told {}", name, head.mirror.end, one.end
             )
@@ -217,6 +220,20 @@ class Rules:
                 )
                 self.report.check(
                     "told", known, "{} at {} of {} and its mirror, told {}", source.name, offset, source.uid, said
+                )
+
+    def judge_comparisons(self) -> None:
+        """Check that where a promotion has compared both sides, a record that differs is one that it told of."""
+        for told in self.told:
+            source = self.truth.streams.get(told.source)
+            if source is None or not told.compared:
+                continue
+            seen, stop = self.seen.get(told.mirror, {}), told.end if told.differs is None else told.differs
+            for ack in source.acks:
+                ident = seen.get(ack.offset, ack.ident)
+                same = ack.forgettable or ack.offset >= stop or ident == ack.ident
+                self.report.check(
+                    "told", same, "{} of {} is {} in its mirror, told {}", ack.offset, source.uid, ident, told
                 )
 
     # -- records that are read ------------------------------------------------------------------------------

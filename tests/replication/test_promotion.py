@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -25,10 +26,12 @@ from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
 from buckram.core.streams.forks import ForkPlan
 from buckram.core.streams.metadata.changes import deleted
 from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import MIRROR, SUPERSEDED
 from buckram.core.streams.metadata.purposes import Purpose
 from buckram.core.streams.metadata.transactions import StepId
 from buckram.core.streams.names import StreamName
 from buckram.metadata.tree.store import TreeStore
+from buckram.replication.fencing import supersede
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side, read_link
@@ -151,6 +154,24 @@ async def test_reconciling_keeps_what_only_the_old_side_has_and_makes_it_a_mirro
         assert await records(both.a) == await records(both.b)
         with pytest.raises(ReplicationRefused, match="reconciled already"):
             await differences(both.a, both.b, SPACE)
+
+
+async def test_a_side_that_was_reconciled_is_not_superseded_again() -> None:
+    """By a run that met the promotion before the reconciling, and goes on after it."""
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        await promote(both.b, SPACE, None)
+        there = await read_link(both.b, SPACE)
+        assert there is not None
+        await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
+        await both.copied(back=True)
+        late = replace(there, state=SUPERSEDED, cluster=both.b.cluster)
+        assert await supersede(both.a, SPACE, late) == []
+        link = await read_link(both.a, SPACE)
+        assert link is not None
+        assert link.state == MIRROR
+        await both.copied(back=True)
 
 
 async def test_a_side_that_was_reconciled_acknowledges_nothing_before_it_is_copied() -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from buckram.cluster import Client
+from buckram.core.streams.metadata.mirrors import SUPERSEDED
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.replication_links import Link, encode_link, shown_uri
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
@@ -101,13 +102,16 @@ async def _touch(side: Side, namespace: str) -> None:
 async def put_link(side: Side, namespace: str, link: Link) -> Link:
     """Have a cluster hold this record, unless the one it holds has a higher epoch; return the one that it
     holds then.
+
+    A side that was reconciled since the promotion of that epoch is not superseded by it again.
     """
     retries = head_retries()
     while True:
         known = await read_link(side, namespace)
         if known is not None:
             same = replace(link, version=known.version, time=known.time) == known
-            if same or known.epoch > link.epoch:
+            reconciled = link.state == SUPERSEDED and known.epoch == link.epoch
+            if same or reconciled or known.epoch > link.epoch:
                 return known
         try:
             return (await write_link(side, namespace, replace(link, version=_version(known)))).link

@@ -218,6 +218,12 @@ MUTANTS = (
         ("tests/replication/test_stream_copy.py::test_a_mirror_whose_ledger_broke_has_the_times_of_its_source",),
     ),
     TestMutant(
+        "replication-supersedes-again",
+        "a side that was reconciled is superseded again by a run that met the promotion before",
+        edited(("buckram.replication.sides:put_link", "if same or reconciled or", "if same or")),
+        (f"{_PROMOTION}test_a_side_that_was_reconciled_is_not_superseded_again",),
+    ),
+    TestMutant(
         "lag-of-the-segment",
         "the time of a segment's first record is that of its first entry, which may have no record",
         edited(
