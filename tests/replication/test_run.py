@@ -143,7 +143,7 @@ async def test_lag_is_exact_where_both_sides_are_there() -> None:
 
 
 async def test_a_lag_begins_with_the_record_that_lacks_and_not_with_its_segment() -> None:
-    """A segment begins with the producers that were known when its writer was opened; in a mirror these have no time."""
+    """A segment begins with the producers as of when its writer was opened; in a mirror these have no time."""
     async with pair() as both:
         for number in range(2):
             async with space(both.a).writer("orders") as writer:
