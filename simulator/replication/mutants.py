@@ -339,21 +339,6 @@ MUTANTS = {
             copiers=2,
         ),
         Mutant(
-            "copied-back",
-            "links, fence",
-            "a mirror is copied into its source where that has no record of the replication",
-            edited(
-                (
-                    "buckram.core.streams.replication_links:check_run",
-                    "swapped = source is not None and (source.state, source.cluster) == (MIRROR, target_id)",
-                    "swapped = False",
-                )
-            ),
-            200,
-            acts=("restore", "restore", "grant"),
-            copiers=2,
-        ),
-        Mutant(
             "mirror-creates",
             "fence",
             "a stream is created on the side of a mirror before the copy makes it",
@@ -372,19 +357,6 @@ MUTANTS = {
             "refused, fence",
             "a first run in the wrong direction makes a mirror of the side that is written",
             edited(("buckram.replication.linking:_check_own", "check_target(namespace, own)", "pass")),
-        ),
-        Mutant(
-            "looked-at-once",
-            "refused, fence",
-            "a stream that is created after the look at a target, and before its record, is one of a mirror",
-            edited(
-                (
-                    "buckram.replication.linking:_begin",
-                    "await _check_own(source, target, namespace, wanted)",
-                    "pass",
-                )
-            ),
-            200,
         ),
         Mutant(
             "sent-again-with-later-times",

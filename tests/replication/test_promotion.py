@@ -26,10 +26,11 @@ from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
 from buckram.core.streams.forks import ForkPlan
 from buckram.core.streams.metadata.changes import deleted
 from buckram.core.streams.metadata.head import Head
-from buckram.core.streams.metadata.mirrors import MIRROR, SUPERSEDED
+from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED
 from buckram.core.streams.metadata.purposes import Purpose
 from buckram.core.streams.metadata.transactions import StepId
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.replication_links import Link
 from buckram.metadata.tree.store import TreeStore
 from buckram.replication.fencing import supersede
 from buckram.replication.promotion import promote
@@ -162,16 +163,15 @@ async def test_a_side_that_was_reconciled_is_not_superseded_again() -> None:
         await append(both.a, numbered(0, 5))
         await both.copied()
         await promote(both.b, SPACE, None)
-        there = await read_link(both.b, SPACE)
-        assert there is not None
+        late = replace(await _link(both.b), state=SUPERSEDED, cluster=both.b.cluster)
         await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
         await both.copied(back=True)
-        late = replace(there, state=SUPERSEDED, cluster=both.b.cluster)
         assert await supersede(both.a, SPACE, late) == []
-        link = await read_link(both.a, SPACE)
-        assert link is not None
-        assert link.state == MIRROR
+        assert (await _link(both.a)).state == MIRROR
         await both.copied(back=True)
+        await promote(both.a, SPACE, both.b, force=True)
+        assert await supersede(both.a, SPACE, late) == []
+        assert (await _link(both.a)).state == PROMOTED
 
 
 async def test_a_side_that_was_reconciled_acknowledges_nothing_before_it_is_copied() -> None:
@@ -398,6 +398,12 @@ async def test_only_the_streams_that_were_replicated_change_sides() -> None:
         found = await promote(both.b, SPACE, both.a, force=True)
         assert found.only_there == []
         await append(both.a, numbered(1, 2), "private")
+
+
+async def _link(side: Side) -> Link:
+    link = await read_link(side, SPACE)
+    assert link is not None
+    return link
 
 
 async def _outcome(work: object) -> str:

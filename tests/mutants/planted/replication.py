@@ -224,6 +224,24 @@ MUTANTS = (
         (f"{_PROMOTION}test_a_side_that_was_reconciled_is_not_superseded_again",),
     ),
     TestMutant(
+        "replication-older-link-wins",
+        "a link is replaced by one from before the last promotion",
+        edited(("buckram.replication.sides:put_link", "or known.epoch > link.epoch", "or False")),
+        (f"{_PROMOTION}test_a_side_that_was_reconciled_is_not_superseded_again",),
+    ),
+    TestMutant(
+        "replication-mirror-copied-back",
+        "a mirror is copied into its source, if that has no record of the replication",
+        edited(
+            (
+                "buckram.core.streams.replication_links:check_run",
+                "swapped = source is not None and (source.state, source.cluster) == (MIRROR, target_id)",
+                "swapped = False",
+            )
+        ),
+        (f"{_LINKING}test_two_runs_that_are_both_unsure_do_not_make_two_mirrors",),
+    ),
+    TestMutant(
         "lag-of-the-segment",
         "the time of a segment's first record is that of its first entry, which may have no record",
         edited(
