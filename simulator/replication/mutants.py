@@ -28,6 +28,7 @@ class Mutant(hunting.Mutant[ReplicationPlan]):
     crashing: float | None = None
     copiers: int | None = None
     eager: bool | None = None
+    pause_s: float | None = None
 
     def suits(self, plan: ReplicationPlan) -> bool:
         if self.acts:
@@ -42,6 +43,8 @@ class Mutant(hunting.Mutant[ReplicationPlan]):
             plan.copiers = self.copiers
         if self.eager is not None:
             plan.eager = self.eager
+        if self.pause_s is not None:
+            plan.pause_s = self.pause_s
         return True
 
 
@@ -123,7 +126,7 @@ MUTANTS = {
         ),
         Mutant(
             "truncated-before-copied",
-            "ahead",
+            "ahead, stream",
             "the truncation of the source is copied further than its records",
             edited(
                 (
@@ -132,9 +135,11 @@ MUTANTS = {
                     "earliest = head.earliest",
                 )
             ),
-            acts=("truncate", "promote alone", "truncate", "promote alone", "truncate"),
-            crashing=0.5,
+            acts=("truncate",) * 16,
+            crashing=0.0,
+            copiers=2,
             eager=True,
+            pause_s=0.5,
         ),
         Mutant(
             "anew-is-the-same",
@@ -327,8 +332,9 @@ MUTANTS = {
                 (f"{_COPY}._producers_before", "name, source = self.name, self._source", "return None"),
             ),
             120,
-            acts=("promote", "promote", "promote"),
+            acts=("truncate", "promote", "truncate", "promote", "truncate", "promote"),
             eager=True,
+            pause_s=0.5,
         ),
         Mutant(
             "overtaken-unnoticed",

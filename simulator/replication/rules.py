@@ -77,6 +77,17 @@ class Rules:
         now = self._world.loop.time()
         self.truth.acknowledged(attempt, Ack(attempt.ident, uid, offset, now, forgettable, bool(earlier)))
 
+    def refused_sequence(self, earlier: Sequence[Attempt], uid: str, told: str) -> None:
+        """A producer was told that the stream with this uid does not have all that it appended before."""
+        if not earlier or any(one.went_back for one in self.truth.line(uid)):
+            return
+        lacking = [
+            one.ident
+            for one in earlier
+            if not any(self.truth.reaches(ack, uid) for ack in one.acks if not ack.forgettable)
+        ]
+        self.report.check("once", bool(lacking), "{} has all that a producer appended: {}", uid, told)
+
     # -- heads ----------------------------------------------------------------------------------------------
 
     def marked(self, facts: StreamFacts, before: Mirror | None, head: Head) -> None:

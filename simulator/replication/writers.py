@@ -142,6 +142,7 @@ class WriterActor(Actor):
                     return False
             except (OutOfOrderSequence, ProducerForgotten) as error:
                 # Earlier records are missing on this side, which is what promotions say.
+                self.rules.refused_sequence(known[: one.sequence], uid, str(error))
                 self.note(f"{producer.name}: {error}")
                 self._producer.pop(stream, None)
                 return True
