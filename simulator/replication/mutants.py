@@ -29,6 +29,8 @@ class Mutant(hunting.Mutant[ReplicationPlan]):
     copiers: int | None = None
     eager: bool | None = None
     pause_s: float | None = None
+    wrong_way: float | None = None
+    sessions: int | None = None
 
     def suits(self, plan: ReplicationPlan) -> bool:
         if self.acts:
@@ -45,6 +47,10 @@ class Mutant(hunting.Mutant[ReplicationPlan]):
             plan.eager = self.eager
         if self.pause_s is not None:
             plan.pause_s = self.pause_s
+        if self.wrong_way is not None:
+            plan.wrong_way = self.wrong_way
+        if self.sessions is not None:
+            plan.sessions = self.sessions
         return True
 
 
@@ -363,6 +369,7 @@ MUTANTS = {
             "refused, fence",
             "a first run in the wrong direction makes a mirror of the side that is written",
             edited(("buckram.replication.linking:_check_own", "check_target(namespace, own)", "pass")),
+            wrong_way=0.5,
         ),
         Mutant(
             "sent-again-with-later-times",
@@ -383,7 +390,11 @@ MUTANTS = {
             "records that a restored source reads again with its next writer are kept aside from its mirror",
             edited(("buckram.replication.positions:judged", "if stored > end:", "if False:")),
             120,
-            acts=("restore", "grant"),
+            acts=("restore", "grant", "grant", "grant", "grant", "grant"),
+            faults=(),
+            crashing=0.2,
+            copiers=2,
+            sessions=3,
         ),
         Mutant(
             "grants-stay",
