@@ -12,8 +12,6 @@ from simulator.engine.world import Died
 from simulator.replication.stage import NAMESPACE, Actor, Place, Stage
 
 ONCE_S = 30.0
-WRONG_WAY = 0.1
-"""Chance that somebody runs a copy to the side that writes."""
 
 
 class CopierActor(Actor):
@@ -29,7 +27,7 @@ class CopierActor(Actor):
         while not self.stage.over:
             await self.nap(2.0)
             source = self.stage.primary
-            if self.rng.random() < WRONG_WAY:
+            if self.rng.random() < self.plan.wrong_way:
                 source = source.other
             await self.copy(source, follow=self.rng.random() < 0.6)
         self.stop()

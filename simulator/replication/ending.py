@@ -49,6 +49,7 @@ class Ending:
         await within(self._copy(), "the last copy")
         await within(self._look(), "reading")
         self.stage.rules.judge_acks()
+        self.stage.rules.judge_comparisons()
 
     async def _settle(self) -> None:
         """Complete a promotion that was interrupted, and reconcile the other side."""

@@ -27,6 +27,10 @@ class Mutant(hunting.Mutant[ReplicationPlan]):
     """The faults of its lives; None: as drawn."""
     crashing: float | None = None
     copiers: int | None = None
+    eager: bool | None = None
+    pause_s: float | None = None
+    wrong_way: float | None = None
+    sessions: int | None = None
 
     def suits(self, plan: ReplicationPlan) -> bool:
         if self.acts:
@@ -39,6 +43,14 @@ class Mutant(hunting.Mutant[ReplicationPlan]):
             plan.crashing = self.crashing
         if self.copiers is not None:
             plan.copiers = self.copiers
+        if self.eager is not None:
+            plan.eager = self.eager
+        if self.pause_s is not None:
+            plan.pause_s = self.pause_s
+        if self.wrong_way is not None:
+            plan.wrong_way = self.wrong_way
+        if self.sessions is not None:
+            plan.sessions = self.sessions
         return True
 
 
@@ -88,6 +100,10 @@ MUTANTS = {
                     "        mirrored = {one.stream for one in found.streams}",
                 ),
             ),
+            acts=("promote", "promote", "promote"),
+            faults=(),
+            crashing=0.0,
+            eager=True,
         ),
         Mutant(
             "checked-at-one-end",
@@ -95,7 +111,7 @@ MUTANTS = {
             "a copy reads the link of the source only",
             edited(
                 (
-                    "buckram.replication.run:_check_link",
+                    "buckram.replication.linking:check_link",
                     "here, there = await read_link(source, namespace), await read_link(target, namespace)",
                     "here, there = await read_link(source, namespace), None",
                 )
@@ -116,7 +132,7 @@ MUTANTS = {
         ),
         Mutant(
             "truncated-before-copied",
-            "ahead",
+            "ahead, stream",
             "the truncation of the source is copied further than its records",
             edited(
                 (
@@ -125,7 +141,11 @@ MUTANTS = {
                     "earliest = head.earliest",
                 )
             ),
-            acts=("truncate", "truncate", "truncate"),
+            acts=("truncate",) * 16,
+            crashing=0.0,
+            copiers=2,
+            eager=True,
+            pause_s=0.5,
         ),
         Mutant(
             "anew-is-the-same",
@@ -153,6 +173,10 @@ MUTANTS = {
                 )
             ),
             120,
+            acts=("promote alone", "promote alone", "promote alone"),
+            faults=("b: pause bookie", "b: power", "pause bookie", "power"),
+            crashing=0.5,
+            eager=True,
         ),
         Mutant(
             "cursor-before-record",
@@ -166,6 +190,8 @@ MUTANTS = {
                 )
             ),
             120,
+            acts=("promote alone", "promote alone"),
+            eager=True,
         ),
         Mutant(
             "dropped-by-reconcile",
@@ -208,6 +234,7 @@ MUTANTS = {
             ),
             80,
             acts=("restore", "grant"),
+            eager=True,
         ),
         Mutant(
             "force-does-not-count",
@@ -248,6 +275,7 @@ MUTANTS = {
             ),
             80,
             acts=("restore", "promote"),
+            eager=True,
         ),
         Mutant(
             "half-fenced-is-fenced",
@@ -274,9 +302,31 @@ MUTANTS = {
             "older-link-wins",
             "links",
             "a link is replaced by one from before the last promotion",
-            edited(("buckram.replication.sides:put_link", "if same or known.epoch > link.epoch:", "if same:")),
+            edited(
+                (
+                    "buckram.replication.sides:put_link",
+                    "if same or reconciled or known.epoch > link.epoch:",
+                    "if same or reconciled:",
+                )
+            ),
             200,
             faults=("pause the tool", "pause the tool", "pause the tool"),
+        ),
+        Mutant(
+            "superseded-again",
+            "links",
+            "a side that was reconciled is superseded again by a process that met the promotion before",
+            edited(
+                (
+                    "buckram.replication.sides:put_link",
+                    "if same or reconciled or known.epoch > link.epoch:",
+                    "if same or known.epoch > link.epoch:",
+                )
+            ),
+            200,
+            acts=("promote alone", "promote alone", "promote alone"),
+            faults=("pause the tool", "pause the tool", "pause the tool"),
+            copiers=2,
         ),
         Mutant(
             "producers-forgotten",
@@ -288,6 +338,9 @@ MUTANTS = {
                 (f"{_COPY}._producers_before", "name, source = self.name, self._source", "return None"),
             ),
             120,
+            acts=("truncate", "promote", "truncate", "promote", "truncate", "promote"),
+            eager=True,
+            pause_s=0.5,
         ),
         Mutant(
             "overtaken-unnoticed",
@@ -295,21 +348,6 @@ MUTANTS = {
             "a copy appends where the mirror ended when it began, although another one has copied since",
             edited((f"{_COPY}._writer_at", "if began and engine.next_offset != offset:", "if False:")),
             200,
-            copiers=2,
-        ),
-        Mutant(
-            "copied-back",
-            "links, fence",
-            "a mirror is copied into its source where that has no record of the replication",
-            edited(
-                (
-                    "buckram.core.streams.replication_links:check_run",
-                    "swapped = source is not None and (source.state, source.cluster) == (MIRROR, target_id)",
-                    "swapped = False",
-                )
-            ),
-            200,
-            acts=("restore", "restore", "grant"),
             copiers=2,
         ),
         Mutant(
@@ -325,6 +363,38 @@ MUTANTS = {
             ),
             120,
             acts=("promote", "promote"),
+        ),
+        Mutant(
+            "written-side-is-mirrored",
+            "refused, fence",
+            "a first run in the wrong direction makes a mirror of the side that is written",
+            edited(("buckram.replication.linking:_check_own", "check_target(namespace, own)", "pass")),
+            wrong_way=0.5,
+        ),
+        Mutant(
+            "sent-again-with-later-times",
+            "equal, kept",
+            "a mirror whose ledger broke begins the next one with the time of the last record in flight",
+            edited(
+                (
+                    "buckram.streams.write.appender:Appender.replace",
+                    "time = min([self._last_append, *times])",
+                    "time = self._last_append",
+                )
+            ),
+            120,
+        ),
+        Mutant(
+            "keeps-what-returns",
+            "kept",
+            "records that a restored source reads again with its next writer are kept aside from its mirror",
+            edited(("buckram.replication.positions:judged", "if stored > end:", "if False:")),
+            120,
+            acts=("restore", "grant", "grant", "grant", "grant", "grant"),
+            faults=(),
+            crashing=0.2,
+            copiers=2,
+            sessions=3,
         ),
         Mutant(
             "grants-stay",

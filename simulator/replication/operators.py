@@ -21,6 +21,8 @@ from buckram.metadata.records.security import SecurityStore
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import StreamDifference, differences, reconcile
 from buckram.replication.sides import Side, side_of
+from buckram.streams.maintain.segment_list_repair import begin_after_deleted
+from buckram.streams.shared.metadata import StreamStore
 from simulator.engine.world import Died
 from simulator.replication.heads import HeadWatch
 from simulator.replication.plan import LIFE_S
@@ -197,7 +199,9 @@ class OperatorActor(Actor):
             try:
                 setup = world.store(world.loop.world, rng)
                 await set_history(setup, replace(await setup.history(), accepted=False))
-                await accept(setup, rng)
+                accepted = await accept(setup, rng)
+                for one in await begin_after_deleted(StreamStore(setup), accepted.deleted_again):
+                    self.truth.lost(place.name, one.stream.partition("/")[2], one.first, one.end)
                 return
             except BuckramError as error:
                 self.note(f"cannot accept: {error!r}")

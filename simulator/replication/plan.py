@@ -24,6 +24,8 @@ ACTS = {
     "grant": 1,
 }
 """Relative weights of operators' acts."""
+EAGER = 0.3
+"""Share of lives whose writers are eager."""
 _OTHER_SEEDS = 1_000_003
 _BOOKIES = 3
 """Bookies of each cluster: what more of them do is what lives of streams are about."""
@@ -52,6 +54,10 @@ class ReplicationPlan:
     """Chance that a process of the tool, or of a writer, is killed in what it does next."""
     pause_s: float = 2.0
     """Maximum time between two acts of an operator."""
+    wrong_way: float = 0.1
+    """Chance that somebody runs a copy to the side that writes."""
+    eager: bool = False
+    """Writers append nearly without pauses, and readers move a cursor often: a mirror is never up to date for long."""
 
     @property
     def seed(self) -> int:
@@ -70,7 +76,8 @@ class ReplicationPlan:
         return (
             f"{one} and {two}; streams {self.streams}, {self.writers} writers, {self.copiers} copiers, "
             f"acts {self.acts}, stubborn {self.stubborn:.1f}, crashes {self.crashing:.1f}, "
-            f"pauses {self.pause_s}, faults {self.cluster.faults}"
+            f"pauses {self.pause_s}, wrong way {self.wrong_way}, {'eager, ' if self.eager else ''}"
+            f"faults {self.cluster.faults}"
         )
 
 
@@ -91,6 +98,8 @@ def make_replication_plan(seed: int) -> ReplicationPlan:
     plan.pause_s = rng.choice((0.5, 2.0, 5.0))
     if "restore" in acts:
         first.metadata = second.metadata = "memory"
+    late = random.Random(f"late replication {seed}")
+    plan.eager, plan.wrong_way = late.random() < EAGER, late.choice((0.1, 0.1, 0.1, 0.5))
     return plan
 
 

@@ -40,6 +40,7 @@ class Told:
     source_end: int | None
     exact: bool
     differs: int | None
+    compared: bool
 
 
 class Rules:
@@ -67,13 +68,25 @@ class Rules:
                 report.check("once", ack.offset == offset, "{} is at {} and at {}", attempt.ident, ack.offset, offset)
                 if ack.uid != uid:
                     report.situation("a repetition was recognised after a promotion")
-        mirror = self.state_of(facts.place) == MIRROR
+        # While a promotion is under way, some streams are written already, and the link is that of a mirror.
+        mirror = (facts.marks[-1].state if facts.marks else self.state_of(facts.place)) == MIRROR
         report.check("fence", not mirror, "{} at {} of {} is acknowledged by a mirror", attempt.ident, offset, uid)
         fenced = facts.fenced_at
         if fenced is not None and not forgettable:
             report.check("fence", offset < fenced, "{} of {} is acknowledged, fenced at {}", offset, uid, fenced)
         now = self._world.loop.time()
         self.truth.acknowledged(attempt, Ack(attempt.ident, uid, offset, now, forgettable, bool(earlier)))
+
+    def refused_sequence(self, earlier: Sequence[Attempt], uid: str, told: str) -> None:
+        """A producer was told that the stream with this uid does not have all that it appended before."""
+        if not earlier or any(one.went_back for one in self.truth.line(uid)):
+            return
+        lacking = [
+            one.ident
+            for one in earlier
+            if not any(self.truth.reaches(ack, uid) for ack in one.acks if not ack.forgettable)
+        ]
+        self.report.check("once", bool(lacking), "{} has all that a producer appended: {}", uid, told)
 
     # -- heads ----------------------------------------------------------------------------------------------
 
@@ -125,14 +138,24 @@ class Rules:
         known[kind] = max(offset, known.get(kind, 0))
 
     def link_changed(self, place: str, link: Link | None) -> None:
-        if link is None:
-            return
         known = self._links.get(place)
+        if link is None:
+            self.report.check("links", known is None, "the link of {} is gone, it was {}", place, known)
+            return
+        if link.tentative:
+            self.report.check("links", known is None, "the link of {} was {}, now tentative", place, known)
+            return
+        if link.state == MIRROR:
+            own = [
+                head.uid for (where, _), head in self.truth.present.items() if where == place and head.mirror is None
+            ]
+            self.report.check("refused", not own, "{} is a mirror, and has streams of its own: {}", place, own)
         self._links[place] = link
-        state, epoch = ("", 0) if known is None else (known.state, known.epoch)
+        state, epoch = ("", -1) if known is None else (known.state, known.epoch)
+        changed = link.state != state and (state, link.state) != (SUPERSEDED, MIRROR)
         self.report.check(
             "links",
-            link.epoch >= epoch and link.state in _LINKS[state],
+            link.epoch >= epoch + changed and link.state in _LINKS[state],
             "the link of {} was {} with epoch {}, now {} with epoch {}",
             place,
             state or "not there",
@@ -162,7 +185,8 @@ class Rules:
             if head is None or head.mirror is None:
                 continue
             source = self.truth.streams.get(head.mirror.uid)
-            self.told.append(Told(head.uid, head.mirror.uid, one.end, one.source_end, one.exact, one.differs))
+            told = Told(head.uid, head.mirror.uid, one.end, one.source_end, one.exact, one.differs, one.compared)
+            self.told.append(told)
             self.report.check(
                 "told", one.end == head.mirror.end, "{} goes on at {}, told {}", name, head.mirror.end, one.end
             )
@@ -207,6 +231,20 @@ class Rules:
                 )
                 self.report.check(
                     "told", known, "{} at {} of {} and its mirror, told {}", source.name, offset, source.uid, said
+                )
+
+    def judge_comparisons(self) -> None:
+        """Check that where a promotion has compared both sides, a record that differs is one that it told of."""
+        for told in self.told:
+            source = self.truth.streams.get(told.source)
+            if source is None or not told.compared:
+                continue
+            seen, stop = self.seen.get(told.mirror, {}), told.end if told.differs is None else told.differs
+            for ack in source.acks:
+                ident = seen.get(ack.offset, ack.ident)
+                same = ack.forgettable or ack.offset >= stop or ident == ack.ident
+                self.report.check(
+                    "told", same, "{} of {} is {} in its mirror, told {}", ack.offset, source.uid, ident, told
                 )
 
     # -- records that are read ------------------------------------------------------------------------------

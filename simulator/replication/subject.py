@@ -15,7 +15,7 @@ class Replications(PlannedSubject[ReplicationPlan]):
     """Lives of replication."""
 
     option, invariants, situations, mutants = "--replication", INVARIANTS, SITUATIONS, MUTANTS
-    catching = ("S9",)
+    catching = ("S9", "stream")
 
     def plan(self, seed: int) -> ReplicationPlan:
         return make_replication_plan(seed)

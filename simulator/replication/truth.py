@@ -119,6 +119,14 @@ class Truth:
                 for ack in facts.acks:
                     ack.forgettable = ack.forgettable or ack.at_s > to_s
 
+    def lost(self, place: str, name: str, first: int, end: int | None) -> None:
+        """Note that a stream has lost these records: they were deleted, and a restore brought only the list back."""
+        head = self.present[place, name]
+        facts = self.streams[head.uid]
+        facts.truncated = max(facts.truncated, head.earliest)
+        for ack in facts.acks:
+            ack.forgettable = ack.forgettable or (first <= ack.offset and (end is None or ack.offset < end))
+
     # -- what is known --------------------------------------------------------------------------------------
 
     def line(self, uid: str) -> Iterator[StreamFacts]:

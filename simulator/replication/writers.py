@@ -52,7 +52,7 @@ class WriterActor(Actor):
             elif self.rng.random() < WRONG_SIDE:
                 self.home = self.home.other
             await self.session(self.rng.choice(self.plan.streams))
-            await self.nap(3.0)
+            await self.nap(0.5 if self.plan.eager else 3.0)
         self.stop()
 
     async def session(self, stream: str, *, last: bool = False) -> bool:
@@ -103,13 +103,16 @@ class WriterActor(Actor):
         rng, good = self.rng, True
         if rng.random() < 0.5:
             good = await self._produce(writer, uid, home, generation)
-        for _ in range(1 if last else rng.choice((1, 3, 6))):
+        eager = self.plan.eager and not last
+        for _ in range(rng.choice((10, 40)) if eager else 1 if last else rng.choice((1, 3, 6))):
             if self.stage.over and not last:
                 break
             some = [self._fresh() for _ in range(rng.choice((1, 1, 4)))]
             tries = [self._try(writer, one, uid, home, generation) for one in some]
             good = all([await one for one in [asyncio.ensure_future(one) for one in tries]]) and good
-            await self.nap(0.0 if last else rng.choice((0.0, 0.3, 2.0)))
+            await self.nap(0.1 if eager else 0.0 if last else rng.choice((0.0, 0.3, 2.0)))
+            if eager and not good:
+                break
         return good
 
     def _fresh(self, producer: str | None = None, sequence: int | None = None) -> Attempt:
@@ -139,6 +142,7 @@ class WriterActor(Actor):
                     return False
             except (OutOfOrderSequence, ProducerForgotten) as error:
                 # Earlier records are missing on this side, which is what promotions say.
+                self.rules.refused_sequence(known[: one.sequence], uid, str(error))
                 self.note(f"{producer.name}: {error}")
                 self._producer.pop(stream, None)
                 return True

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.contracts.conftest import Cluster
 
-from buckram.core.streams.metadata.head import Head, Mirror
+from buckram.core.streams.metadata.head import Fork, Head, Mirror
 from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.replication_links import SOURCE, Link
@@ -44,7 +44,7 @@ async def side_of(cluster: Cluster) -> tuple[Side, Interrupted]:
 async def test_a_creation_that_began_before_the_fence_loses(cluster: Cluster, before: Link | None) -> None:
     side, streams = await side_of(cluster)
     await side.namespaces.create("shop")
-    known = None if before is None else await write_link(side, "shop", before)
+    known = None if before is None else (await write_link(side, "shop", before)).link
     fence = replace(FENCE, version=-1 if known is None else known.version)
     streams.meanwhile = lambda: write_link(side, "shop", fence)
     with pytest.raises(ReplicationRefused, match="cluster there was promoted in place of this one"):
@@ -69,6 +69,20 @@ async def test_a_namespace_that_is_made_after_the_fence_is_fenced(cluster: Clust
     await side.namespaces.create("shop")
     with pytest.raises(ReplicationRefused):
         await create_stream(streams, ORDERS, Head("a" * 16, 1))
+
+
+async def test_while_a_run_looks_not_even_a_fork_is_created(cluster: Cluster) -> None:
+    side, streams = await side_of(cluster)
+    await side.namespaces.create("shop")
+    tentative = Link(MIRROR, "there", "", tentative=True)
+    fork = Head("a" * 16, 1, fork=Fork("shop/orders", "b" * 16, 0, False))
+    streams.meanwhile = lambda: put_link(side, "shop", tentative)
+    for _ in range(2):
+        with pytest.raises(ReplicationRefused, match="run it again, or in the other direction"):
+            await create_stream(streams, StreamName("shop", "branch"), fork)
+    assert await streams.link("shop") == replace(tentative, version=0, time=0)
+    await put_link(side, "shop", replace(tentative, tentative=False))
+    await create_stream(streams, StreamName("shop", "branch"), fork)
 
 
 async def test_a_mirror_is_made_neither_after_a_promotion_nor_by_one_that_began_before(cluster: Cluster) -> None:

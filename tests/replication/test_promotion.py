@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -25,10 +26,13 @@ from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
 from buckram.core.streams.forks import ForkPlan
 from buckram.core.streams.metadata.changes import deleted
 from buckram.core.streams.metadata.head import Head
+from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED
 from buckram.core.streams.metadata.purposes import Purpose
 from buckram.core.streams.metadata.transactions import StepId
 from buckram.core.streams.names import StreamName
+from buckram.core.streams.replication_links import Link
 from buckram.metadata.tree.store import TreeStore
+from buckram.replication.fencing import supersede
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import differences, reconcile
 from buckram.replication.sides import Side, read_link
@@ -151,6 +155,23 @@ async def test_reconciling_keeps_what_only_the_old_side_has_and_makes_it_a_mirro
         assert await records(both.a) == await records(both.b)
         with pytest.raises(ReplicationRefused, match="reconciled already"):
             await differences(both.a, both.b, SPACE)
+
+
+async def test_a_side_that_was_reconciled_is_not_superseded_again() -> None:
+    """By a run that met the promotion before the reconciling, and goes on after it."""
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        await promote(both.b, SPACE, None)
+        late = replace(await _link(both.b), state=SUPERSEDED, cluster=both.b.cluster)
+        await reconcile(both.a, both.b, SPACE, await differences(both.a, both.b, SPACE))
+        await both.copied(back=True)
+        assert await supersede(both.a, SPACE, late) == []
+        assert (await _link(both.a)).state == MIRROR
+        await both.copied(back=True)
+        await promote(both.a, SPACE, both.b, force=True)
+        assert await supersede(both.a, SPACE, late) == []
+        assert (await _link(both.a)).state == PROMOTED
 
 
 async def test_a_side_that_was_reconciled_acknowledges_nothing_before_it_is_copied() -> None:
@@ -377,6 +398,12 @@ async def test_only_the_streams_that_were_replicated_change_sides() -> None:
         found = await promote(both.b, SPACE, both.a, force=True)
         assert found.only_there == []
         await append(both.a, numbered(1, 2), "private")
+
+
+async def _link(side: Side) -> Link:
+    link = await read_link(side, SPACE)
+    assert link is not None
+    return link
 
 
 async def _outcome(work: object) -> str:

@@ -23,6 +23,7 @@ from buckram.replication.run import Replication
 from buckram.replication.status import status_of
 from buckram.replication.stream_copy import StreamCopy
 from buckram.runtime.net.pace import Pace
+from buckram.streams.write.writer import engine_of
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +134,32 @@ async def test_what_only_the_mirror_has_is_kept_aside_when_it_begins_anew() -> N
             said = await read_progress(both.b, (await both.b.streams.read(ORDERS)).head.uid)
             assert said is not None
             assert said.trouble == ""
+
+
+async def test_what_the_source_reads_again_with_its_next_writer_is_not_kept_aside() -> None:
+    """Its open segment has a record that the writer has not published before it died."""
+    async with pair() as both:
+        writer = await space(both.a).writer("orders")
+        await writer.append_many(numbered(0, 4))
+        made = await backed_up(both.of_a)
+        await writer.append(b"record 4")
+        await engine_of(writer).abandon()
+        await append(both.a, numbered(5, 8))
+        await both.copied()
+        acknowledged = await records(both.b)
+        async with went_back(both, made) as both:
+            assert len(await records(both.a)) < 5
+            (trouble,) = (await troubles(both)).values()
+            assert "the next writer" in trouble
+            work = await Replication.prepare(both.a, both.b, [SPACE], pace=Pace(None), keep_diverged=True)
+            await work.once()
+            assert (work.streams[ORDERS].trouble, work.streams[ORDERS].kept) == (trouble, "")
+            async with space(both.a).writer("orders", takeover=True):
+                pass
+            work = await Replication.prepare(both.a, both.b, [SPACE], pace=Pace(None), keep_diverged=True)
+            await work.once()
+            assert await records(both.b, work.streams[ORDERS].kept.partition("/")[2]) == acknowledged[5:]
+            assert await records(both.b) == await records(both.a) == acknowledged[:5]
 
 
 async def test_a_restore_that_changed_nothing_below_the_mirror_is_passed_without_a_word() -> None:

@@ -89,6 +89,38 @@ async def test_a_copy_that_is_cut_off_leaves_each_record_once() -> None:
         assert len(found) == 400
 
 
+async def test_a_mirror_whose_ledger_broke_has_the_times_of_its_source() -> None:
+    """What was in flight is sent again in another ledger, behind the producers that are known there."""
+    async with pair() as both:
+        await append(both.a, numbered(0, 3))
+        copying = both.orders
+        async with TaskScope("copy") as scope:
+            scope.spawn(copying.run(follow=True), "copy")
+
+            async def reached(offset: int) -> bool:
+                return copying.copied == offset
+
+            await eventually(lambda: reached(3))
+            await both.of_b.kill(0)
+            for number in range(3, 7):
+                async with space(both.a).writer("orders") as writer:
+                    await writer.append(b"x", producer="p", sequence=number - 3)
+
+            async def in_flight() -> bool:
+                return len(copying._flight) == 4
+
+            await eventually(in_flight)
+            await both.of_b.restart(0)
+            await eventually(lambda: reached(7), seconds=30)
+        await both.copied()
+        head = (await both.b.streams.read(ORDERS)).head
+        assert head.open_segment is None
+        assert await records(both.b) == await records(both.a)
+        for row in head.tail:
+            assert row.summary is not None
+            assert row.summary.first_append <= row.summary.last_append
+
+
 async def test_records_arrive_while_they_are_written() -> None:
     async with pair() as both:
         copying = both.orders

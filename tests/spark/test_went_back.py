@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.replication.kit import SPACE, Pair, append, numbered, pair, space
+from tests.replication.kit import SPACE, Pair, append, numbered, pair, records, space
 from tests.replication.restoring import backed_up, restored, went_back
 from tests.serve.hrana.processes import ServeProcess
 from tests.spark.test_db import commit, execute, query
@@ -128,6 +128,18 @@ async def test_the_time_of_a_record_is_what_readers_see_wherever_it_is() -> None
             known = [record async for record in ns.read("orders", stop=13)]
             times = [await time_before(both.a.client, both.a.streams, name, head, at) for at in range(14)]
             assert times == [0, *(record.append_time for record in known)]
+
+
+async def test_the_time_of_a_segments_first_record_is_not_that_of_the_producers_before_it() -> None:
+    async with pair() as both:
+        name = StreamName(SPACE, "orders")
+        for number in range(2):
+            async with space(both.a).writer("orders") as writer:
+                for sequence in (2 * number, 2 * number + 1):
+                    await writer.append(b"x", producer="p", sequence=sequence)
+        head = (await both.a.streams.read(name)).head
+        times = [await time_before(both.a.client, both.a.streams, name, head, at) for at in range(1, 5)]
+        assert times == [record.append_time for record in await records(both.a)]
 
 
 async def publish(side: Side, version: int, *, new_epoch: bool = False) -> None:

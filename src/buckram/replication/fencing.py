@@ -51,7 +51,8 @@ async def supersede(side: Side, namespace: str, link: Link) -> list[str]:
     Returns the streams that were fenced now. From then on they take no records. It may be stopped and repeated.
     """
     fenced: list[str] = []
-    await put_link(side, namespace, replace(link, time=side.now()))
+    if (await put_link(side, namespace, replace(link, time=side.now()))).state != SUPERSEDED:
+        return fenced  # It was reconciled since.
     async for name in stream_names(side, namespace):
         try:
             if not link.has(name.stream):

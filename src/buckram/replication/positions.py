@@ -27,7 +27,7 @@ from buckram.core.streams.records.positions import (
 from buckram.errors import OffsetNotReadable, OffsetTruncated, SourceWentBack
 from buckram.replication.sides import Side
 from buckram.streams.read.batch_source import StreamSource
-from buckram.streams.read.locate import known_end, readable_end
+from buckram.streams.read.locate import end_of_acknowledged, known_end, readable_end
 from buckram.types import History, Offset
 
 _UNKNOWN_HISTORY = History(-1)
@@ -117,7 +117,13 @@ async def judged(
         None if record is None else seen(record),
         _same_snapshot(head, mirror, mark),
     )
-    return compare(mark, now), now
+    verdict = compare(mark, now)
+    if verdict is PositionVerdict.SHORTER and now.live:
+        # Records of a dead writer may be there again when the next one opens the stream: nobody else has to keep them.
+        stored = await end_of_acknowledged(client, streams, source.name)
+        if stored > end:
+            raise OffsetNotReadable(str(source.name), stored - 1, head.earliest, end)
+    return verdict, now
 
 
 def _same_snapshot(source: Head, mirror: Head, mark: PositionMark) -> bool:

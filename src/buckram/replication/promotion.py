@@ -143,7 +143,7 @@ async def promote(target: Side, namespace: str, source: Side | None, *, force: b
         found.only_there = [str(name) for name in names if str(name) not in mirrored and name.stream != OBJECTS_LOG]
         if found.objects is None and any(name.stream == OBJECTS_LOG for name in names):
             found.only_there.append(f"{namespace}/objects")
-    await put_link(target, namespace, replace(link, state=PROMOTED, epoch=epoch, time=target.now()))
+    await put_link(target, namespace, replace(link, state=PROMOTED, epoch=epoch, time=target.now(), tentative=False))
     return found
 
 

@@ -14,19 +14,17 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from buckram.core.backoff import REPLICATION, Delays
 from buckram.core.streams.metadata.changes import check_usable
-from buckram.core.streams.metadata.mirrors import MIRROR, PROMOTED, SUPERSEDED, mirrored_settings
+from buckram.core.streams.metadata.mirrors import mirrored_settings
 from buckram.core.streams.names import OBJECTS_LOG, StreamName, check_name, stream_name
-from buckram.core.streams.replication_links import SOURCE, Link, check_run, is_superseded
 from buckram.errors import (
     AccessRefused,
     BuckramError,
     InvalidArgument,
     MirrorStream,
-    NamespaceExists,
     NoSuchNamespace,
     NoSuchStream,
     ReplicationRefused,
@@ -35,11 +33,11 @@ from buckram.errors import (
     Unauthorized,
 )
 from buckram.replication.divergent_data import begin_anew, go_on_with_objects
-from buckram.replication.fencing import supersede
 from buckram.replication.lag import note_trouble
+from buckram.replication.linking import check_link, check_sides, link_sides, make_namespace
 from buckram.replication.mirror_metadata import mirror_grants
 from buckram.replication.object_copy import ObjectCopy
-from buckram.replication.sides import Side, put_link, read_link, stream_names
+from buckram.replication.sides import Side, stream_names
 from buckram.replication.stream_copy import StreamCopy
 from buckram.runtime.net.pace import Pace
 from buckram.runtime.process.tasks import TaskScope
@@ -143,7 +141,8 @@ class Replication:
         """Check both sides, and make the target's namespaces. `places`: NAMESPACE, or NAMESPACE/STREAM.
 
         `keep_diverged`: if the source went back, what only the mirror has is kept aside and the mirror is begun anew.
-        Raises NoSuchNamespace and NoSuchStream of the source, ReplicationRefused.
+        Raises NoSuchNamespace and NoSuchStream of the source, and ReplicationRefused, also for a target that has
+        streams of its own there.
         """
         chosen = _chosen(places)
         epochs: dict[str, int] = {}
@@ -155,7 +154,9 @@ class Replication:
                         f"{namespace}/{stream}", f"the index of objects goes with them: name the namespace, {namespace}"
                     )
                 check_usable(f"{namespace}/{stream}", (await source.streams.read(StreamName(namespace, stream))).head)
-            epochs[namespace] = await _link(source, target, namespace, streams)
+            await check_sides(source, target, namespace, streams)
+        for namespace, streams in chosen.items():
+            epochs[namespace] = await link_sides(source, target, namespace, streams)
         made = cls(source, target, chosen, epochs, pace, skip_truncated, keep_diverged)
         await made._mirror_namespaces()
         return made
@@ -274,7 +275,7 @@ class Replication:
     async def _check_sides(self) -> None:
         """Raise ReplicationRefused if one side was promoted since this began; the other one is fenced then."""
         for namespace in self._chosen:
-            await _check_link(self._source, self._target, namespace)
+            await check_link(self._source, self._target, namespace)
 
     async def _mirror_namespaces(self) -> None:
         """Have the target's namespaces have the settings of the source's, as far as they are not about one cluster, and
@@ -285,20 +286,12 @@ class Replication:
             policy = (await self._source.namespaces.get(namespace)).policy
             if self._policies.get(namespace) == policy:
                 continue
-            try:
-                present = (await self._target.namespaces.get(namespace)).policy
-            except NoSuchNamespace:
-                try:
-                    await self._target.namespaces.create(namespace, **mirrored_settings(policy, {}))
-                except NamespaceExists:
-                    continue
-            else:
-                wanted = mirrored_settings(policy, present)
-                changes = {
-                    name: wanted.get(name) for name in {*wanted, *present} if wanted.get(name) != present.get(name)
-                }
-                if changes:
-                    await self._target.namespaces.set(namespace, **changes)
+            await make_namespace(self._target, namespace, policy)
+            present = (await self._target.namespaces.get(namespace)).policy
+            wanted = mirrored_settings(policy, present)
+            changes = {name: wanted.get(name) for name in {*wanted, *present} if wanted.get(name) != present.get(name)}
+            if changes:
+                await self._target.namespaces.set(namespace, **changes)
             self._policies[namespace] = policy
 
     async def _mirror_grants(self, namespace: str) -> None:
@@ -324,29 +317,3 @@ def _chosen(places: Sequence[str]) -> dict[str, frozenset[str]]:
         else:
             whole.add(check_name("namespace", place))
     return chosen | dict.fromkeys(sorted(whole), frozenset[str]())
-
-
-async def _check_link(source: Side, target: Side, namespace: str) -> tuple[Link | None, Link | None]:
-    here, there = await read_link(source, namespace), await read_link(target, namespace)
-    if source.cluster != target.cluster:
-        if there is not None and is_superseded(here, there, source.cluster):
-            link = replace(there, state=SUPERSEDED, cluster=target.cluster, uri=target.uri)
-            await supersede(source, namespace, link)
-        elif here is not None and is_superseded(there, here, target.cluster):
-            link = replace(here, state=SUPERSEDED, cluster=source.cluster, uri=source.uri)
-            await supersede(target, namespace, link)
-    check_run(namespace, here, there, source.cluster, target.cluster)
-    return here, there
-
-
-async def _link(source: Side, target: Side, namespace: str, streams: frozenset[str]) -> int:
-    """Have both sides record the replication of a namespace; return its epoch. Raises ReplicationRefused."""
-    here, there = await _check_link(source, target, namespace)
-    epoch = max(here.epoch if here else 0, there.epoch if there else 0)
-    known = there if there is not None and there.state == MIRROR else None
-    names = tuple(sorted(streams)) if known is None else known.joined(streams)
-    mirror = Link(MIRROR, source.cluster, source.uri, epoch, target.now(), names)
-    await put_link(target, namespace, mirror)
-    if here is None or here.state not in (MIRROR, PROMOTED):
-        await put_link(source, namespace, replace(mirror, state=SOURCE, cluster=target.cluster, uri=target.uri))
-    return epoch

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from buckram.cluster import Client
+from buckram.core.streams.metadata.mirrors import SUPERSEDED
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.replication_links import Link, encode_link, shown_uri
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
@@ -52,7 +54,14 @@ async def read_link(side: Side, namespace: str) -> Link | None:
     return await side.streams.link(namespace)
 
 
-async def write_link(side: Side, namespace: str, link: Link) -> Link:
+class WrittenLink(NamedTuple):
+    """A record as it was written, and the version that the namespace's record got with it; -1: there is none."""
+
+    link: Link
+    space: int
+
+
+async def write_link(side: Side, namespace: str, link: Link) -> WrittenLink:
     """Replace the record that was read with `link.version`, and return the new one.
 
     The namespace's record is written anew in the same step. Streams are created on condition that it did not change, so
@@ -67,12 +76,13 @@ async def write_link(side: Side, namespace: str, link: Link) -> Link:
     try:
         space = await retry_metadata(lambda: keys.get(layout.namespace(namespace)))
         await keys.multi([put, SetValue(layout.namespace(namespace), space.value, space.version)])
+        return WrittenLink(replace(link, version=link.version + 1), space.version + 1)
     except NoSuchKey as error:
         if error.key != layout.namespace(namespace):
             raise
         await keys.multi([put])
         await _touch(side, namespace)
-    return replace(link, version=link.version + 1)
+    return WrittenLink(replace(link, version=link.version + 1), -1)
 
 
 async def _touch(side: Side, namespace: str) -> None:
@@ -92,18 +102,25 @@ async def _touch(side: Side, namespace: str) -> None:
 async def put_link(side: Side, namespace: str, link: Link) -> Link:
     """Have a cluster hold this record, unless the one it holds has a higher epoch; return the one that it
     holds then.
+
+    A side that was reconciled since the promotion of that epoch is not superseded by it again.
     """
     retries = head_retries()
     while True:
         known = await read_link(side, namespace)
         if known is not None:
             same = replace(link, version=known.version, time=known.time) == known
-            if same or known.epoch > link.epoch:
+            reconciled = link.state == SUPERSEDED and known.epoch == link.epoch
+            if same or reconciled or known.epoch > link.epoch:
                 return known
         try:
-            return await write_link(side, namespace, replace(link, version=-1 if known is None else known.version))
+            return (await write_link(side, namespace, replace(link, version=_version(known)))).link
         except (KeyExists, VersionConflict, NoSuchKey) as error:
             await retries.wait(error)
+
+
+def _version(link: Link | None) -> int:
+    return -1 if link is None else link.version
 
 
 async def stream_names(side: Side, namespace: str) -> AsyncIterator[StreamName]:

@@ -8,6 +8,7 @@ _PROMOTION = "tests/replication/test_promotion.py::"
 _POSITIONS = "tests/core/streams/records/test_positions.py::"
 _RESTORED = "tests/replication/test_restored.py::"
 _KILLS = "tests/replication/test_kills.py::"
+_LINKING = "tests/replication/test_linking.py::"
 _BACKUP = "tests/metadata/maintain/test_backup_holders.py::"
 
 MUTANTS = (
@@ -128,6 +129,138 @@ MUTANTS = (
             )
         ),
         ("tests/replication/test_machines.py::test_a_snapshot_that_cannot_be_read_now_leaves_no_ledger",),
+    ),
+    TestMutant(
+        "replication-takes-the-written-side",
+        "a run in the wrong direction makes a mirror of the side that is written",
+        edited(("buckram.replication.linking:_check_own", "check_target(namespace, own)", "pass")),
+        (f"{_LINKING}test_a_side_that_is_written_does_not_become_the_mirror_of_an_empty_one",),
+    ),
+    TestMutant(
+        "replication-looks-once",
+        "a stream that is created after the look at a target, and before its record, is one of a mirror",
+        edited(
+            (
+                "buckram.replication.linking:_begin",
+                "await _check_own(source, target, namespace, wanted)",
+                "pass",
+            )
+        ),
+        (f"{_LINKING}test_a_stream_that_is_created_before_the_record_is_found[shop]",),
+    ),
+    TestMutant(
+        "replication-sure-at-once",
+        "the record of a mirror holds before the target was looked at once more, and stays if a run is killed then",
+        edited(
+            (
+                "buckram.replication.linking:_begin",
+                "tentative = old is None or old.state != MIRROR",
+                "tentative = False",
+            )
+        ),
+        (f"{_LINKING}test_what_a_killed_run_left_on_the_side_that_is_written_hinders_nothing",),
+    ),
+    TestMutant(
+        "replication-refusal-stays",
+        "the record of a mirror stays although the run was refused",
+        edited(
+            (
+                "buckram.replication.linking:_begin",
+                "await _replace(target, namespace, written, old)\n        raise",
+                "pass\n        raise",
+            )
+        ),
+        (
+            f"{_LINKING}test_a_stream_that_is_created_before_the_record_is_found[shop]",
+            f"{_LINKING}test_a_mirror_of_some_streams_stays_one_of_these",
+        ),
+    ),
+    TestMutant(
+        "replication-crosses",
+        "two runs in opposite directions make a mirror of both sides",
+        edited(("buckram.replication.linking:_begin", "await _check_crossing(source, target, namespace)", "pass")),
+        (f"{_LINKING}test_two_runs_that_are_both_unsure_do_not_make_two_mirrors",),
+    ),
+    TestMutant(
+        "replication-takes-another-record-back",
+        "a refused run removes the record of another one, which has the same version since it was made again",
+        edited(
+            (
+                "buckram.replication.linking:_replace",
+                "await keys.multi([put, CheckVersion(layout.namespace(namespace), present.space)])",
+                "await keys.multi([put])",
+            )
+        ),
+        (f"{_LINKING}test_two_runs_in_opposite_directions_make_one_mirror[after]",),
+    ),
+    TestMutant(
+        "replication-forks-while-it-looks",
+        "a fork is created on a side that a run looks at, and is written there when it is a mirror",
+        edited(
+            (
+                "buckram.streams.shared.namespaces:create_stream",
+                "link.state == MIRROR and not link.tentative",
+                "link.state == MIRROR",
+            )
+        ),
+        ("tests/contracts/test_stream_creation.py::test_while_a_run_looks_not_even_a_fork_is_created",),
+    ),
+    TestMutant(
+        "replication-sends-again-with-later-times",
+        "a mirror whose ledger broke begins the next one with the time of the last record in flight",
+        edited(
+            (
+                "buckram.streams.write.appender:Appender.replace",
+                "time = min([self._last_append, *times])",
+                "time = self._last_append",
+            )
+        ),
+        ("tests/replication/test_stream_copy.py::test_a_mirror_whose_ledger_broke_has_the_times_of_its_source",),
+    ),
+    TestMutant(
+        "replication-supersedes-again",
+        "a side that was reconciled is superseded again by a run that met the promotion before",
+        edited(("buckram.replication.sides:put_link", "if same or reconciled or", "if same or")),
+        (f"{_PROMOTION}test_a_side_that_was_reconciled_is_not_superseded_again",),
+    ),
+    TestMutant(
+        "replication-older-link-wins",
+        "a link is replaced by one from before the last promotion",
+        edited(("buckram.replication.sides:put_link", "or known.epoch > link.epoch", "or False")),
+        (f"{_PROMOTION}test_a_side_that_was_reconciled_is_not_superseded_again",),
+    ),
+    TestMutant(
+        "replication-mirror-copied-back",
+        "a mirror is copied into its source, if that has no record of the replication",
+        edited(
+            (
+                "buckram.core.streams.replication_links:check_run",
+                "swapped = source is not None and (source.state, source.cluster) == (MIRROR, target_id)",
+                "swapped = False",
+            )
+        ),
+        (f"{_LINKING}test_two_runs_that_are_both_unsure_do_not_make_two_mirrors",),
+    ),
+    TestMutant(
+        "lag-of-the-segment",
+        "the time of a segment's first record is that of its first entry, which may have no record",
+        edited(
+            (
+                "buckram.streams.read.locate:entry_of_record",
+                "lambda header: header.first + header.records > relative",
+                "lambda header: header.first >= relative",
+            )
+        ),
+        (
+            "tests/replication/test_run.py::test_a_lag_begins_with_the_record_that_lacks_and_not_with_its_segment",
+            "tests/spark/test_went_back.py::test_the_time_of_a_segments_first_record_is_not_that_of_the_producers_before_it",
+        ),
+    ),
+    TestMutant(
+        "replication-keeps-what-returns",
+        "records that a restored source reads again with its next writer are kept aside from its mirror",
+        edited(("buckram.replication.positions:judged", "if stored > end:", "if False:")),
+        (f"{_RESTORED}test_what_the_source_reads_again_with_its_next_writer_is_not_kept_aside",),
     ),
     TestMutant(
         "backup-forgets-holders",

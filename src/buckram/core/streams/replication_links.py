@@ -12,6 +12,7 @@ Not here: marks of single streams (`core/streams/metadata/mirrors.py`), reading 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ FORMAT = 1
 SOURCE = "source"
 
 STATES = (SOURCE, MIRROR, PROMOTED, SUPERSEDED)
+NAMED = 5
+"""Maximum number of streams that a refusal names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class Link:
     streams: tuple[str, ...] = ()
     """Names of the replicated streams; empty for all streams of the namespace."""
     version: int = -1
+    tentative: bool = False
+    """True for a MIRROR while a run looks whether this side has streams of its own. Nothing is created here meanwhile;
+    for anything else such a record is none, since whoever wrote it may be gone.
+    """
 
     def has(self, stream: str) -> bool:
         """Return whether a stream of the namespace, by its bare name, is replicated; objects are only with the whole
@@ -59,8 +66,9 @@ class Link:
 
 def encode_link(link: Link) -> bytes:
     fields = {"state": link.state, "cluster": link.cluster, "uri": link.uri, "epoch": link.epoch, "time": link.time}
-    streams = {"streams": list(link.streams)} if link.streams else {}
-    return json.dumps({"format": FORMAT, **fields, **streams}, ensure_ascii=False, separators=(",", ":")).encode()
+    rest: dict[str, object] = {"streams": list(link.streams)} if link.streams else {}
+    rest |= {"tentative": True} if link.tentative else {}
+    return json.dumps({"format": FORMAT, **fields, **rest}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_link(key: str, data: bytes, version: int) -> Link:
@@ -72,7 +80,10 @@ def decode_link(key: str, data: bytes, version: int) -> Link:
         if raw["state"] not in STATES or not is_int64(raw["epoch"]) or not is_int64(raw["time"]):
             raise ValueError("a field has a value that it never has")
         streams = tuple(map(str, raw.get("streams", ())))
-        return Link(raw["state"], str(raw["cluster"]), str(raw["uri"]), raw["epoch"], raw["time"], streams, version)
+        tentative = raw.get("tentative") is True
+        return Link(
+            raw["state"], str(raw["cluster"]), str(raw["uri"]), raw["epoch"], raw["time"], streams, version, tentative
+        )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedRecord(f"{key}: not the record of a replication ({error!r}); restore a good copy") from None
 
@@ -80,6 +91,11 @@ def decode_link(key: str, data: bytes, version: int) -> Link:
 def shown_uri(uri: str) -> str:
     """Return a cluster's URI for its record: empty if it has a password, which no record is to have."""
     return "" if "@" in uri else uri
+
+
+def confirmed(link: Link | None) -> Link | None:
+    """Return the record that holds: None instead of a tentative one."""
+    return None if link is None or link.tentative else link
 
 
 def is_superseded(here: Link | None, there: Link | None, cluster: str) -> bool:
@@ -104,6 +120,12 @@ def check_creation(namespace: str, stream: str, link: Link | None, copied_from: 
             f"the side in cluster {link.cluster} was promoted in place of this one, so nothing is created here: create "
             f"it there; `buckram replicate reconcile {namespace}` makes this side a mirror",
         )
+    if link.tentative and not copied_from:
+        raise ReplicationRefused(
+            name,
+            f"a `buckram replicate run` looks whether this side can be a mirror of cluster {link.cluster}, or was "
+            "stopped while it did: run it again, or in the other direction if this side is the one that is written",
+        )
     if link.state == MIRROR and not copied_from:
         raise ReplicationRefused(
             name,
@@ -127,7 +149,8 @@ def check_ledger(namespace: str, link: Link | None) -> None:
 
 
 def check_run(namespace: str, source: Link | None, target: Link | None, source_id: str, target_id: str) -> None:
-    """Raise ReplicationRefused unless the namespace may be copied from `source` to `target`."""
+    """Raise ReplicationRefused unless the namespace may be copied from `source` to `target`, as far as links say."""
+    source, target = confirmed(source), confirmed(target)
     if source_id == target_id:
         raise ReplicationRefused(
             namespace, f"both sides are the same cluster, {source_id}: give --from and --to different ones"
@@ -156,6 +179,21 @@ def check_run(namespace: str, source: Link | None, target: Link | None, source_i
         )
     if target is not None and target.state == MIRROR and target.cluster != source_id:
         raise ReplicationRefused(namespace, f"the target is a mirror of another cluster already, {target.cluster}")
+
+
+def check_target(namespace: str, own: Sequence[str]) -> None:
+    """Raise ReplicationRefused if the target has streams of its own that no copy from the source made; `own` names
+    some.
+    """
+    if not own:
+        return
+    names = ", ".join(own[:NAMED]) + (", ..." if len(own) > NAMED else "")
+    raise ReplicationRefused(
+        namespace,
+        f"the target has streams of its own that are no mirrors of this source: {names}. If the "
+        "target is the side that is written, swap --from and --to. Otherwise delete them there first, name single "
+        "streams to copy, or copy into another cluster",
+    )
 
 
 # -- progress of a mirror -------------------------------------------------------------------------------------

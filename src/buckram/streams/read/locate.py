@@ -50,7 +50,10 @@ async def first_entry(
 async def entry_of_offset(
     name: StreamName, reader: SegmentReader, segment: Segment, offset: Offset, last: EntryId
 ) -> EntryId:
-    """Return the entry that holds the record with this offset; last + 1 if it is beyond `last`."""
+    """Return the entry from which on the records from this offset are read; last + 1 if that is beyond `last`.
+
+    At the beginning of the segment that is its first entry, which may have no record but the producers as of then.
+    """
     relative = offset - segment.base
     if relative <= 0:
         return 0
@@ -58,6 +61,14 @@ async def entry_of_offset(
     if segment.summary is not None and segment.summary.records:
         guess = relative * (segment.summary.last_entry + 1) // segment.summary.records
     return await first_entry(name, reader, last, lambda header: header.first + header.records > relative, guess)
+
+
+async def entry_of_record(
+    name: StreamName, reader: SegmentReader, segment: Segment, offset: Offset, last: EntryId
+) -> EntryId:
+    """Return the first entry that has records up to this offset or beyond; last + 1 if that is beyond `last`."""
+    relative = max(offset - segment.base, 0)
+    return await first_entry(name, reader, last, lambda header: header.first + header.records > relative)
 
 
 class Reach(NamedTuple):
@@ -182,11 +193,11 @@ async def offset_at_time(client: LedgerClient, streams: StreamStore, name: Strea
 async def time_of_offset(client: LedgerClient, name: StreamName, uid: str, segment: Segment, offset: Offset) -> int:
     """Return when the record with this offset, which is in the segment, was appended, in microseconds UTC."""
     summary = segment.summary
-    if summary is not None and (offset <= segment.base or summary.first_append == summary.last_append):
+    if summary is not None and summary.first_append == summary.last_append:
         return summary.first_append
     async with open_segment(client, StreamId(name, uid), segment) as reader:
         last = summary.last_entry if summary is not None else reader.last_confirmed
-        entry = await entry_of_offset(name, reader, segment, offset, last)
+        entry = await entry_of_record(name, reader, segment, offset, last)
         time = entry_header(name, await reader.get(min(entry, last))).append_time
     # Entries of bulk steps were stamped by other clocks, as in decode_entry.
     return time if summary is None else min(max(time, summary.first_append), summary.last_append)

@@ -21,7 +21,7 @@ from buckram.core.streams.records.positions import (
 )
 from buckram.errors import NoSuchKey, NoSuchLedger
 from buckram.streams.read.history_reader import open_segment
-from buckram.streams.read.locate import entry_of_offset
+from buckram.streams.read.locate import entry_of_record
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import entry_header
 from buckram.types import History, Offset
@@ -52,7 +52,7 @@ async def time_before(
             return summary.last_append
         async with open_segment(client, StreamId(name, head.uid), row) as reader:
             last = reader.last_confirmed if summary is None else summary.last_entry
-            entry = await entry_of_offset(name, reader, row, position - 1, last)
+            entry = await entry_of_record(name, reader, row, position - 1, last)
             if entry > last:
                 return 0
             header = entry_header(name, await reader.get(entry))

@@ -273,7 +273,8 @@ async def create_stream(streams: StreamStore, name: StreamName, head: Head, extr
             raise NoSuchNamespace(name.namespace)
         merged(space.policy, head.policy)
         copied = head.mirror is not None and head.mirror.state == MIRROR
-        if head.fork is None or link is None or link.state != MIRROR:  # Forks of a mirror are for readers.
+        mirrored = link is not None and link.state == MIRROR and not link.tentative
+        if head.fork is None or not mirrored:  # Forks of a mirror are for readers.
             check_creation(name.namespace, name.stream, link, head.mirror.cluster if head.mirror and copied else "")
         same = [] if link is None else [CheckVersion(link_key, link.version)]
         try:

@@ -134,8 +134,12 @@ class Appender:
         self.segment = fresh
         self._last_append = max(self._last_append, self._clock())
         kept = [sent.last_txid for sent in self._unreleased if sent.next_offset <= end]
-        fresh.begin(self.window.begin(), self._last_append, kept[-1] if kept else self._released_txid, table)
-        for sent in [sent for sent in self._unreleased if sent.next_offset > end]:
+        again = [sent for sent in self._unreleased if sent.next_offset > end]
+        # Copies keep their times, so the producers before them must not be of a later time.
+        times = [sent.columns.append_time for sent in again[:1] if isinstance(sent.columns, BatchCopy)]
+        time = min([self._last_append, *times])
+        fresh.begin(self.window.begin(), time, kept[-1] if kept else self._released_txid, table)
+        for sent in again:
             self.window.take(len(sent.columns))
             check(self.window.next_offset == sent.next_offset, "M9", f"offset {self.window.next_offset} sent again")
             self._send_to(fresh, sent)

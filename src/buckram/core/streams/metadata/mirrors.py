@@ -85,6 +85,13 @@ def mirror_of(cluster: str, uid: str, epoch: int) -> Mirror:
     return Mirror(MIRROR, cluster, uid, epoch)
 
 
+def is_copied(mark: Mirror | None, source: str, target: str) -> bool:
+    """Return whether a stream in cluster `target` is a mirror of one in cluster `source`, or keeps records of its own
+    cluster aside. Any other one is a stream of the target's own.
+    """
+    return mark is not None and (mark.cluster == target or (mark.state, mark.cluster) == (MIRROR, source))
+
+
 def mirrored_settings(source: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mirror's own settings: those of KEPT_SETTINGS are as in its source, the others stay as they are."""
     own = {name: value for name, value in present.items() if name not in KEPT_SETTINGS}
