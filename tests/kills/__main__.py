@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ def main() -> int:
     unknown = [name for name in options.commands if name not in COMMANDS]
     if unknown:
         parser.error(f"no command {unknown[0]!r}; known: {', '.join(COMMANDS)}")
+    logging.getLogger("buckram").setLevel(logging.CRITICAL)  # Of the clusters in this process.
     total = {"commands": 0, "kills": 0, "failed": 0}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="buckram-kills-") as folder, server(options.store, Path(folder)) as store:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.kills import bookies, metadata, streams
+from tests.kills import bookies, databases, leaving, metadata, mirrors, streams
 from tests.kills.world import Command
 
-COMMANDS: dict[str, Command] = {**metadata.COMMANDS, **bookies.COMMANDS, **streams.COMMANDS}
+COMMANDS: dict[str, Command] = {
+    **metadata.COMMANDS,
+    **bookies.COMMANDS,
+    **leaving.COMMANDS,
+    **streams.COMMANDS,
+    **databases.COMMANDS,
+    **mirrors.COMMANDS,
+}

@@ -106,6 +106,11 @@ class World:
         """Another cluster, of one bookie."""
         return self._cluster(1)
 
+    @cached_property
+    def turned_back(self) -> ThreadedCluster:
+        """A cluster whose metadata go back again and again; its clients live for one case."""
+        return self._cluster(3)
+
     def _cluster(self, bookies: int) -> ThreadedCluster:
         metadata = self.new_uri(self.folder) if self.store.scheme else "sqlite"
         return self._ends.enter_context(ThreadedCluster(bookies=bookies, metadata=metadata))
