@@ -293,7 +293,8 @@ class DatabaseExists(DatabaseError):
     def __init__(self, database: str) -> None:
         super().__init__(
             database,
-            f"a database or a stream of this name exists (`buckram db show {database}`); choose another name, or drop it",
+            f"a database or a stream of this name exists (`buckram db show {database}`); choose another name, or drop "
+            "it",
         )
 
 
