@@ -1,7 +1,8 @@
 """Kills commands before their changes, outside of pytest: `python -m tests.kills [COMMAND...] [--store S] [--at K]`.
 
-Without `--at` every change of each command is a death, and its end is one that nobody hears of. A line for each command tells its changes, kills and failures; a
-failure prints the command that repeats it. Exit code 1 if there was any.
+Without `--at` every change of each command is a death, and so is its end, of which nobody hears. A line for each
+command tells its changes, kills and failures; a failure prints the command that repeats it. Exit code 1 if there was
+any. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.kills.commands import COMMANDS
@@ -22,6 +24,11 @@ from tests.kills.world import STORES, World, server
 def replay(name: str, store: str, at: int) -> str:
     """Return the command that repeats one kill."""
     return f'.venv/bin/python -m tests.kills "{name}" --store {store} --at {at}'
+
+
+def change_at(changes: Sequence[str], at: int) -> str:
+    """Return what a change was in the undisturbed run."""
+    return changes[at - 1] if at <= len(changes) else "its end"
 
 
 def main() -> int:
@@ -65,7 +72,7 @@ def sweep(name: str, world: World, at: int | None) -> tuple[int, int]:
             kills += 1
         except Exception as error:  # whatever it is that cannot be read afterwards
             kills, failed = kills + 1, failed + 1
-            told = changes[place - 1] if place <= len(changes) else "which it did not make"
+            told = change_at(changes, place)
             print(f"FAILED {name} on {world.store.kind}, killed before change {place}, {told}: {error!r}")
             print(f"  again: {replay(name, world.store.kind, place)}", flush=True)
     took = time.monotonic() - began

@@ -50,7 +50,7 @@ def serve(world: World) -> Case:
     def ready(line: dict[str, Any]) -> None:
         sent = {"requests": [{"type": "execute", "stmt": {"sql": "SELECT count(*) FROM item"}}, {"type": "close"}]}
         head = {"Content-Type": "application/json"}
-        url = f"{line['url']}/v2/pipeline" if line["url"].endswith("main") else f"{line['url']}/{space}/main/v2/pipeline"
+        url = f"{line['url']}/{space}/main/v2/pipeline"
         with urllib.request.urlopen(urllib.request.Request(url, json.dumps(sent).encode(), head), timeout=60) as answer:
             found = json.loads(answer.read())
         assert found["results"][0]["response"]["result"]["rows"][0][0]["value"] == str(len(ROWS)), found

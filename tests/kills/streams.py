@@ -49,7 +49,7 @@ def offload(world: World) -> Case:
 
     def check(_: Ended) -> None:
         kept()
-        assert [row.kind for row in namespace.segments("source")][0] == "history"
+        assert next(iter(namespace.segments("source"))).kind == "history"
         buckram("stream", "janitor", "--grace", "0s", "--no-orphans", "--metadata", world.uri)
         kept()
         with namespace.writer("source") as writer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.kills.__main__ import replay
+from tests.kills.__main__ import change_at, replay
 from tests.kills.commands import COMMANDS
 from tests.kills.harness import killed, undisturbed
 from tests.kills.world import STORES, World, server
@@ -43,6 +43,5 @@ def test_a_command_that_died_is_given_again(world: World, name: str) -> None:
         try:
             killed(COMMANDS[name](world), at)
         except Exception as error:
-            raise AssertionError(
-                f"{name}, killed before change {at}, {[*changes, "its end"][at - 1]}: {error!r}\n{replay(name, world.store.kind, at)}"
-            ) from error
+            where = f"{name}, killed before change {at}, {change_at(changes, at)}"
+            raise AssertionError(f"{where}: {error!r}\n{replay(name, world.store.kind, at)}") from error
