@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("commands", nargs="*", metavar="COMMAND", help=f"default all: {', '.join(COMMANDS)}")
     parser.add_argument("--store", choices=STORES, default="sqlite")
-    parser.add_argument("--at", type=int, help="the one change to die before; 0: only list the changes")
+    parser.add_argument("--at", type=numbers, metavar="N[,N...]", help="changes to die before; 0: only list them")
     options = parser.parse_args()
     unknown = [name for name in options.commands if name not in COMMANDS]
     if unknown:
@@ -59,12 +59,16 @@ def main() -> int:
     return 1 if total["failed"] else 0
 
 
-def sweep(name: str, world: World, at: int | None) -> tuple[int, int]:
+def numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
+def sweep(name: str, world: World, at: list[int] | None) -> tuple[int, int]:
     """Kill one command; return the numbers of kills and failures."""
     began, changes = time.monotonic(), undisturbed(COMMANDS[name](world)).changes
-    if at == 0:
+    if at == [0]:
         print("\n".join(f"{number:4} {change}" for number, change in enumerate(changes, 1)))
-    places = range(1, len(changes) + 2) if at is None else [at] if at else []
+    places = range(1, len(changes) + 2) if at is None else filter(None, at)
     kills = failed = 0
     for place in places:
         try:

@@ -31,6 +31,7 @@ from buckram.cli.shared.exits import Exit
 DYING = Path(__file__).parent / "dying"
 LINE = 128
 DEADLINE_S = 90.0
+DONE = "nothing is left to do"
 NEVER = 0
 """The number of no change: the command is watched, and lives."""
 
@@ -169,7 +170,9 @@ def _run_again(case: Case) -> Ended:
 
 
 def _as_told(case: Case, refused: Ended) -> Ended:
-    """Run the command that an error names; returns how it ended, which is well."""
+    """Run the command that an error names; returns how it ended, which is well. Or nothing is left to do, it says."""
+    if DONE in refused.err:
+        return refused
     told = re.findall(r"`buckram ([^`]+)`", refused.err)
     if not told:
         raise Failed(f"again it ended with code {refused.code} and named no command: {refused.err}")

@@ -192,7 +192,7 @@ async def accept(
     if history.accepted and not await suspects(store):
         raise InvalidArgument(
             f"{store.uri}: this store is in use, in epoch {history.epoch}, and no bookie reports that it went back: "
-            "there is nothing to accept; `buckram cluster check` examines it"
+            "there is nothing to accept, and nothing is left to do"
         )
     # The store is not in use while it is looked at, and every running bookie reports what it knows.
     version = await set_history(store, replace(history, accepted=False, moved=""))
