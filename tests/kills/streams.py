@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from tests.kills.harness import Case, Ended
 from tests.kills.world import Command, World, buckram
+
+from buckram.streams.maintain.history.table import table_copies
 
 VALUES = [b"record %d" % number for number in range(30)]
 
@@ -49,7 +52,10 @@ def offload(world: World) -> Case:
 
     def check(_: Ended) -> None:
         kept()
-        assert next(iter(namespace.segments("source"))).kind == "history"
+        rows = [row for row in namespace.segments("source") if row.kind == "history"]
+        assert rows[0].offloaded is not None
+        in_table = asyncio.run(table_copies(rows[0].offloaded.location))
+        assert in_table == {row.ledger for row in rows}, "the table names other files than the stream"
         buckram("stream", "janitor", "--grace", "0s", "--no-orphans", "--metadata", world.uri)
         kept()
         with namespace.writer("source") as writer:
