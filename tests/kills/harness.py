@@ -31,7 +31,8 @@ from buckram.cli.shared.exits import Exit
 DYING = Path(__file__).parent / "dying"
 LINE = 128
 DEADLINE_S = 90.0
-DONE = "nothing is left to do"
+DONE = ("nothing is left to do", "nothing was changed")
+"""What an error says where the state is one to go on with."""
 NEVER = 0
 """The number of no change: the command is watched, and lives."""
 
@@ -171,9 +172,9 @@ def _run_again(case: Case) -> Ended:
 
 def _as_told(case: Case, refused: Ended) -> Ended:
     """Run the command that an error names; returns how it ended, which is well. Or nothing is left to do, it says."""
-    if DONE in refused.err:
-        return refused
     told = re.findall(r"`buckram ([^`]+)`", refused.err)
+    if not told and any(one in refused.err for one in DONE):
+        return refused
     if not told:
         raise Failed(f"again it ended with code {refused.code} and named no command: {refused.err}")
     words = list(case.words)
