@@ -91,6 +91,7 @@ CHECKS: dict[str, list[str]] = {
     "fuzzing": [*PYTEST, "tests/core", "tests/project"],
     "compiled_with_sanitizers": [PYTHON, "scripts/hot_sanitized.py"],
     "crash_points": [*PYTEST, "tests/crashpoints"],
+    "kills": [*PYTEST, "tests/kills"],
     "contracts": [*PYTEST, "tests/contracts"],
     "bookies_and_clients": [
         *PYTEST,

@@ -100,11 +100,11 @@ async def _accept(admin: Administrator, gone: set[BookieId]) -> bool:
 
     async def work(store: TreeStore, process: Process) -> bool:
         try:
-            accepted = await accept(store, random.Random(f"{process.name} {admin.stage.admin.seed}"), lost)
+            rng = random.Random(f"{process.name} {admin.stage.admin.seed}")
+            accepted = await accept(store, rng, lost, lambda: begin_after_deleted(StreamStore(store)))
         except InvalidArgument:
             return (await store.history()).accepted  # an attempt whose answer was lost has accepted them
         again.extend(accepted.deleted_again)
-        await begin_after_deleted(StreamStore(store), accepted.deleted_again)
         return True
 
     if not await admin.ask_store("accept", work, tries=30, puts_back=True):

@@ -113,7 +113,8 @@ class Namespace(StreamNamespace):
         """Make the database `name` of an earlier state of `source` (NAMESPACE/DATABASE of any namespace).
 
         The state is that below `offset` of its log, or of what was committed before `time`; without both, the newest.
-        Returns the offset. Raises NoEarlierState, DatabaseExists, NotDatabase.
+        Returns the offset. Raises NoEarlierState, NotDatabase, and DatabaseExists unless nothing is in the
+        one that is there.
         """
         check_engine()
         from buckram.state.db.transfer import fork
@@ -161,7 +162,10 @@ class Namespace(StreamNamespace):
         return await backup(self._client, self, self._name(name), Path(path), offset=offset, time_us=moment)
 
     async def restore_database(self, path: str, name: str, **policy: Any) -> None:
-        """Make the database `name` of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
+        """Make the database `name` of a file of SQLite's, or fill the one that is there and has nothing in it.
+
+        Raises DatabaseExists, InvalidArgument, OSError.
+        """
         check_engine()
         from buckram.state.db.transfer import restore
 

@@ -291,7 +291,11 @@ class DatabaseExists(DatabaseError):
     """A database (or another stream) of this name is there already. Nothing was changed."""
 
     def __init__(self, database: str) -> None:
-        super().__init__(database, "a database or a stream of this name exists; choose another name, or drop it")
+        super().__init__(
+            database,
+            f"a database or a stream of this name exists (`buckram db show {database}`); choose another name, or drop "
+            "it",
+        )
 
 
 class DatabaseNotEmpty(DatabaseError, InvalidArgument):

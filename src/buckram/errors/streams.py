@@ -55,8 +55,8 @@ class NoSuchStream(StreamError):
 class StreamExists(StreamError):
     """The stream that was to be created is there already."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream, "exists already; open it or choose another name")
+    def __init__(self, stream: str, message: str = "exists already; open it or choose another name") -> None:
+        super().__init__(stream, message)
 
 
 class StreamEnded(StreamError):

@@ -11,7 +11,7 @@ from buckram.core.health.findings import why_kept
 from buckram.errors import NoSuchBookie, NoSuchKey
 from buckram.healing.operations.decommission import forget
 from buckram.healing.operations.dependency_check import OperationRefused
-from buckram.healing.operations.operator_calls import refuse_named, refuse_registered
+from buckram.healing.operations.operator_calls import is_half_forgotten, refuse_named, refuse_registered
 from buckram.health.gathering import Gatherer
 from buckram.types import BookieId
 
@@ -35,7 +35,7 @@ async def check_removable(client: LedgerClient, bookie: BookieId) -> None:
 
 
 async def forget_bookie(client: LedgerClient, bookie: BookieId) -> None:
-    """Remove the cookie of a bookie that is gone for good.
+    """Remove the cookie of a bookie that is gone for good, and complete a removal that was interrupted.
 
     Raises NoSuchBookie; Refused for one that is registered or answers, and while a ledger names it.
     """
@@ -45,7 +45,8 @@ async def forget_bookie(client: LedgerClient, bookie: BookieId) -> None:
     try:
         await store.read_cookie(bookie)
     except NoSuchKey:
-        raise NoSuchBookie(bookie) from None
+        if not await is_half_forgotten(store, bookie):
+            raise NoSuchBookie(bookie) from None
     await check_removable(client, bookie)
     await refuse_named(store, bookie, _KEPT)
     # It may have come back while the ledgers were read.

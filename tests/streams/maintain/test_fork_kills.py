@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from tests.streams.maintain.fork_kit import (
@@ -18,6 +19,7 @@ from tests.streams.maintain.fork_kit import (
 )
 
 from buckram.cluster import Client
+from buckram.errors import StreamExists, WriterExists
 from buckram.namespace import Namespace
 from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import fork_stream
@@ -80,3 +82,27 @@ async def test_killed_between_any_two_operations(
         assert await ledgers(client) == set(), left
         assert await ns.store.keys.children(ns.store.layout.all_data) == [], left
     assert left > 2
+
+
+async def test_a_fork_that_died_is_made_by_the_next_call(client: Client, ns: Namespace) -> None:
+    await steps(ns, 3)
+    whole, left = False, 0
+    while not whole:
+        with suppress(Killed):
+            await fork_it(client, DyingStreams(client, left))
+        left += 1
+        whole = await ns.exists("f") and not (await ns.store.read(FORK)).head.incomplete
+        if await ns.exists("f") and not whole:
+            with pytest.raises(WriterExists, match="is being made as a fork by another process"):
+                await fork_it(client, ns.store)
+        await end_leases(ns)
+        if whole:
+            with pytest.raises(StreamExists, match=r"as a fork of shop/s at offset 7 \(`buckram stream show shop/f`\)"):
+                await fork_it(client, ns.store)
+        else:
+            await fork_it(client, ns.store)
+        assert await records(ns, "f") == (await records(ns, "s"))[:7], left
+        await ns.delete("f")
+        await clean(client)
+        assert await ledgers(client) == await listed(ns, "s"), left
+    assert left > 4

@@ -86,8 +86,8 @@ async def deleted_since_a_backup(c: Cluster, deletion: Deletion, *, is_open: boo
     async with c.client() as client:
         assert not set(gone) & {one async for one in client.list()}, "they were not deleted again"
         streams = StreamStore(client.services.store)
-        lacking = await begin_after_deleted(streams, gone)
-        again = await begin_after_deleted(streams, gone)
+        lacking = await begin_after_deleted(streams)
+        again = await begin_after_deleted(streams)
         assert again == [one for one in lacking if not one.dropped], "what is done is not done again"
         return lacking
 

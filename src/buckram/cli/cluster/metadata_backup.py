@@ -178,13 +178,17 @@ async def _accept(uri: str, without: tuple[str, ...]) -> dict[str, Any]:
 
     from buckram.client.maintain.salvage import bookie_addresses
     from buckram.metadata.maintain.acceptance import accept
-    from buckram.streams.maintain.segment_list_repair import begin_after_deleted
+    from buckram.streams.maintain.segment_list_repair import LackingRecords, begin_after_deleted
     from buckram.streams.shared.metadata import StreamStore
 
     store = await open_tree(uri)
     try:
-        accepted = await accept(store, random.SystemRandom(), without)
-        lacking = await begin_after_deleted(StreamStore(store), accepted.deleted_again)
+        lacking: list[LackingRecords] = []
+
+        async def repair() -> None:
+            lacking.extend(await begin_after_deleted(StreamStore(store)))
+
+        accepted = await accept(store, random.SystemRandom(), without, repair)
         found, _ = await _find(store, await bookie_addresses(store), ())
         return {
             "epoch": accepted.history.epoch,

@@ -149,6 +149,8 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Make the database NAME of SOURCE as it was at a moment.
 
+    NAME may be there if nothing is in it, as after a fork that was killed: it is filled.
+
     \b
     Examples:
       buckram db fork shop/main shop/yesterday --at 2026-11-24T12:00:00Z
@@ -203,6 +205,8 @@ def backup(name: str, file: Path, at: str | None, uri: str | None, as_json: bool
 @cluster_options
 def restore(file: Path, name: str, settings: tuple[str, ...], uri: str | None, as_json: bool) -> None:
     """Make the database NAME of FILE, a database of SQLite's. FILE may be a backup.
+
+    NAME may be there if nothing is in it, as after a restore that was killed: it is filled.
 
     \b
     Example:

@@ -32,6 +32,7 @@ from buckram.cli.shared.stdout import Payload
 from buckram.core.objects.rows import check_object_name
 from buckram.core.streams.names import DEFAULT_NAMESPACE, check_name
 from buckram.errors import InvalidArgument, NoSuchNamespace, NoSuchObject
+from buckram.runtime.disk.whole_file import whole_file
 from buckram.runtime.process.blocking_reads import read_beside
 from buckram.serve.json_views.objects import object_json, upload_json
 from buckram.state.objects.objects import ObjectInfo, Objects
@@ -416,17 +417,12 @@ def _to_file(file: Path, read: Callable[[ByteSink], Coroutine[Any, Any, ObjectIn
     if file.is_dir() or not file.parent.is_dir():
         trouble = "is a folder" if file.is_dir() else f"folder {file.parent} does not exist"
         raise InvalidArgument(f"file {file}: {trouble}; choose the name of a file in a folder that is there")
-    part = file.with_name(f"{file.name}.part-{os.getpid()}")
     with interruptible():
         try:
-            with part.open("xb") as out:
-                info = run_async(read(out))
-            part.replace(file)
+            with whole_file(file) as out:
+                return run_async(read(out))
         except KeyboardInterrupt:
             raise Interrupted(f"file {file} is not written") from None
-        finally:
-            part.unlink(missing_ok=True)
-    return info
 
 
 def _check_same(namespace: str, other: str) -> None:

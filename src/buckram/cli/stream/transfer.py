@@ -136,6 +136,7 @@ def fork(source: str, name: str, at: str | None, settings: tuple[str, ...], uri:
 
     They share the segments that are whole below the offset: these are stored once, and deleted when neither stream
     needs them. The records of the segment in which the offset lies are copied. The writer of SOURCE is not disturbed.
+    It may be killed at any time, and repeated.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from buckram.client.ledger_client import LedgerClient
 from buckram.core.healing.operator_requests import NOTHING, OperatorRequest
 from buckram.errors import InvalidArgument, NoSuchBookie, NoSuchKey
 from buckram.healing.operations.dependency_check import OperationRefused, check_room, ledgers_naming
-from buckram.healing.operations.operator_calls import FOLLOW_S, HANGS, follows
+from buckram.healing.operations.operator_calls import FOLLOW_S, HANGS, follows, is_half_forgotten
 from buckram.healing.overview import eta_s
 from buckram.healing.status_store import HealingStatusStore
 from buckram.metadata.records.auditor_election import Election
@@ -96,7 +96,7 @@ async def decommission(
     try:
         await store.read_cookie(bookie)
     except NoSuchKey:
-        if not depending:
+        if not depending and not await is_half_forgotten(store, bookie):
             raise NoSuchBookie(bookie) from None
     if depending:
         await _check_runs(store)
@@ -192,7 +192,8 @@ async def replace_bookie(
 async def forget(store: MetadataStore, bookie: BookieId) -> None:
     """Remove the cookie of a bookie that nothing depends on, and its accusations, requests and recorded time.
 
-    Raises InvalidArgument if it is registered again.
+    The cookie goes first, because one that is asked to go out must not come back. Whoever is stopped in between leaves
+    a bookie that is half forgotten, which the next call completes. Raises InvalidArgument if it is registered again.
     """
     if (await store.bookies()).find(bookie) is not None:
         raise InvalidArgument(f"bookie {bookie} came back: its cookie stays; stop it and decommission it again")

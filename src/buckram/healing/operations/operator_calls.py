@@ -21,9 +21,9 @@ from buckram.core.cluster.bookie_report import Collected, parse_collected
 from buckram.core.healing.operator_requests import BEGUN, DONE, FAILED, NOTHING, OperatorRequest
 from buckram.errors import InvalidArgument, MalformedRecord, NoSuchBookie, NoSuchKey
 from buckram.healing.operations.dependency_check import OperationRefused, below_ack_quorum, ledgers_naming, shown
-from buckram.metadata.records.bookie_health import pardon
+from buckram.metadata.records.bookie_health import ACCUSED, CONVICTED, pardon
 from buckram.metadata.records.operator_requests import answer_key, change_wish, read_wishes
-from buckram.metadata.tree.layout import WITNESSES
+from buckram.metadata.tree.layout import TIMES, WISHES, WITNESSES
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, BookieInfo
 
@@ -175,7 +175,7 @@ async def allow_rejoin(client: LedgerClient, bookie: BookieId) -> None:
         version = (await store.read_cookie(bookie)).version
     except NoSuchKey:
         version = None
-        if not await _was_there(store, bookie):
+        if not await _was_there(store, bookie) and not await is_half_forgotten(store, bookie):
             raise NoSuchBookie(bookie) from None
     await refuse_registered(store, bookie, "may not come back empty")
     if version is not None:
@@ -190,6 +190,16 @@ async def _was_there(store: MetadataStore, bookie: BookieId) -> bool:
     except NoSuchKey:
         return False
     return True
+
+
+async def is_half_forgotten(store: MetadataStore, bookie: BookieId) -> bool:
+    """Return whether there is something left of a bookie without a cookie, such as a request that would be made of the
+    next bookie of its name."""
+    for folder in (WISHES, TIMES, CONVICTED, ACCUSED):
+        with suppress(NoSuchKey):
+            await store.keys.get(f"{store.own}/{folder}/{bookie}")
+            return True
+    return False
 
 
 async def refuse_registered(store: MetadataStore, bookie: BookieId, what: str) -> None:

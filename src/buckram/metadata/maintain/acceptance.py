@@ -16,7 +16,7 @@ import asyncio
 import json
 import random
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -168,8 +168,20 @@ def _suspect(name: BookieId, record: bytes) -> Suspect | None:
         return None
 
 
-async def accept(store: TreeStore, rng: random.Random, without: Collection[BookieId] = ()) -> Acceptance:
+async def _nothing() -> None:
+    """Repair nothing: there is nothing above ledgers."""
+
+
+async def accept(
+    store: TreeStore,
+    rng: random.Random,
+    without: Collection[BookieId] = (),
+    repair: Callable[[], Awaitable[object]] = _nothing,
+) -> Acceptance:
     """Begin a new epoch. What came back although it was deleted since is deleted again.
+
+    `repair` mends what names such ledgers. It is called before the new epoch begins, so that whoever is stopped in
+    between is asked to accept again, and it has to find by itself what an earlier call has left.
 
     Raises InvalidArgument if there is nothing to accept; MetadataUnavailable names bookies that do not show up and are
     not among `without`.
@@ -179,8 +191,8 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
         raise InvalidArgument(f"{store.uri} cannot be accepted: {why_not_accepted(history)}")
     if history.accepted and not await suspects(store):
         raise InvalidArgument(
-            f"{store.uri}: this store was not restored, and no bookie reports that it went back: there is "
-            "nothing to accept"
+            f"{store.uri}: this store is in use, in epoch {history.epoch}, and no bookie reports that it went back: "
+            "there is nothing to accept, and nothing is left to do"
         )
     # The store is not in use while it is looked at, and every running bookie reports what it knows.
     version = await set_history(store, replace(history, accepted=False, moved=""))
@@ -190,6 +202,7 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
     if highest >= 0:
         await store.raise_next_id(highest)
     deleted_again = await compare(store)
+    await repair()
     accepted = History(epoch, str(uuid.UUID(int=rng.getrandbits(128), version=4)))
     await set_history(store, accepted)
     await _followed(store)

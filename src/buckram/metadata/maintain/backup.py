@@ -46,6 +46,7 @@ from buckram.metadata.tree.memory import MemoryKeys
 from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.runtime.disk.syncing import sync_file
+from buckram.runtime.disk.whole_file import whole_file
 from buckram.types import Create, History, KeyOp, LedgerId, SetValue
 
 FORMAT, VERSION = "buckram-backup", 1
@@ -163,20 +164,15 @@ async def _below(store: TreeStore, key: str) -> AsyncIterator[StoredKey]:
 
 
 def write_file(path: Path, backup: Backup) -> None:
-    """Write the backup beside its name, then rename it: there is a whole file or none. Blocking."""
-    new = path.with_name(path.name + ".new")
+    """Write the backup, so that there is a whole file or none. Blocking."""
     digest = hashlib.sha256()
-    try:
-        with new.open("wb") as file:
-            for line in _lines(backup):
-                digest.update(line)
-                file.write(line)
-            file.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
-            file.flush()
-            sync_file(file.fileno())
-        new.rename(path)
-    finally:
-        new.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        for line in _lines(backup):
+            digest.update(line)
+            file.write(line)
+        file.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
+        file.flush()
+        sync_file(file.fileno())
     read_file(path)  # verify: a file that cannot be read again is no backup
 
 

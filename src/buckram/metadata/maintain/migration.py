@@ -97,6 +97,11 @@ async def _history(store: TreeStore) -> History:
 async def abandon(source: TreeStore, target: TreeStore) -> None:
     """Undo an interrupted move, so that the source can be used again. What was copied stays, and is unusable."""
     before = await source.history()
+    if before.moved == f"{GONE} {target.uri}" and not (await _history(target)).accepted:
+        raise ConfigError(
+            f"{source.uri}: nothing to abandon: the copy in {target.uri} is whole, and lacks only the last step of the "
+            f"move: `buckram cluster move-metadata {source.uri} {target.uri}` takes it; nothing was changed"
+        )
     if before.moved != f"{LEAVING} {target.uri}":
         why = why_not_accepted(before) or "no move from it to the other store is under way"
         raise ConfigError(f"{source.uri}: nothing to abandon: {why}; nothing was changed")

@@ -1,7 +1,7 @@
 """Databases as files, and as copies of others: backup, restore, fork, verify.
 
 A copy is written into the log of the new database as groups of whole pages. The last group has page 1, so that the
-database is empty before it and complete after it.
+database is empty before it and complete after it. A copy that died is made by the next call of that name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import apsw
 from buckram.core.db.digest import LOCK_PAGE, digest_of
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.names import StreamName
-from buckram.errors import DatabaseFailed, DatabaseNotEmpty, InvalidArgument, StateLost
+from buckram.errors import DatabaseExists, DatabaseFailed, DatabaseNotEmpty, InvalidArgument, NotDatabase, StateLost
 from buckram.state.db.commits.database_log import check_database, create_log
 from buckram.state.db.commits.state_machine import DatabaseState
 from buckram.state.db.opening import open_database, rebuilt
@@ -39,6 +39,9 @@ _WAL = b"\2\2"
 _SCHEMA = slice(40, 44)
 """Bytes of the schema cookie in page 1 (SQLite's file format): a connection reads the schema again if it changed."""
 _BUSY_MS = 5000
+_TABLES = "SELECT count(*) FROM sqlite_schema"
+_LED_S = 30.0
+"""Maximum wait for the leadership of an empty database, seconds: a process that died leads while its session lives."""
 Pages = Callable[[int], bytes]
 """Page N, from 1 on; called in any thread."""
 
@@ -75,7 +78,8 @@ async def backup(
 async def restore(
     client: LedgerClient, ns: StreamNamespace, name: StreamName, path: Path, policy: Mapping[str, object]
 ) -> None:
-    """Make a database of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
+    """Make a database of a file of SQLite's, or fill one that is empty. Raises DatabaseExists, InvalidArgument,
+    OSError."""
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
         source = stack.enter_context(await loop.run_in_executor(None, _File, path))
@@ -105,7 +109,8 @@ async def fork(
     time_us: int | None = None,
     policy: Mapping[str, object],
 ) -> int:
-    """Make a database of an earlier state of another one; returns its offset. NoEarlierState, DatabaseExists."""
+    """Make a database of an earlier state of another one, or fill one that is empty; returns the state's offset.
+    NoEarlierState, DatabaseExists."""
     origin = StreamNamespace(client, source.namespace)
     async with rebuilt(client, origin, source, offset=offset, time_us=time_us) as found:
         with closing(await found.engine.image(found.state.sequence)) as image:
@@ -121,8 +126,15 @@ async def _import(
     size: int,
     policy: Mapping[str, object],
 ) -> None:
-    """Make a database of these pages; one that cannot be completed is deleted again."""
-    await create_log(ns, name, policy)
+    """Make a database of these pages; one that cannot be completed is deleted again.
+
+    A process that died has left an empty one, which is filled.
+    """
+    try:
+        await create_log(ns, name, policy)
+    except DatabaseExists:
+        await _fill_empty(client, ns, name, pages, size, policy)
+        return
     try:
         async with await open_database(client, ns, name, create=False) as database:
             await database.lead()
@@ -132,10 +144,38 @@ async def _import(
         raise
 
 
+async def _fill_empty(
+    client: LedgerClient,
+    ns: StreamNamespace,
+    name: StreamName,
+    pages: Pages,
+    size: int,
+    policy: Mapping[str, object],
+) -> None:
+    """Fill a database that is there and has nothing in it. Raises DatabaseExists for any other, and for one that
+    another process leads."""
+    try:
+        head = await check_database(ns, name)
+    except NotDatabase:
+        raise DatabaseExists(str(name)) from None
+    if head.snapshots:  # It need not be opened to see that it was in use.
+        raise DatabaseExists(str(name))
+    async with await open_database(client, ns, name, create=False) as database:
+        found = await database.query(_TABLES, consistency="stale")
+        if found.rows != [(0,)] or not await database.leads_within(_LED_S):
+            raise DatabaseExists(str(name))
+        if policy:
+            await ns.set_policy(name.stream, **policy)
+        try:
+            await _write_pages(database, pages, size, into_empty=True)
+        except DatabaseNotEmpty:
+            raise DatabaseExists(str(name)) from None
+
+
 async def _write_pages(database: Database, pages: Pages, size: int, *, into_empty: bool = False) -> None:
     async with database.exclusive() as (engine, committing, leadership):
         if into_empty:
-            found = await database.query("SELECT count(*) FROM sqlite_schema", consistency="leader")
+            found = await database.query(_TABLES, consistency="leader")
             if found.rows != [(0,)]:
                 raise DatabaseNotEmpty(database.name)
 

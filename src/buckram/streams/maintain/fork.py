@@ -9,16 +9,16 @@
 4. Pages are written, then one multi completes the head: with all rows, without the mark and the intents. If there are
    many copies, the head gets its rows first, and most intents go before the mark does.
 
-A crash before step 4 leaves a head with the mark and no lease, by which the janitor deletes the fork; its keys below
-`shared` say what it holds. If the source's list changes meanwhile, it is read again, and what is held or copied
-already is used again. Segments that are history are copied within their location, files and all; the one with the
-producers' table becomes a ledger, where writers look for that. Not here: what is shared and what the head becomes
-(`core/streams/forks.py`).
+A crash before step 4 leaves a head with the mark and no lease, by which the janitor, or the next fork of that name,
+deletes the fork; its keys below `shared` say what it holds. If the source's list changes meanwhile, it is read again,
+and what is held or copied already is used again. Segments that are history are copied within their location, files and
+all; the one with the producers' table becomes a ledger, where writers look for that. Not here: what is shared and what
+the head becomes (`core/streams/forks.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -59,13 +59,16 @@ from buckram.errors import (
     NoSuchStream,
     OffsetOutOfRange,
     StreamError,
+    StreamExists,
     VersionConflict,
+    WriterExists,
 )
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain.compaction import ProgressCallback
 from buckram.streams.maintain.delete import delete_incomplete
 from buckram.streams.maintain.history.segment_copy import SegmentCopy
 from buckram.streams.maintain.history.table import update_table
+from buckram.streams.maintain.truncate import is_lease_held
 from buckram.streams.read.history_reader import SegmentReader, open_segment
 from buckram.streams.read.locate import first_entry, known_end, readable_end
 from buckram.streams.shared.ledgers import (
@@ -148,7 +151,8 @@ async def fork_stream(
 ) -> StreamFork:
     """Make the stream `name` of the records of `source` below the offset `at`, default the readable end.
 
-    `policy` has settings that differ from the source's; properties are the source's. Raises NoSuchStream, StreamExists,
+    `policy` has settings that differ from the source's; properties are the source's. What a process that died has left
+    under that name is deleted first. Raises NoSuchStream, StreamExists, WriterExists while another process forks,
     MachineLog, OffsetOutOfRange, NotEnoughBookies, QuotaExceeded, and the errors of reading the source.
     """
     head = (await streams.read(source)).head
@@ -172,7 +176,7 @@ async def fork_stream(
     )
     lease = streams.layout.lease(made.uid)
     holder = Holder(f"fork of {source}", f"{runtime.rng.getrandbits(64):016x}", made.created)
-    made = (await create_stream(streams, name, made, [Create(lease, holder.encode(), ephemeral=True)])).head
+    made = await _created(client, streams, name, made, [Create(lease, holder.encode(), ephemeral=True)])
     settings = merged((await Namespaces(streams).get(name.namespace)).policy, made.policy)
     forking = _Forking(client, streams, source, name, made, settings, pace or Pace(None), progress)
     try:
@@ -183,6 +187,43 @@ async def fork_stream(
         raise
     finally:
         await _free(streams, lease, holder)
+
+
+async def _created(
+    client: LedgerClient, streams: StreamStore, name: StreamName, head: Head, lease: Sequence[KeyOp]
+) -> Head:
+    """Create the head of a fork; one of that name that a dead process left half-made is deleted first."""
+    while True:
+        try:
+            return (await create_stream(streams, name, head, lease)).head
+        except StreamExists:
+            try:
+                there = (await streams.read(name)).head
+            except NoSuchStream:
+                continue
+            if there.fork is None or there.fork.done:
+                raise _exists(name, there) from None
+            if await is_lease_held(streams, there.uid):
+                raise WriterExists(
+                    str(name),
+                    f"fork of {there.fork.source}",
+                    there.created,
+                    "is being made as a fork by another process: wait for it; if it died, try again when its session "
+                    "has ended",
+                ) from None
+            with suppress(NoSuchStream):  # The janitor was faster.
+                await delete_incomplete(client, streams, name, there.uid)
+
+
+def _exists(name: StreamName, there: Head) -> StreamExists:
+    """Return the error for a stream that is there: it may be what an earlier call has made."""
+    if there.fork is None:
+        return StreamExists(str(name))
+    return StreamExists(
+        str(name),
+        f"exists already, as a fork of {there.fork.source} at offset {there.fork.at} (`buckram stream show {name}`); "
+        "open it or choose another name",
+    )
 
 
 async def _readable(

@@ -10,18 +10,20 @@ are deleted again (`metadata/maintain/acceptance.py`); a reader that meets such 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from buckram.client.ledger_client import LedgerClient
+from buckram.core.ledgers.deletions import NONE_DELETED, Deleted, bucket_of
 from buckram.core.security.namespace_rules import LEDGER_NAMESPACE
 from buckram.core.streams.metadata.changes import HeadStep, check_usable, sealed, truncated
 from buckram.core.streams.metadata.head import HISTORY, LEDGER, Head, Segment
 from buckram.core.streams.metadata.purposes import Purpose, purpose_of
 from buckram.core.streams.names import StreamName, owner_mark, owner_of
 from buckram.errors import NoSuchLedger, NoSuchStream, StreamError, VersionConflict
+from buckram.metadata.tree.removals import all_recorded, is_gone
 from buckram.streams.maintain.orphans import all_streams
 from buckram.streams.shared.ledgers import SEGMENT
 from buckram.streams.shared.metadata import Change, StreamStore, retry_metadata
@@ -44,27 +46,36 @@ class LackingRecords(NamedTuple):
     dropped: bool
 
 
-async def begin_after_deleted(streams: StreamStore, deleted: Collection[LedgerId]) -> list[LackingRecords]:
-    """Have each stream begin after the segments at its beginning whose ledgers are among these, and end before an open
-    one that is; return what every stream lacks. No stream may have a writer. It may be repeated. MetadataError."""
-    gone, found = frozenset(deleted), list[LackingRecords]()
-    if not gone:
+async def begin_after_deleted(streams: StreamStore) -> list[LackingRecords]:
+    """Have each stream begin after the segments at its beginning whose ledgers were deleted, and end before an open one
+    that was; return what every stream lacks.
+
+    What was deleted is read from the record of deletions, so that a call completes what one that died has begun. No
+    stream may have a writer. MetadataError.
+    """
+    deleted, found = await all_recorded(streams.metadata), list[LackingRecords]()
+    if not deleted:
         return found
     async for name in all_streams(streams):
         try:
             head = (await streams.read(name)).head
             rows = [row async for row in streams.segments(head) if not row.sealed or row.end > head.earliest]
-            found += await _one(streams, name, head, rows, gone)
+            dead = [row for row in rows if row.kind == LEDGER and await _is_deleted(streams, row.ledger, deleted)]
+            found += await _one(streams, name, head, rows, dead)
         except NoSuchStream:
             continue
     return found
 
 
+async def _is_deleted(streams: StreamStore, ledger: LedgerId, deleted: Mapping[int, Deleted]) -> bool:
+    """Return whether a ledger's deletion is recorded and it was not made again since."""
+    return ledger in deleted.get(bucket_of(ledger), NONE_DELETED) and await is_gone(streams.metadata, ledger)
+
+
 async def _one(
-    streams: StreamStore, name: StreamName, head: Head, rows: list[Segment], gone: frozenset[LedgerId]
+    streams: StreamStore, name: StreamName, head: Head, rows: list[Segment], dead: list[Segment]
 ) -> list[LackingRecords]:
     lacking: list[LackingRecords] = []
-    dead = [row for row in rows if row.kind == LEDGER and row.ledger in gone]
     for row in dead:
         first, end = max(row.base, head.earliest), row.end if row.sealed else None
         if lacking and end is not None and lacking[-1].end == first:

@@ -184,7 +184,8 @@ class NamespaceCalls(NamedFace[_Namespace]):
         """Make the database `name` of an earlier state of `source` (NAMESPACE/DATABASE of any namespace).
 
         The state is that below `offset` of its log, or of what was committed before `time`; without both, the newest.
-        Returns the offset. Raises NoEarlierState, DatabaseExists, NotDatabase.
+        Returns the offset. Raises NoEarlierState, NotDatabase, and DatabaseExists unless nothing is in the
+        one that is there.
         """
         return self._thread.run(lambda: self._handle.fork_database(source, name, offset=offset, time=time, **policy))
 
@@ -199,7 +200,10 @@ class NamespaceCalls(NamedFace[_Namespace]):
         return self._thread.run(lambda: self._handle.backup_database(name, path, offset=offset, time=time))
 
     def restore_database(self, path: str, name: str, **policy: Any) -> None:
-        """Make the database `name` of a file of SQLite's. Raises DatabaseExists, InvalidArgument, OSError."""
+        """Make the database `name` of a file of SQLite's, or fill the one that is there and has nothing in it.
+
+        Raises DatabaseExists, InvalidArgument, OSError.
+        """
         self._thread.run(lambda: self._handle.restore_database(path, name, **policy))
 
     def load_database(self, path: str, name: str) -> int:

@@ -37,6 +37,7 @@ from buckram.core.db.wal_format import (
     regions_for,
 )
 from buckram.runtime.disk.syncing import sync_file
+from buckram.runtime.disk.whole_file import whole_file
 
 __all__ = ["BadIndex", "FilesGone", "Image", "WalFiles", "write_image", "write_in_thread"]
 
@@ -330,14 +331,9 @@ async def write_in_thread(image: Image, path: Path) -> int:
 
 def write_image(image: Image, path: Path) -> int:
     """Write a database file; it has its name when all of it is on the disk. Returns its bytes. Raises OSError."""
-    part = path.with_name(f"{path.name}.part-{os.getpid()}")
-    try:
-        with part.open("xb") as out:
-            for page in image.pages():
-                out.write(page)
-            out.flush()
-            sync_file(out.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as out:
+        for page in image.pages():
+            out.write(page)
+        out.flush()
+        sync_file(out.fileno())
     return image.size * PAGE_BYTES
