@@ -13,7 +13,7 @@ INVARIANTS: dict[str, str] = {
     "space": "in the end the ledgers that are left are those that objects and open uploads use, and open packs",
     "early": "nothing expires, and no upload is left, before its time by an honest clock",
     "late": "what has expired is gone once clocks are right, with its space",
-    "deleted": "of a store that was deleted nothing is left",
+    "deleted": "of a store that was deleted nothing is left, once leftovers and orphans were looked for",
     "ends": "without faults every call ends with a result or a refusal, and the store can be used",
 }
 
