@@ -287,19 +287,20 @@ async def test_interrupted_move_locks_both_stores_until_the_call_is_repeated(aft
     raise AssertionError("it was interrupted again and again")
 
 
-async def test_a_move_that_hung_changes_nothing_where_the_cluster_goes_on() -> None:
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_move_that_hung_changes_nothing_where_the_cluster_goes_on(after: bool) -> None:
     for at in range(1, 60):
         here, there = MemoryTree(), MemoryTree()
         await filled(await _initialised(here))
-        after: list[dict[str, KeyValue]] = []
+        goes_on: list[dict[str, KeyValue]] = []
 
         async def meanwhile() -> None:
             other = TreeStore(MemoryKeys(there), "memory:there", RNG)  # noqa: B023 - it is called in this round
             await move(TreeStore(MemoryKeys(here), "memory:here", RNG), other, RNG)  # noqa: B023
             await other.create_ledger(await other.allocate_ledger_id(), new_ledger(9))
-            after.append(there.lasting())  # noqa: B023
+            goes_on.append(there.lasting())  # noqa: B023
 
-        hanging = Hanging(there, at, meanwhile)
+        hanging = Hanging(there, at, meanwhile, after=after)
         source, target = TreeStore(MemoryKeys(here), "memory:here", RNG), TreeStore(hanging, "memory:there", RNG)
         try:
             await move(source, target, RNG)
@@ -308,7 +309,7 @@ async def test_a_move_that_hung_changes_nothing_where_the_cluster_goes_on() -> N
         if not hanging.hung:
             assert at > 5, "there was nothing to hang in"
             return
-        assert there.lasting() == after[0], f"at change {at}"
+        assert there.lasting() == goes_on[0], f"at change {at}"
         await refused(source, "were moved")
         await StoreHistory(target).start()
     raise AssertionError("it hung again and again")

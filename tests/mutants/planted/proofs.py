@@ -303,7 +303,7 @@ MUTANTS = (
             (
                 f"{_MAINTAIN}.acceptance:accept",
                 "await replace_history(store, accepted, version)",
-                "await replace_history(store, accepted, (await read_history(store))[1])",
+                f"from {_MAINTAIN}.backup import set_history\n    await set_history(store, accepted)",
             )
         ),
         (f"tests/contracts/test_backup.py::test_an_acceptance_{_HUNG}",),
@@ -316,8 +316,8 @@ MUTANTS = (
                 f"{_MAINTAIN}.acceptance:accept",
                 'version = await replace_history(store, replace(history, accepted=False, moved=""), version)',
                 (
-                    'version = await replace_history(store, replace(history, accepted=False, moved=""), '
-                    "(await read_history(store))[1])"
+                    f"from {_MAINTAIN}.backup import set_history\n"
+                    '    version = await set_history(store, replace(history, accepted=False, moved=""))'
                 ),
             )
         ),

@@ -64,8 +64,8 @@ async def move(
 
     Raises ConfigError while bookies are writable at `source` or any is registered at `target`, naming them, and for a
     source that cannot be left; WrongCluster for a target that holds something else; MetadataError once another process
-    has moved them, also for one that hung meanwhile: nothing is changed where the cluster goes on. `started` is called with the number
-    of keys, `progress` with how many more are copied.
+    has moved them, also for one that hung meanwhile: nothing is changed where the cluster goes on. `started` is called
+    with the number of keys, `progress` with how many more are copied.
     """
     instance_id = await source.instance_id()
     before, here = await read_history(source)
