@@ -351,6 +351,18 @@ MUTANTS = (
         (f"tests/contracts/test_moving.py::test_a_move_{_HUNG}",),
     ),
     TestMutant(
+        "given-up-once",
+        "space that cannot be given up at once is in use for as long as its process lives",
+        edited(
+            (
+                "buckram.state.objects.writing:LedgerMaker._seal",
+                "except BuckramError:\n                await asyncio.sleep(delays.take())",
+                "except BuckramError:\n                return",
+            )
+        ),
+        ("tests/state/objects/test_faults.py::test_space_that_could_not_be_given_up_at_once_returns",),
+    ),
+    TestMutant(
         "replacement-refused-for-ever",
         "a replacement that was interrupted when its bookie had left is refused from then on",
         edited(("buckram.health.gathering:Gatherer.about", "if wish.out:", "if False:")),
