@@ -156,6 +156,23 @@ async def test_accepting_a_restore_raises_the_epoch_and_the_next_ledger_id(
     await allow_collection(store, RNG)
 
 
+async def test_what_was_reported_before_another_restore_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bookie reports the deletions that it saw since the backup; those of an earlier restore went with this one."""
+    monkeypatch.setattr(acceptance, "WITHIN_S", 0.2)
+    store = await _of_program((await _made())[0])
+    await store.write_cookie("b1", b"cookie", None)
+    await restore(store, await copy_of(store))
+    key = f"{store.own}/{SUSPECTS}/b1"
+    said = {"why": "it was restored", "address": "h:1", "epoch": 1, "highest_ledger": 5}
+    before = (await store.keys.get(store.layout.history)).version
+    await store.keys.create(key, json.dumps({**said, "told": before}).encode())
+    with pytest.raises(MetadataUnavailable, match="b1"):
+        await accept(store, RNG)
+    assert not (await store.history()).accepted
+    await store.keys.set(key, json.dumps({**said, "told": before + 9}).encode(), 0)
+    assert (await accept(store, RNG)).history.accepted
+
+
 async def _of_program(tree: MemoryTree) -> TreeStore:
     return TreeStore(MemoryKeys(tree), "memory:test", RNG)
 

@@ -368,4 +368,31 @@ MUTANTS = (
         edited(("buckram.health.gathering:Gatherer.about", "if wish.out:", "if False:")),
         ("tests/health/test_removal_gate.py::test_a_bookie_that_was_taken_out_may_answer",),
     ),
+    TestMutant(
+        "scrub-judges-by-number",
+        "entries of a deleted ledger are judged by another one of the same id",
+        edited(("buckram.bookie.integrity.scrub:Scrub._bad_of", "or is_other(record, birth_of(metadata))", "")),
+        (
+            "tests/bookie/integrity/test_scrub.py::"
+            "test_entries_of_a_deleted_ledger_are_not_judged_by_another_one_of_its_id",
+        ),
+    ),
+    TestMutant(
+        "follower-goes-back",
+        "who follows a ledger takes an older record after a newer one",
+        edited(
+            (
+                "buckram.client.shared.ledger_metadata:LedgerFollower._install",
+                "if seen.version > self._current.version:",
+                "if True:",
+            )
+        ),
+        ("tests/client/shared/test_ledger_metadata.py::test_a_server_that_lags_does_not_take_a_follower_back",),
+    ),
+    TestMutant(
+        "accepted-by-an-older-report",
+        "what a bookie reported before another restore counts",
+        edited((f"{_MAINTAIN}.acceptance:_all_bookies", "one.told is None or one.told >= version", "True")),
+        ("tests/contracts/test_backup.py::test_what_was_reported_before_another_restore_does_not_count",),
+    ),
 )
