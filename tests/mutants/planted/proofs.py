@@ -395,4 +395,22 @@ MUTANTS = (
         edited((f"{_MAINTAIN}.acceptance:_all_bookies", "one.told is None or one.told >= version", "True")),
         ("tests/contracts/test_backup.py::test_what_was_reported_before_another_restore_does_not_count",),
     ),
+    TestMutant(
+        "reconciled-by-an-older-comparison",
+        "records that came after the comparison are deleted",
+        edited(("buckram.replication.reconciling:reconcile", "or head.end != one.end", "")),
+        ("tests/replication/test_promotion.py::test_records_that_came_after_the_comparison_stay",),
+    ),
+    TestMutant(
+        "promoted-against-a-stranger",
+        "a cluster is fenced that is no source of the mirror",
+        edited(
+            (
+                "buckram.replication.promotion:promote",
+                "if source is not None and source.cluster != link.cluster:",
+                "if False:",
+            )
+        ),
+        ("tests/replication/test_promotion.py::test_a_cluster_that_is_no_source_of_the_mirror_is_not_fenced",),
+    ),
 )
