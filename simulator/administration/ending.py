@@ -98,11 +98,21 @@ class Ending(Finish):
         return True
 
     async def _take_back(self, store: TreeStore) -> None:
+        """Take all requests back. A bookie that was taken out, and not forgotten, serves again when it is restarted, as
+        one does that hung while the metadata moved, and knows the former store only.
+        """
         for bookie in await read_wishes(store):
             if bookie in self.rules.cookies and bookie not in self.rules.retired:
                 await change_wish(
-                    store, bookie, lambda wish: replace(wish, readonly=False, leave=False, target="", rate=0)
+                    store, bookie, lambda wish: replace(wish, readonly=False, leave=False, out=False, target="", rate=0)
                 )
+        moved = self.report.reached["the metadata were moved"]
+        for bookie, machine in self.world.machines.items():
+            if not moved and bookie not in self.rules.told_out:
+                continue
+            if machine.running and bookie in self.rules.cookies and not self.rules.is_registered(bookie):
+                self.stage.stop(machine)
+                await self.stage.let_serve(machine)
 
     # -- becoming well
 

@@ -29,6 +29,10 @@ ANSWERED_S = 1.0
 """Time between the last look of a command and its answer, seconds."""
 FOLLOWED_S = 25.0
 """Time within which everybody has learned of a wish for a bookie, seconds."""
+WRITABLE_S = 5.0
+"""Time after which clients count with a bookie that came back, seconds."""
+TWIN = "twin of "
+"""Beginning of the host of a process that has a copy of a bookie's directory."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,8 @@ class Rules:
         """Bookies that an operator has made read-only, or drains, with the time since which."""
         self.registered: dict[BookieId, float] = {}
         """The bookies that are registered, with the time since which they are."""
+        self.registrants: dict[BookieId, str] = {}
+        """The process that registered each bookie last."""
         self.cookies: dict[BookieId, float] = {}
         """The bookies that have a cookie, with the time since which."""
         self.named_since: dict[tuple[LedgerId, BookieId], float] = {}
@@ -111,7 +117,10 @@ class Rules:
         ]
 
     def lacking(self, ledger: LedgerId, apart_from: Collection[BookieId] = ()) -> dict[BookieId, list[EntryId]]:
-        """Return the members of a closed ledger that lack copies on their disks, or are gone, each with the entries."""
+        """Return the members of a closed ledger that lack copies on their disks, or are gone, each with the entries.
+
+        Nothing is said of one in whose place a twin is registered, which writes to another disk.
+        """
         metadata = self.metadata(ledger)
         found: dict[BookieId, list[EntryId]] = {}
         if metadata is None or not metadata.closed:
@@ -121,12 +130,18 @@ class Rules:
             for bookie in members:
                 placed.setdefault(bookie, []).append(entry)
         for bookie, entries in placed.items():
-            if bookie in apart_from:
+            if bookie in apart_from or self.is_twin_registered(bookie):
                 continue
             held = self.copies.on_disk(bookie, ledger, entries) if bookie in self.world.machines else set()
             if missing := [entry for entry in entries if entry not in held]:
                 found[bookie] = missing
         return found
+
+    def is_twin_registered(self, bookie: BookieId) -> bool:
+        """Return whether a process of another copy of the bookie's directory is registered in its place."""
+        host = f"{TWIN}{bookie}"
+        twin = self.world.processes.get(host)
+        return twin is not None and not twin.dead and self.registrants.get(bookie) == host
 
     def is_out(self, bookie: BookieId, situation: str) -> None:
         """Check that no ledger names a bookie after a command reported that nothing depends on it."""
@@ -141,6 +156,8 @@ class Rules:
         self._check_waits(who, key)
         if folder in (layout.registrations(readonly=False), layout.registrations(readonly=True)):
             self._registration(leaf)
+            if new is not None:
+                self.registrants[leaf] = who
         elif folder == layout.cookies:
             self._cookie_changed(who, leaf, new)
         elif f"/{WISHES}/" in key:
@@ -235,16 +252,19 @@ class Rules:
         for bookie in sorted(now - was):
             self.named_since[ledger, bookie] = self.now()
             if who not in self.restorers and not who.startswith("v"):
-                self._check_writable(who, ledger, bookie)
+                self._check_writable(who, ledger, bookie, len(now) if before is None else 0)
         if who in self.restorers or before is None or after is None or before.fragments == after.fragments:
             return
         went_back = any(b in self.world.machines and self.world.machines[b].device.went_back for b in was | now)
         if who.startswith((REPLICATOR, OPERATOR)) and before.closed and after.closed and not went_back:
             check_replaced(self.report, self.copies, who, ledger, before, after)
 
-    def _check_writable(self, who: str, ledger: LedgerId, bookie: BookieId) -> None:
+    def _check_writable(self, who: str, ledger: LedgerId, bookie: BookieId, size: int) -> None:
+        """Check that a member may take copies. `size`: of the ensemble of a new ledger, which may begin with members
+        that take no entries where too few do (M11).
+        """
         world, since = self.world, self.readonly_since.get(bookie)
-        if since is None or bookie not in world.machines:
+        if since is None or bookie not in world.machines or self._writable() < size:
             self.report.check("readonly", True)
             return
         asked_at = world.metadata.asked_at
@@ -253,6 +273,16 @@ class Rules:
         text = "{} puts ledger {} on {}, which an operator made read-only {:.1f} s before"
         wrong = followed and knows
         self.report.check("readonly", not wrong, text, who, ledger, bookie, asked_at - since)
+
+    def _writable(self) -> int:
+        """Return how many bookies have taken new entries for a while."""
+        layout, peek = self.world.stores.layout, self.world.metadata.peek
+        return sum(
+            peek(f"{layout.registration(one, readonly=False)}") is not None
+            and peek(f"{layout.registration(one, readonly=True)}") is None
+            and self.serves(one, WRITABLE_S)
+            for one in self.world.machines
+        )
 
     def _check_waits(self, who: str, key: str) -> None:
         """Check that nobody but bookies and the command changes metadata that wait to be accepted."""

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 from buckram.bookie.process import Bookie
 from buckram.errors import BuckramError
+from simulator.administration.rules import TWIN
 from simulator.administration.stage import Stage
 from simulator.engine.disk import Device, SimDisk
 from simulator.engine.world import Machine
-
-TWIN = "twin of "
 
 
 async def swap_directories(stage: Stage, rng: random.Random) -> None:
@@ -59,16 +58,22 @@ async def copy_directory(stage: Stage, rng: random.Random) -> None:
 
 
 async def run_twin(stage: Stage, rng: random.Random) -> None:
-    """Run a copy of a bookie's directory under the same id elsewhere, while the bookie runs: it must not be listed."""
+    """Run a copy of a bookie's directory under the same id elsewhere, while the bookie runs: it must not be listed.
+
+    While metadata wait to be accepted no bookie is registered, and then the first one is: which of the two has the id
+    nobody can know.
+    """
     machine = stage.choose(rng) if stage.may_damage() else None
     if machine is None:
         return
     stage.world.report.situation("two processes of one directory")
     stage.busy.add(machine.name)
-    before = machine.process
+    before, rules, began = machine.process, stage.rules, stage.world.loop.time()
     served, _ = await _start(stage, machine, machine.name, rng, 5.0 + rng.random() * 30.0)
-    if before is machine.process and machine.running:
+    waited = rules.unaccepted_at is not None or rules.history_at >= began
+    if before is machine.process and machine.running and not waited:
         text = "a copy of the directory of {} was registered while {} ran"
+        served = served and rules.registrants.get(machine.name) == f"{TWIN}{machine.name}"
         stage.world.report.check("directory", not served, text, machine.name, machine.name)
     stage.busy.discard(machine.name)
 

@@ -15,8 +15,8 @@ from buckram.errors import BuckramError, ClusterNotInitialised
 from buckram.health.gathering import Gatherer, Health, opened, unreachable
 from buckram.metadata.tree.store import TreeStore
 from buckram.types import BookieId, LedgerId
+from simulator.administration.rules import TWIN
 from simulator.administration.stage import Stage
-from simulator.administration.twins import TWIN
 from simulator.engine.metadata import HOST as METADATA_HOST
 from simulator.engine.world import Died
 

@@ -11,6 +11,7 @@ from buckram.core.streams.metadata.purposes import Purpose
 from buckram.core.streams.names import OBJECTS_LOG, StreamName
 from buckram.errors import BuckramError, NamespaceExists, NoSuchStream
 from buckram.streams.maintain.delete import delete_stream, drop_leftovers
+from buckram.streams.maintain.orphans import delete_orphan, find_orphans
 from buckram.streams.shared.metadata import StreamStore
 from simulator.engine.world import Died
 from simulator.objects.stage import Stage
@@ -63,7 +64,10 @@ class BesideActor:
 
 
 async def delete_beside(stage: Stage) -> None:
-    """Complete the deletion, with what late requests have left, as a janitor does."""
+    """Complete the deletion, with what late requests have left, as a janitor does.
+
+    A ledger whose creation arrived after its intent was discarded is found among the orphans alone.
+    """
     world = stage.world
     client = await world.client("n2")
 
@@ -72,6 +76,9 @@ async def delete_beside(stage: Stage) -> None:
         with suppress(NoSuchStream):
             await delete_stream(client, streams, LOG, acting_for=Purpose.OBJECTS)
         await drop_leftovers(client, streams, stage.beside)
+        for orphan in await find_orphans(client, streams):
+            world.report.check("deleted", orphan.uid == stage.beside, "{} is told to be an orphan", orphan)
+            await delete_orphan(client, orphan)
         await client.close()
 
     await world.join(world.processes["n2"], delete(), "delete")

@@ -42,6 +42,8 @@ class Ending(Finish):
             await self._let_expire(putters)
         self.stage.finished = True
         await self.within(self.done(tasks), "closing")
+        left = self.rules.reference.writers
+        self.report.check("space", not left, "handles are closed, and ledgers {} are open in the index", left)
         if not self.report.violations:
             await self.within(self._look_anew(), "a new process")
         if self.stage.beside and not self.report.violations:
@@ -112,11 +114,12 @@ class Ending(Finish):
         await self._space(putters, "when all has expired")
 
     async def _expired(self, putters: Sequence[PutterActor]) -> None:
-        reference = self.rules.reference
+        reference, pause = self.rules.reference, 0.5
         while reference.uploads or any(row.due_us is not None for row in reference.rows.values()):
             for putter in putters:
                 await self.world.join(self.world.processes[putter.host], putter.sweep(), "sweep")
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, 8.0)
         for name in self.rules.due:
             host = self.stage.living()[0]
             gone = await self.world.join(self.world.processes[host], self._is_gone(host, name), "look")

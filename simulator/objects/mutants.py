@@ -27,6 +27,8 @@ class Mutant(hunting.Mutant[ObjectsPlan]):
     """True or False to have putters sweep at once, or not; None: as in each plan."""
     putters: int = 1
     """The least number of putters."""
+    aimed: bool = False
+    """True if cancellations and replacements are to be aimed."""
 
     def suits(self, plan: ObjectsPlan) -> bool:
         if self.faults is not None:
@@ -37,7 +39,7 @@ class Mutant(hunting.Mutant[ObjectsPlan]):
             plan.cancelling = self.cancelling
         if self.at_once is not None:
             plan.at_once = self.at_once
-        plan.putters = max(plan.putters, self.putters)
+        plan.putters, plan.aimed = max(plan.putters, self.putters), plan.aimed or self.aimed
         return True
 
 
@@ -172,6 +174,7 @@ _NAMES = (
         edited((f"{_INDEX}._moved", "or row.version != version", "")),
         300,
         putters=2,
+        aimed=True,
     ),
     Mutant(
         "parts-without-order",
@@ -215,7 +218,9 @@ _READS = (
             )
         ),
         120,
-        putters=2,
+        putters=3,
+        cancelling=0.0,
+        faults=("cut off a putter",) * 4,
     ),
     Mutant(
         "entry-of-another-pack",
@@ -282,6 +287,7 @@ _WRITERS = (
         120,
         faults=(),
         cancelling=0.3,
+        aimed=True,
     ),
     Mutant(
         "cancelled-seal-leaks",
@@ -294,6 +300,7 @@ _WRITERS = (
         faults=(),
         cancelling=0.4,
         at_once=True,
+        aimed=True,
     ),
     Mutant(
         "refused-leaks",

@@ -10,10 +10,11 @@ INVARIANTS: dict[str, str] = {
     "live": "no ledger is deleted that an object or an open upload has bytes in, and no such bytes get a name",
     "grace": "by time, a ledger is deleted no sooner than the grace after the last object left it",
     "gone": "the index forgets a ledger only when it is deleted",
-    "space": "in the end the ledgers that are left are those that objects and open uploads use, and open packs",
+    "space": "in the end the ledgers that are left are those that objects and open uploads use, and open packs; none is"
+    " open when all handles are closed",
     "early": "nothing expires, and no upload is left, before its time by an honest clock",
     "late": "what has expired is gone once clocks are right, with its space",
-    "deleted": "of a store that was deleted nothing is left",
+    "deleted": "of a store that was deleted nothing is left, once leftovers and orphans were looked for",
     "ends": "without faults every call ends with a result or a refusal, and the store can be used",
 }
 

@@ -50,6 +50,8 @@ class ObjectsPlan:
     """True if putters sweep at once, too."""
     beside: bool = False
     """True if another store is filled and deleted meanwhile."""
+    aimed: bool = False
+    """True if calls are cancelled as their bytes are written, and names replaced as their packs are rewritten."""
 
     @property
     def seed(self) -> int:
@@ -66,7 +68,7 @@ class ObjectsPlan:
             f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, {self.putters} putters with "
             f"{self.acts} acts on {self.names} names, {self.sizes}, {self.policy}, {self.settings}, "
             f"crashes {self.crashing:.2f}, cancels {self.cancelling:.2f}{', sweeps at once' if self.at_once else ''}"
-            f"{', a store beside' if self.beside else ''}, faults {cluster.faults}"
+            f"{', a store beside' if self.beside else ''}{', aimed' if self.aimed else ''}, faults {cluster.faults}"
         )
 
 
@@ -88,6 +90,7 @@ def make_objects_plan(seed: int) -> ObjectsPlan:
     if cluster.faults or rng.random() < 0.5:
         plan.crashing, plan.cancelling = rng.choice((0.0, 0.05, 0.15)), rng.choice((0.0, 0.1, 0.3))
     plan.at_once, plan.beside = rng.random() < 0.4, rng.random() < 0.1
+    plan.aimed = random.Random(f"aimed objects {seed}").random() < 0.3
     return plan
 
 

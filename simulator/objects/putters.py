@@ -27,6 +27,7 @@ class PutterActor:
     def __init__(self, stage: Stage, host: str) -> None:
         self.stage, self.world, self.host = stage, stage.world, host
         self.rng = random.Random(f"{stage.objects.seed} objects {host}")
+        self.aim = random.Random(f"{stage.objects.seed} aimed {host}")
         self.calls = Calls(stage, host, self.rng)
         self.left = stage.objects.acts
         self.done = asyncio.Event()
@@ -51,6 +52,7 @@ class PutterActor:
             (2, self._brief),
             (1, self.calls.look_brief),
             (3 if plan.at_once else 0, self._sweep),
+            (6 if plan.aimed else 0, self._replace_moved),
         ]
 
     async def run(self) -> None:
@@ -107,16 +109,27 @@ class PutterActor:
         """Cancel a call after some turns of its process, or some time, unless it ends before."""
         call = asyncio.create_task(self._whole(act))
         turns = self.rng.choice((0, int(self.rng.random() ** 2 * 200), -1))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        if turns < 0:
-            await asyncio.wait((call,), timeout=self.rng.random() * 0.5)
+        if self.stage.objects.aimed and self.aim.random() < 0.6:
+            await self._until_begun(call)
+        else:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if turns < 0:
+                await asyncio.wait((call,), timeout=self.rng.random() * 0.5)
         if not call.done():
             call.cancel()
             self.world.report.situation("a put was cancelled")
         await asyncio.wait((call,))
         if not call.cancelled():
             call.result()
+
+    async def _until_begun(self, call: asyncio.Task[None]) -> None:
+        """Wait until the call has begun a ledger, if it does, and then for part of the time in which it is written."""
+        rules, loop = self.stage.rules, self.world.loop
+        before, limit = rules.begun, loop.time() + self.aim.choice((0.02, 0.1, 2.0))
+        while not call.done() and rules.begun == before and loop.time() < limit:  # noqa: ASYNC110 - as ledgers begin
+            await asyncio.sleep(0.002)
+        await asyncio.wait((call,), timeout=self.aim.random() ** 2 * 0.4)
 
     # -- choices --------------------------------------------------------------------------------------------
 
@@ -216,6 +229,21 @@ class PutterActor:
 
     async def _brief(self) -> None:
         await self.calls.put_brief(self._size(), self.rng.choice(_AGES_S))
+
+    async def _replace_moved(self) -> None:
+        """Sweep at once, which rewrites sparse packs, and put other objects in the place of some in packs meanwhile."""
+        rows = self.stage.rules.reference.rows
+        packed = [
+            name for name, row in rows.items() if name.startswith(_GROUPS) and any(not e.chunk for e in row.extents)
+        ]
+        names = self.aim.sample(packed, min(len(packed), 6))
+
+        async def replace(name: str) -> None:
+            await asyncio.sleep(self.aim.random() ** 2 * 0.2)
+            size = self.aim.randrange(self.stage.objects.sizes.small + 1)
+            await self.calls.put(name, size, None, how="whole")
+
+        await asyncio.gather(self.sweep(), *map(replace, names))
 
     async def _sweep(self) -> None:
         await self.sweep(self.rng.choice((0.0, 0.0, 1.0)))

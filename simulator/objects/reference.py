@@ -7,6 +7,7 @@ The rules check what was taken. Not here: comparing replicas with it (`rules.py`
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -119,9 +120,13 @@ class Reference:
                 self._expire(index, step)
             case "begin", [ledger, writer]:
                 self.writers[ledger] = writer
-            case "seal", [ledger, _]:
-                self.writers.pop(ledger, None)
+            case "seal", [ledger, total]:
+                self._seal([(ledger, total)])
         return None
+
+    def _seal(self, sealed: Iterable[tuple[LedgerId, int]]) -> None:
+        for ledger, _ in sealed:
+            self.writers.pop(ledger, None)
 
     def _next(self) -> int:
         self.version += 1
@@ -133,6 +138,7 @@ class Reference:
         due = true_us + age if age != NEVER else None
         row = Kept(self._next(), put["size"], put["digest"], extents_of(put["extents"]), label, due)
         self.names.rows[name] = row
+        self._seal(put.get("sealed", ()))
         self.labels[label] = row.version
         return [row.version, row.size, row.digest]
 
@@ -169,7 +175,8 @@ class Reference:
         if upload is None:
             raise Refused(ABSENT)
         if verb == "part":
-            _, number, size, digest, extents, _ = given
+            _, number, size, digest, extents, sealed = given
+            self._seal(sealed)
             self.replaced += number in upload.parts
             upload.parts[number] = (size, digest, extents_of(extents))
             self.labels[digest] = 0

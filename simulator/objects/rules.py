@@ -60,7 +60,8 @@ class Rules:
         """When each acknowledged object that expires does so, in true time, by name."""
         self.at_once_until = 0.0
         """The time until which deletions may come from a sweep at once."""
-        self.acked = 0
+        self.acked = self.begun = 0
+        """The changes that were acknowledged, and the ledgers that were begun."""
 
     def true_us(self) -> int:
         """Return the time of a clock that is right, with the same zero as every true time here."""
@@ -159,6 +160,7 @@ class Rules:
         for upload in step.left:
             self.report.situation("an upload was left for a week")
             self._check_left(upload, now)
+        self.begun += command[0] == "begin"
         if command[0] == "gone":
             there = [ledger for ledger in command[1] if ledger in self.ledgers]
             self.report.check("gone", not there, "ledgers {} are forgotten and not deleted", there)

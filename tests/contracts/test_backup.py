@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.contracts.conftest import Cluster
+from tests.contracts.hanging import Hanging
 from tests.contracts.test_metadata_store import bookie, new_ledger
 
 from buckram.client.cluster.store_history import StoreHistory, guarded
@@ -24,11 +26,12 @@ from buckram.errors import (
 )
 from buckram.metadata.maintain import acceptance
 from buckram.metadata.maintain.acceptance import accept, allow_collection, suspects
-from buckram.metadata.maintain.backup import copy_of, read_file, restore, set_history, write_file
+from buckram.metadata.maintain.backup import Backup, copy_of, read_file, restore, set_history, write_file
 from buckram.metadata.tree.layout import SUSPECTS, WITNESSES
+from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
 from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.store import ZooKeeperStore
-from buckram.types import History
+from buckram.types import History, KeyValue
 
 RNG = random.Random(5)
 
@@ -151,6 +154,99 @@ async def test_accepting_a_restore_raises_the_epoch_and_the_next_ledger_id(
     assert await store.allocate_ledger_id() > ledgers[-1] + 40
     await allow_collection(store, RNG)
     await allow_collection(store, RNG)
+
+
+async def test_what_was_reported_before_another_restore_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bookie reports the deletions that it saw since the backup; those of an earlier restore went with this one."""
+    monkeypatch.setattr(acceptance, "WITHIN_S", 0.2)
+    store = await _of_program((await _made())[0])
+    await store.write_cookie("b1", b"cookie", None)
+    await restore(store, await copy_of(store))
+    key = f"{store.own}/{SUSPECTS}/b1"
+    said = {"why": "it was restored", "address": "h:1", "epoch": 1, "highest_ledger": 5}
+    before = (await store.keys.get(store.layout.history)).version
+    await store.keys.create(key, json.dumps({**said, "told": before}).encode())
+    with pytest.raises(MetadataUnavailable, match="b1"):
+        await accept(store, RNG)
+    assert not (await store.history()).accepted
+    await store.keys.set(key, json.dumps({**said, "told": before + 9}).encode(), 0)
+    assert (await accept(store, RNG)).history.accepted
+
+
+async def _of_program(tree: MemoryTree) -> TreeStore:
+    return TreeStore(MemoryKeys(tree), "memory:test", RNG)
+
+
+async def _goes_on(tree: MemoryTree) -> dict[str, KeyValue]:
+    """The cluster is used again: it makes a ledger and changes a stream. Return all that is in the store then."""
+    store = await _of_program(tree)
+    await store.create_ledger(await store.allocate_ledger_id(), new_ledger(9))
+    key = f"{store.own}/streams/s"
+    await store.keys.set(key, b"of today", (await store.keys.get(key)).version)
+    return tree.lasting()
+
+
+async def _made() -> tuple[MemoryTree, Backup]:
+    """A store, with a ledger, a stream and a cookie that its backup does not have."""
+    tree = MemoryTree()
+    store = await _of_program(tree)
+    await store.initialise()
+    await store.create_ledger(await store.allocate_ledger_id(), new_ledger(7))
+    await store.keys.create(f"{store.own}/streams/s", b"a stream")
+    made = await copy_of(store)
+    await store.create_ledger(await store.allocate_ledger_id(), new_ledger(8))
+    await store.keys.set(f"{store.own}/streams/s", b"of yesterday", 0)
+    await store.keys.create(f"{store.own}/streams/later", b"another")
+    return tree, made
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_restore_that_hung_changes_nothing_where_the_cluster_goes_on(after: bool) -> None:
+    for at in range(1, 40):
+        tree, made = await _made()
+        there: list[dict[str, KeyValue]] = []
+
+        async def meanwhile() -> None:
+            other = await _of_program(tree)  # noqa: B023 - it is called in this round
+            await restore(other, made)  # noqa: B023
+            await accept(other, RNG)
+            there.append(await _goes_on(tree))  # noqa: B023
+
+        keys = Hanging(tree, at, meanwhile, after=after)
+        hung = TreeStore(keys, "memory:test", RNG)
+        try:
+            await restore(hung, made)
+        except MetadataError:
+            assert keys.hung
+        if not keys.hung:
+            assert at > 4, "there was nothing to hang in"
+            return
+        assert tree.lasting() == there[0], f"at change {at}"
+    raise AssertionError("it hung again and again")
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_an_acceptance_that_hung_changes_nothing_where_the_cluster_goes_on(after: bool) -> None:
+    for at in range(1, 40):
+        tree, made = await _made()
+        there: list[dict[str, KeyValue]] = []
+        await restore(await _of_program(tree), made)
+
+        async def meanwhile() -> None:
+            with suppress(InvalidArgument):  # there is nothing to accept once the other one has
+                await accept(await _of_program(tree), RNG)  # noqa: B023 - it is called in this round
+            there.append(await _goes_on(tree))  # noqa: B023
+
+        keys = Hanging(tree, at, meanwhile, after=after)
+        try:
+            await accept(TreeStore(keys, "memory:test", RNG), RNG)
+        except MetadataError:
+            assert keys.hung
+        if not keys.hung:
+            assert at > 2, "there was nothing to hang in"
+            return
+        assert tree.lasting() == there[0], f"at change {at}"
+    raise AssertionError("it hung again and again")
 
 
 async def test_a_client_refuses_metadata_older_than_bookies_have_seen(cluster: Cluster) -> None:

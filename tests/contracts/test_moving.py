@@ -18,6 +18,7 @@ from tests.contracts.conftest import (
     SqliteBackend,
     ZooKeeperBackend,
 )
+from tests.contracts.hanging import Hanging
 from tests.contracts.test_metadata_store import bookie, new_ledger
 
 from buckram.client.cluster.store_history import StoreHistory
@@ -44,14 +45,14 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.maintain.acceptance import accept, allow_collection
-from buckram.metadata.maintain.backup import copy_of, restore
+from buckram.metadata.maintain.backup import copy_of, everything, restore
 from buckram.metadata.maintain.migration import abandon, move
 from buckram.metadata.records.topology import apache_key
 from buckram.metadata.records.underreplication import Underreplication
 from buckram.metadata.tree.layout import WITNESSES
 from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
 from buckram.metadata.tree.store import TreeStore
-from buckram.types import MAX_LEDGER_ID, Create, History, KeyOp
+from buckram.types import MAX_LEDGER_ID, Create, History, KeyOp, KeyValue
 
 RNG = random.Random(5)
 HOLDERS = {uid: uid for uid in ("00ff00ff00ff00ff", "11ee11ee11ee11ee")}
@@ -183,6 +184,26 @@ async def test_live_bookies_are_named(small: tuple[Cluster, Cluster]) -> None:
     await move(source, target, RNG)
 
 
+async def test_bookies_that_serve_from_an_unfinished_copy_are_named(small: tuple[Cluster, Cluster]) -> None:
+    source, target = await stores(small)
+    await filled(source)
+
+    def stop(count: int) -> None:
+        raise MetadataUnavailable("stopped")
+
+    with pytest.raises(MetadataUnavailable):
+        await move(source, target, RNG, progress=stop)
+    for readonly in (False, True):
+        await target.register(bookie("b1"), readonly=readonly)
+        before = await everything(target)
+        with pytest.raises(ConfigError, match=r"1 bookies are registered \(b1\).*nothing was changed"):
+            await move(source, target, RNG)
+        assert await everything(target) == before
+    await target.unregister("b1")
+    await move(source, target, RNG)
+    await StoreHistory(target).start()
+
+
 async def test_a_target_that_is_not_empty_is_left_alone(small: tuple[Cluster, Cluster]) -> None:
     source, target = await stores(small)
     await filled(source)
@@ -264,6 +285,40 @@ async def test_interrupted_move_locks_both_stores_until_the_call_is_repeated(aft
         await refused(source, "were moved")
         await StoreHistory(target).start()
     raise AssertionError("it was interrupted again and again")
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_move_that_hung_changes_nothing_where_the_cluster_goes_on(after: bool) -> None:
+    for at in range(1, 60):
+        here, there = MemoryTree(), MemoryTree()
+        await filled(await _initialised(here))
+        goes_on: list[dict[str, KeyValue]] = []
+
+        async def meanwhile() -> None:
+            other = TreeStore(MemoryKeys(there), "memory:there", RNG)  # noqa: B023 - it is called in this round
+            await move(TreeStore(MemoryKeys(here), "memory:here", RNG), other, RNG)  # noqa: B023
+            await other.create_ledger(await other.allocate_ledger_id(), new_ledger(9))
+            goes_on.append(there.lasting())  # noqa: B023
+
+        hanging = Hanging(there, at, meanwhile, after=after)
+        source, target = TreeStore(MemoryKeys(here), "memory:here", RNG), TreeStore(hanging, "memory:there", RNG)
+        try:
+            await move(source, target, RNG)
+        except MetadataError:
+            assert hanging.hung
+        if not hanging.hung:
+            assert at > 5, "there was nothing to hang in"
+            return
+        assert there.lasting() == goes_on[0], f"at change {at}"
+        await refused(source, "were moved")
+        await StoreHistory(target).start()
+    raise AssertionError("it hung again and again")
+
+
+async def _initialised(tree: MemoryTree) -> TreeStore:
+    store = TreeStore(MemoryKeys(tree), "memory:here", RNG)
+    await store.initialise()
+    return store
 
 
 async def test_who_changes_the_source_meanwhile_is_found_out(small: tuple[Cluster, Cluster]) -> None:

@@ -13,9 +13,13 @@ from tests.serve.gateway.kit import Api, serving
 
 from buckram.cli.app import run
 from buckram.cli.shared.exits import Exit
+from buckram.client.cluster.store_history import unguarded
 from buckram.cluster import connect
+from buckram.healing.operations.dependency_check import OperationRefused
+from buckram.health.removal_gate import check_removable, forget_bookie
 from buckram.metadata.maintain.acceptance import accept
 from buckram.metadata.maintain.backup import set_history
+from buckram.metadata.records.operator_requests import change_wish
 from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.uri import open_store
 from buckram.testing import cluster
@@ -51,6 +55,27 @@ async def test_a_bookie_that_answers_is_taken_out_by_nobody(capfd: pytest.Captur
             assert (found["may_be_decommissioned"], found["why_kept"]) == (True, "")
             assert await asyncio.to_thread(run, ["bookie", "forget", bookie.name, "--metadata", running.uri]) == 0
         await api.raw.close()
+
+
+async def test_a_bookie_that_was_taken_out_may_answer() -> None:
+    """A replacement took it out and was killed before it forgot it: given again, it ends."""
+    async with (
+        cluster(bookies=1) as running,
+        running.client() as client,
+        telling(client, "", registered=False) as bookie,
+    ):
+        store = unguarded(client.services.store)
+        assert isinstance(store, TreeStore)
+        with pytest.raises(OperationRefused, match="it answers"):
+            await forget_bookie(client, bookie.name)
+        await change_wish(store, bookie.name, lambda wish: replace(wish, out=True))
+        before = await store.history()
+        await set_history(store, replace(before, accepted=False))
+        with pytest.raises(OperationRefused, match="accept-restore"):
+            await check_removable(client, bookie.name)
+        await set_history(store, before)
+        await forget_bookie(client, bookie.name)
+        assert bookie.name not in await store.known_bookies()
 
 
 async def test_nothing_is_taken_out_before_a_restore_is_accepted() -> None:

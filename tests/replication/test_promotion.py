@@ -174,6 +174,30 @@ async def test_a_side_that_was_reconciled_is_not_superseded_again() -> None:
         assert (await _link(both.a)).state == PROMOTED
 
 
+async def test_records_that_came_after_the_comparison_stay() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 5))
+        await both.copied()
+        await promote(both.b, SPACE, None)
+        await append(both.a, numbered(5, 8))
+        only = await records(both.a)
+        (found,) = await differences(both.a, both.b, SPACE)
+        with pytest.raises(ReplicationRefused, match="it has changed since it was compared"):
+            await reconcile(both.a, both.b, SPACE, [replace(found, end=found.end - 1)])
+        assert await records(both.a) == only
+
+
+async def test_a_cluster_that_is_no_source_of_the_mirror_is_not_fenced() -> None:
+    async with pair() as both:
+        await append(both.a, numbered(0, 2))
+        await both.copied()
+        with pytest.raises(ReplicationRefused, match="the other side that was named is"):
+            await promote(both.b, SPACE, both.b, force=True)
+        await append(both.a, numbered(2, 3))
+        await both.copied()
+        assert await records(both.b) == await records(both.a)
+
+
 async def test_a_side_that_was_reconciled_acknowledges_nothing_before_it_is_copied() -> None:
     """A program that did not hear of the promotion makes the stream anew that the reconciling deleted, by default."""
     async with pair() as both:

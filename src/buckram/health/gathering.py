@@ -17,6 +17,7 @@ from buckram.client.cluster.bookies import BookieWatcher
 from buckram.client.cluster.store_history import unguarded
 from buckram.config import ClientConfig, NetConfig, load
 from buckram.core.cluster.store_history import why_not_accepted
+from buckram.core.healing.operator_requests import NOTHING
 from buckram.core.health.facts import BookieFacts, Facts, HealingFacts, LackingLedger, Noted, Suspect
 from buckram.core.health.findings import Finding, findings, healthy
 from buckram.core.ledgers.quorum import Quorum
@@ -156,12 +157,15 @@ class Gatherer:
         """Return the facts that decide whether a bookie that is not registered may be taken out: the history of the
         store, the bookies that do not believe it, and whether a process answers for the bookie.
 
-        Raises MetadataError if they could not be read.
+        One that an operator had taken out of the cluster, by a command that was interrupted before the bookie was
+        forgotten, counts as gone: its process makes no registration any more. Raises MetadataError if they could not be
+        read.
         """
         try:
             async with asyncio.timeout(METADATA_S):
                 history, doubted = await self._store.history(), await suspects(self._store)
                 state = (await self._store.bookies()).state_of(bookie)
+                wish = (await read_wishes(self._store)).get(bookie, NOTHING)
         except TimeoutError:
             raise MetadataUnavailable(_LATE.format(METADATA_S)) from None
         addresses = {one.bookie_id: one.address for one in doubted if one.bookie_id == bookie}
@@ -170,6 +174,8 @@ class Gatherer:
             found = await self._asking.ask(
                 BookieSet({}, {}), [bookie], {}, addresses, ClockReadings(self._runtime.clock)
             )
+        if wish.out:
+            found = tuple(replace(one, answers=False) for one in found)
         return Facts(
             uri=self.uri,
             accepted=history.accepted,

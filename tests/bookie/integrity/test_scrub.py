@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from buckram.client.maintain.entry_lists import lists_all
 from buckram.client.write.writer import Writer
 from buckram.cluster import Client
 from buckram.config import StoreConfig
-from buckram.core.ledgers.metadata import birth_of
+from buckram.core.ledgers.metadata import BIRTH, birth_of
 from buckram.core.wire.messages import DISK_STATE, BookieInfoReply, GetBookieInfo, Read
 from buckram.errors import Code
 from buckram.testing import Cluster, cluster, in_process
@@ -178,3 +179,20 @@ async def test_a_rate_of_nothing_checks_nothing(monkeypatch: pytest.MonkeyPatch)
         await eventually(lambda: sealed(c, 0), "sealed files")
         figures = (await state(client, c.bookies[0])).figures
         assert figures["scrub_bytes"] == figures["scrub_passes"] == 0
+
+
+async def test_entries_of_a_deleted_ledger_are_not_judged_by_another_one_of_its_id() -> None:
+    """Collection drops them; healing them would write what the other ledger never had."""
+    async with cluster(bookies=1) as c, c.client() as client:
+        made = client.create(ensemble=(1, 1, 1), digest=DigestType.MAC, password=b"of the deleted one")
+        async with await made as writer:
+            await writer.append_many([b"x"] * 5)
+        bookie, store = bookie_of(c, 0), client.services.store
+        assert bookie.scrub is not None
+        found = await store.read_ledger(writer.ledger_id)
+        as_ours = replace(found.metadata, password=b"of another one")
+        await store.write_ledger(writer.ledger_id, as_ours, found.version)
+        assert await bookie.scrub._bad_of(writer.ledger_id, [(0, 5)]) == [(0, 5)], "no digest is good"
+        other = replace(as_ours, custom_metadata={**as_ours.custom_metadata, BIRTH: b"another birth!!!"})
+        await store.write_ledger(writer.ledger_id, other, found.version + 1)
+        assert await bookie.scrub._bad_of(writer.ledger_id, [(0, 5)]) == []

@@ -150,6 +150,28 @@ async def test_the_log_goes_on_in_a_new_file_without_leaving_anybody_behind() ->
     assert set(told.said.values()) == {None}
 
 
+async def test_a_file_has_its_footer_when_all_its_blocks_are_on_the_device() -> None:
+    disk = Slow()
+    store = open_store(disk, small_config(segment_bytes=64 << 10))
+    first, entry = store._log.segment, 0
+    assert first is not None
+    while store._log.segment is first:
+        add(store, 1, entry, [bytes(4000)])
+        entry += 1
+        await turns()
+        assert entry < 100, "the log does not go on in a new file"
+    for _ in range(20):
+        await turns()
+    assert len(disk.waiting) == 1, "no block of the full file is on the device"
+    assert first.footer is None
+    while first.footer is None:
+        assert disk.waiting
+        disk.go_on()
+        await turns()
+    assert store._log.written(first, first.log_end)
+    await end(store, disk)
+
+
 async def blocks_of(bulk: Callable[[int], bool]) -> list[int]:
     """Bytes of the blocks that twelve runs of 9,000 bytes go to that arrive in one turn, behind one on its way."""
     disk = Slow()

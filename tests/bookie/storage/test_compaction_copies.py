@@ -10,10 +10,10 @@ from buckram.runtime.disk.memory import MemoryDisk
 DEAD, LONE, TWICE = 1, 50, 60
 
 
-async def filled(store: Store, rounds: int, extra: dict[int, tuple[int, int, bytes]]) -> None:
+async def filled(store: Store, rounds: int, extra: dict[int, tuple[int, int, bytes]], first: int = 0) -> None:
     """Rounds of a ledger that is going to be deleted; `extra`: round -> (ledger, entry, payload) among them."""
     for number in range(rounds):
-        add(store, DEAD, number, [bytes(1500)])
+        add(store, DEAD, first + number, [bytes(1500)])
         if number in extra:
             ledger, entry, payload = extra[number]
             add(store, ledger, entry, [payload])
@@ -39,6 +39,27 @@ async def test_a_ledger_that_has_one_entry_in_a_file_keeps_it() -> None:
     for _ in range(2):
         assert await read(store, (LONE, 0), (LONE + 1, 7)) == [
             stored(LONE, 0, -1, b"lone"), stored(LONE + 1, 7, -1, b"another"),
+        ]  # fmt: skip
+        store = await reopened(store, disk)
+    await store.close()
+
+
+async def test_an_older_copy_does_not_come_behind_a_file_that_stays() -> None:
+    """The files at both ends are mostly dead, those between are not, and the newer copy is in one of these."""
+    disk = MemoryDisk()
+    store = open_store(disk)
+    await filled(store, 100, {5: (TWICE, 0, b"older")})
+    for entry in range(100):
+        add(store, LONE, entry, [bytes(1500)])
+        if entry == 50:
+            add(store, TWICE, 0, [b"newer"])
+        await durable(store)
+        await settle(store, 3)
+    await filled(store, 100, {5: (LONE + 1, 0, b"behind")}, first=100)
+    await compacted(store)
+    for _ in range(2):
+        assert await read(store, (TWICE, 0), (LONE + 1, 0)) == [
+            stored(TWICE, 0, -1, b"newer"), stored(LONE + 1, 0, -1, b"behind"),
         ]  # fmt: skip
         store = await reopened(store, disk)
     await store.close()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.client.write.test_ensemble_change import FlakyStore
 
-from buckram.client.shared.ledger_metadata import MetadataCell
+from buckram.client.shared.ledger_metadata import LedgerFollower, MetadataCell
 from buckram.core.ledgers.metadata import created, ensemble_changed
 from buckram.errors import MetadataUnavailable
 from buckram.metadata.tree.memory import MemoryKeys, MemoryTree
 from buckram.metadata.tree.store import TreeStore
+from buckram.runtime.process.tasks import TaskScope
 from buckram.types import LedgerMetadata, Versioned
 
 
@@ -100,3 +102,16 @@ async def test_conflicts_that_repeat_are_paused_and_end() -> None:
     with pytest.raises(MetadataUnavailable, match="ledger 1"):
         await cell.update(replaces_b, within_s=0.5)
     assert 3 <= store.writes <= 8
+
+
+async def test_a_server_that_lags_does_not_take_a_follower_back() -> None:
+    store = TreeStore(MemoryKeys(MemoryTree()), "memory:lags", random.Random(1))
+    await store.initialise()
+    ledger = await store.allocate_ledger_id()
+    old = await store.create_ledger(ledger, created(3, 3, 2, ("a", "b", "c")))
+    newer = Versioned(replace(old.metadata, custom_metadata={"a": b"change"}), old.version + 1)
+    async with TaskScope("test") as scope:
+        follower = LedgerFollower(store, ledger, newer, scope)
+        changed = follower.changes()
+        assert await follower.refresh() == newer.metadata
+        assert (follower.version, changed.is_set()) == (newer.version, False)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.healing.test_leaving import ignore, leaving, whole
-from tests.healing.test_lost_bookie import tree, write
+from tests.healing.test_lost_bookie import members, tree, write
 
+from buckram.client.cluster.store_history import unguarded
 from buckram.core.healing.operator_requests import OperatorRequest
 from buckram.errors import InvalidArgument
+from buckram.healing.operations import rebalance as rebalance_module
 from buckram.healing.operations.decommission import DecommissionProgress
 from buckram.healing.operations.dependency_check import OperationRefused, ledgers_naming
 from buckram.healing.operations.rebalance import rebalance
 from buckram.metadata.records.operator_requests import change_wish
+from buckram.metadata.tree.memory import MemoryKeys
 from buckram.testing import cluster
 
 
@@ -51,6 +56,39 @@ async def test_a_bookie_that_leaves_takes_no_part() -> None:
         assert gone not in found.after
         assert await ledgers_naming(store, gone) == {}
         assert await whole(client, *ledgers)
+
+
+async def test_a_move_does_not_begin_under_a_lock_that_went_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with leaving(3) as (c, _), c.client() as client, c.client() as other:
+        ledgers = [await write(client, 50) for _ in range(12)]
+        await c.add()
+        await c.add()
+        keys, theirs = unguarded(client.services.store).keys, tree(other)
+        assert isinstance(keys, MemoryKeys)
+        told, create, taken = asyncio.Event(), keys.create, list[int]()
+        keys.on_session_lost(told.set)
+
+        async def create_and_lose(key: str, value: bytes, *, ephemeral: bool = False) -> int:
+            """The answer to the first lock comes when its session has ended, and a replicator has the ledger."""
+            version = await create(key, value, ephemeral=ephemeral)
+            locked = [one for one in ledgers if theirs.paths.lock(one) == key]
+            if locked and not taken:
+                taken.extend(locked)
+                keys.tree.expire(keys.session)
+                await told.wait()
+                assert await theirs.lock(locked[0])
+            return version
+
+        monkeypatch.setattr(keys, "create", create_and_lose)
+        monkeypatch.setattr(rebalance_module, "_AT_ONCE", 1)  # no other request meets the end of the session
+        before = {one: await members(client, one) for one in ledgers}
+        found = await rebalance(client, ignore)
+        assert list(found.failed) == taken
+        assert "session" in found.failed[taken[0]]
+        assert await members(client, taken[0]) == before[taken[0]]
+        assert await theirs.lock_holder(taken[0]) == "test", "the lock is somebody else's"
+        assert {move.ledger for move in found.moves} <= set(ledgers) - set(taken)
+        assert found.moves
 
 
 async def test_what_cannot_be_is_refused_with_the_reason() -> None:

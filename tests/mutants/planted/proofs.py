@@ -17,6 +17,9 @@ _COLLECTOR, _RECORDED, _LIMBO_TESTS = (
 _LIMBO = "buckram.bookie.integrity.limbo_end:LimboEnd"
 _AT_THE_END = "tests/healing/test_leaving.py::test_a_ledger_that_is_seen_only_at_the_end_is_waited_for"
 
+_MAINTAIN = "buckram.metadata.maintain"
+_HUNG = "that_hung_changes_nothing_where_the_cluster_goes_on"
+
 MUTANTS = (
     TestMutant(
         "object-moved-unreferred",
@@ -219,5 +222,195 @@ MUTANTS = (
             )
         ),
         ("tests/state/db/test_tokens.py::test_a_token_of_a_session_is_for_its_next_transaction_alone[True]",),
+    ),
+    TestMutant(
+        "footer-before-durable",
+        "a footer names entries whose blocks are not on the device",
+        edited(("buckram.bookie.storage.upkeep.log_files:Sealing.seal", "await self._durable()", "pass")),
+        (
+            "tests/bookie/storage/test_commit_overlap.py::test_a_file_has_its_footer_when_all_its_blocks_are_on_the_device",
+        ),
+    ),
+    TestMutant(
+        "joined-across-another",
+        "files are joined across one that lies between and stays, so that an older copy comes behind a newer one",
+        edited(
+            (
+                "buckram.bookie.storage.upkeep.compaction:Compaction._adjacent",
+                "return all(",
+                "return True or all(",
+            )
+        ),
+        ("tests/bookie/storage/test_compaction_copies.py::test_an_older_copy_does_not_come_behind_a_file_that_stays",),
+    ),
+    TestMutant(
+        "doubt-untold",
+        "an append whose outcome is unknown is told as one that was refused",
+        edited(
+            (
+                "buckram.serve.gateway.streams.writers:Writers._in_time",
+                "except IN_DOUBT as error:",
+                "except () as error:",
+            )
+        ),
+        ("tests/serve/gateway/streams/test_writers.py::test_what_a_lost_writer_has_sent_may_be_in_the_stream",),
+    ),
+    TestMutant(
+        "absent-unproven",
+        "a file is absent by the state of a process that leads no more",
+        edited(
+            (
+                "buckram.serve.webhdfs.files:Files.delete",
+                "present, above = await objects.statuses(path.name, path.parent.name)\n",
+                "pass\n",
+            )
+        ),
+        ("tests/serve/webhdfs/test_files.py::test_what_another_process_put_is_deleted_by_one_that_leads_no_more",),
+    ),
+    TestMutant(
+        "moved-to-bookies",
+        "metadata are moved to a store in which bookies are registered",
+        edited(("buckram.metadata.maintain.migration:_check_bookies", "if there:", "if False:")),
+        ("tests/contracts/test_moving.py::test_bookies_that_serve_from_an_unfinished_copy_are_named",),
+    ),
+    TestMutant(
+        "lock-of-a-lost-session",
+        "a move begins under a lock that went with its session",
+        edited(
+            ("buckram.healing.operations.rebalance:_Rebalance._ledger", "if sessions == self._sessions:", "if True:")
+        ),
+        (
+            "tests/healing/operations/test_rebalance.py::"
+            "test_a_move_does_not_begin_under_a_lock_that_went_with_its_session",
+        ),
+    ),
+    TestMutant(
+        "state-published-twice",
+        "a snapshot of a state that is published is published again",
+        edited(
+            (
+                "buckram.state.machine.snapshotter:Snapshotter._write",
+                "if before and before[-1].offset >= header.offset:",
+                "if False:",
+            )
+        ),
+        ("tests/state/machine/test_snapshots.py::test_a_state_is_published_once",),
+    ),
+    TestMutant(
+        "accepted-by-one-that-hung",
+        "an acceptance that hung gives a store that another one has accepted a history of its own",
+        edited(
+            (
+                f"{_MAINTAIN}.acceptance:accept",
+                "await replace_history(store, accepted, version)",
+                f"from {_MAINTAIN}.backup import set_history\n    await set_history(store, accepted)",
+            )
+        ),
+        (f"tests/contracts/test_backup.py::test_an_acceptance_{_HUNG}",),
+    ),
+    TestMutant(
+        "unaccepted-by-one-that-hung",
+        "an acceptance that hung before it began takes a store out of use that another one has accepted",
+        edited(
+            (
+                f"{_MAINTAIN}.acceptance:accept",
+                'version = await replace_history(store, replace(history, accepted=False, moved=""), version)',
+                (
+                    f"from {_MAINTAIN}.backup import set_history\n"
+                    '    version = await set_history(store, replace(history, accepted=False, moved=""))'
+                ),
+            )
+        ),
+        (f"tests/contracts/test_backup.py::test_an_acceptance_{_HUNG}",),
+    ),
+    TestMutant(
+        "restored-by-one-that-hung",
+        "a restore that hung goes on writing where the cluster is used again",
+        edited((f"{_MAINTAIN}.backup:restore", "when=(mine,)", "when=()")),
+        (f"tests/contracts/test_backup.py::test_a_restore_{_HUNG}",),
+    ),
+    TestMutant(
+        "removed-by-one-that-hung",
+        "a restore that hung goes on removing keys where the cluster is used again",
+        edited(
+            (
+                f"{_MAINTAIN}.backup:_remove_others",
+                "[mine, Delete(one.key, one.version)]",
+                "[Delete(one.key, one.version)]",
+            )
+        ),
+        (f"tests/contracts/test_backup.py::test_a_restore_{_HUNG}",),
+    ),
+    TestMutant(
+        "moved-by-one-that-hung",
+        "a move that hung goes on writing where the cluster is used again",
+        edited(
+            (f"{_MAINTAIN}.migration:_fill", "when=(mine,)", "when=()"),
+            (f"{_MAINTAIN}.migration:_fill", "[mine, Delete(key, versions[key])]", "[Delete(key, versions[key])]"),
+        ),
+        (f"tests/contracts/test_moving.py::test_a_move_{_HUNG}",),
+    ),
+    TestMutant(
+        "given-up-once",
+        "space that cannot be given up at once is in use for as long as its process lives",
+        edited(
+            (
+                "buckram.state.objects.writing:LedgerMaker._seal",
+                "except BuckramError:\n                await asyncio.sleep(delays.take())",
+                "except BuckramError:\n                return",
+            )
+        ),
+        ("tests/state/objects/test_faults.py::test_space_that_could_not_be_given_up_at_once_returns",),
+    ),
+    TestMutant(
+        "replacement-refused-for-ever",
+        "a replacement that was interrupted when its bookie had left is refused from then on",
+        edited(("buckram.health.gathering:Gatherer.about", "if wish.out:", "if False:")),
+        ("tests/health/test_removal_gate.py::test_a_bookie_that_was_taken_out_may_answer",),
+    ),
+    TestMutant(
+        "scrub-judges-by-number",
+        "entries of a deleted ledger are judged by another one of the same id",
+        edited(("buckram.bookie.integrity.scrub:Scrub._bad_of", "or is_other(record, birth_of(metadata))", "")),
+        (
+            "tests/bookie/integrity/test_scrub.py::"
+            "test_entries_of_a_deleted_ledger_are_not_judged_by_another_one_of_its_id",
+        ),
+    ),
+    TestMutant(
+        "follower-goes-back",
+        "who follows a ledger takes an older record after a newer one",
+        edited(
+            (
+                "buckram.client.shared.ledger_metadata:LedgerFollower._install",
+                "if seen.version > self._current.version:",
+                "if True:",
+            )
+        ),
+        ("tests/client/shared/test_ledger_metadata.py::test_a_server_that_lags_does_not_take_a_follower_back",),
+    ),
+    TestMutant(
+        "accepted-by-an-older-report",
+        "what a bookie reported before another restore counts",
+        edited((f"{_MAINTAIN}.acceptance:_all_bookies", "one.told is None or one.told >= version", "True")),
+        ("tests/contracts/test_backup.py::test_what_was_reported_before_another_restore_does_not_count",),
+    ),
+    TestMutant(
+        "reconciled-by-an-older-comparison",
+        "records that came after the comparison are deleted",
+        edited(("buckram.replication.reconciling:reconcile", "or head.end != one.end", "")),
+        ("tests/replication/test_promotion.py::test_records_that_came_after_the_comparison_stay",),
+    ),
+    TestMutant(
+        "promoted-against-a-stranger",
+        "a cluster is fenced that is no source of the mirror",
+        edited(
+            (
+                "buckram.replication.promotion:promote",
+                "if source is not None and source.cluster != link.cluster:",
+                "if False:",
+            )
+        ),
+        ("tests/replication/test_promotion.py::test_a_cluster_that_is_no_source_of_the_mirror_is_not_fenced",),
     ),
 )

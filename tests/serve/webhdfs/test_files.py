@@ -9,6 +9,7 @@ from tests.serve.webhdfs.kit import Remote, Web
 
 from buckram.cluster import Client
 from buckram.serve.gateway.server import Gateway
+from buckram.testing import Cluster
 
 
 async def refused(call: object, kind: str) -> str:
@@ -63,6 +64,22 @@ async def test_delete(web: Web) -> None:
     assert not await web.delete("/shop/a", recursive=True)
     await refused(web.delete("/shop", recursive=True), "AccessControlException")
     await refused(web.delete("/", recursive=True), "AccessControlException")
+
+
+async def test_what_another_process_put_is_deleted_by_one_that_leads_no_more(
+    web: Web, gateway: Gateway, three_bookies: Cluster
+) -> None:
+    await web.create("/shop/old", b"1")
+    async with gateway.objects.shelf.use("shop") as objects:
+        machine = objects._index.machine
+        engine = (await machine._replica.leading()).engine
+        assert engine._lease is not None
+        await engine._lease.close()  # as the end of its session does, of which nobody tells it
+        async with three_bookies.client() as other, other.objects("shop") as theirs:
+            await theirs.put("new", b"2")
+            assert machine.role == "leader", "it is to believe that it leads"
+            assert await web.delete("/shop/new")
+            assert [one.name for one in await theirs.list()] == ["old"]
 
 
 async def test_rename2_replaces_nothing(web: Web) -> None:

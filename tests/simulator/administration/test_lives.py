@@ -22,12 +22,14 @@ def test_lives_without_violation() -> None:
 
 
 @pytest.mark.share(2, "broken once")
-@pytest.mark.parametrize("seed", [16, 17, 29, 69, 112, 136, 234])
+@pytest.mark.parametrize("seed", [16, 17, 29, 69, 112, 136, 234, 5002, 5014])
 def test_lives_that_broke_a_rule_once(seed: int) -> None:
     """17 and 29: status said of a bookie whose address it did not know that it does not answer. 16: a bookie is in
     limbo for a while after everything else is well. 69: a copy of a directory ran while its bookie was stopped, which
     is the older one of the two from then on. 136: a copy answered in the place of its bookie. 112: status asked the
-    store that the metadata had just left. 234: two disks were replaced at once, which is beyond the guarantee."""
+    store that the metadata had just left. 234: two disks were replaced at once, which is beyond the guarantee.
+    5002: a replacement was interrupted when the bookie had left, and refused from then on as the bookie still answered.
+    5014: an acceptance that hung gave a store that another one had accepted a history of its own."""
     result = run_admin_life(seed)
     assert not result.violations, result.plan
 

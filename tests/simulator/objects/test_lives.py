@@ -34,6 +34,14 @@ def test_a_ledger_that_cannot_be_made_fails_no_task() -> None:
     assert not result.violations, (result.plan, result.violations[0])
 
 
+@pytest.mark.share(2, "broken once")
+@pytest.mark.parametrize("seed", [5055, 20003])
+def test_lives_that_broke_a_rule_once(seed: int) -> None:
+    """Both: a store was deleted while a ledger for it was made, which nothing but a look for orphans finds."""
+    result = run_objects_life(seed)
+    assert not result.violations, result.plan
+
+
 def test_a_seed_decides_everything() -> None:
     assert run_objects_life(5).trace_hash == run_objects_life(5).trace_hash
 

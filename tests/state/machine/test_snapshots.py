@@ -57,6 +57,18 @@ async def test_snapshots_are_taken_while_commands_go_on_and_free_the_log(ns: Nam
         assert await again.read(lambda state: (state.counts, len(state.applied))) == ({"bolt": 400}, 400)
 
 
+async def test_a_state_is_published_once(ns: Namespace) -> None:
+    async with ns.machine("inventory", Inventory) as machine:
+        await machine.lead()
+        await machine.execute(["add", "bolt", 1])
+        offset = await machine.snapshot()
+        before = (await head_of(ns)).snapshots
+        assert await machine.snapshot() == offset
+        assert (await head_of(ns)).snapshots == before
+        await machine.execute(["add", "bolt", 1])
+        assert await machine.snapshot() > offset
+
+
 async def test_a_result_is_known_after_a_restart_from_a_snapshot(ns: Namespace) -> None:
     async with ns.machine("inventory", Inventory) as machine:
         await machine.lead()

@@ -83,6 +83,39 @@ async def test_too_few_bookies_put_nothing_and_leave_nothing(
         assert await objects.get("a") == b"after"
 
 
+async def test_space_that_could_not_be_given_up_at_once_returns(
+    client: Client, ns: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stays, so no sweeper takes what it wrote for abandoned."""
+    async with client.objects("shop") as objects:
+        await objects.put("a", b"before")
+        await objects._packs.seal()
+        index, refused = objects._index, list[object]()
+        execute = index.execute
+
+        async def without_leader_at_first(command: list[object]) -> object:
+            if command[0] == "seal" and not refused:
+                refused.append(command)
+                raise NotEnoughBookies(3, 0)  # as after half a minute in which nobody could lead the index
+            return await execute(command)
+
+        monkeypatch.setattr(index, "execute", without_leader_at_first)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield bytes(3 * MIB)
+            raise ValueError("the source is gone")
+
+        with pytest.raises(ValueError, match="the source is gone"):
+            await objects.put("large", pieces())
+        await eventually(lambda: _nothing_open(objects), "it is open", 5.0)
+        assert refused
+        assert await objects.get("a") == b"before"
+
+
+async def _nothing_open(objects: Objects) -> bool:
+    return (await _state(objects))[0] == 0
+
+
 async def _readable(client: Client, count: int) -> bool:
     return len(client.services.bookies.candidates()) == count
 

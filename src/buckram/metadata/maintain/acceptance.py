@@ -32,7 +32,7 @@ from buckram.core.ledgers.deletions import (
     told_key,
 )
 from buckram.errors import InvalidArgument, KeyExists, MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
-from buckram.metadata.maintain.backup import set_history
+from buckram.metadata.maintain.backup import read_history, replace_history
 from buckram.metadata.tree.key_operations import all_names
 from buckram.metadata.tree.layout import COLLECT, SUSPECTS
 from buckram.metadata.tree.removals import all_recorded, buckets_below
@@ -184,9 +184,9 @@ async def accept(
     between is asked to accept again, and it has to find by itself what an earlier call has left.
 
     Raises InvalidArgument if there is nothing to accept; MetadataUnavailable names bookies that do not show up and are
-    not among `without`.
+    not among `without`; MetadataError if another process restores or accepts the store at the same time.
     """
-    history = await store.history()
+    history, version = await read_history(store)
     if history.moved and not history.accepted:
         raise InvalidArgument(f"{store.uri} cannot be accepted: {why_not_accepted(history)}")
     if history.accepted and not await suspects(store):
@@ -195,7 +195,7 @@ async def accept(
             "there is nothing to accept, and nothing is left to do"
         )
     # The store is not in use while it is looked at, and every running bookie reports what it knows.
-    version = await set_history(store, replace(history, accepted=False, moved=""))
+    version = await replace_history(store, replace(history, accepted=False, moved=""), version)
     said = await _all_bookies(store, without, version)
     epoch = max([history.epoch, *(one.epoch for one in said)]) + 1
     highest = max((one.highest_ledger for one in said), default=-1)
@@ -204,7 +204,7 @@ async def accept(
     deleted_again = await compare(store)
     await repair()
     accepted = History(epoch, str(uuid.UUID(int=rng.getrandbits(128), version=4)))
-    await set_history(store, accepted)
+    await replace_history(store, accepted, version)
     await _followed(store)
     return Acceptance(accepted, deleted_again)
 

@@ -47,7 +47,7 @@ from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.runtime.disk.syncing import sync_file
 from buckram.runtime.disk.whole_file import whole_file
-from buckram.types import Create, History, KeyOp, LedgerId, SetValue
+from buckram.types import CheckVersion, Create, Delete, History, KeyOp, LedgerId, SetValue
 
 FORMAT, VERSION = "buckram-backup", 1
 OnCount = Callable[[int], None]
@@ -233,7 +233,9 @@ def _kept(fields: dict[str, Any]) -> StoredKey:
 async def restore(store: TreeStore, backup: Backup) -> None:
     """Make the store hold what the backup holds. It may be empty, or the same cluster's; raises WrongCluster otherwise.
 
-    The first change marks it as not usable, so an interruption is noticed, and the same call finishes the work.
+    The first change marks it as not usable, so an interruption is noticed, and the same call finishes the work. All
+    others are made on condition of that mark: a process that hung meanwhile changes nothing more when another one has
+    restored or accepted the store. Raises MetadataError then.
     """
     if (backup.root, backup.own) != (store.layout.root, store.own):
         raise WrongCluster(
@@ -247,10 +249,10 @@ async def restore(store: TreeStore, backup: Backup) -> None:
             f"{store.uri} is cluster {there}, the backup is of {backup.instance_id}: restore it to an empty place or "
             "to that cluster's; nothing was changed"
         )
-    await _not_accepted(store, backup.history)
+    mine = CheckVersion(store.layout.history, await _not_accepted(store, backup.history))
     wanted = {one.key: one.value for one in backup.keys if one.key != store.layout.history}
-    await _remove_others(store, wanted)
-    await write(store, wanted)
+    await _remove_others(store, wanted, mine)
+    await write(store, wanted, when=(mine,))
     if backup.next_id:
         await store.raise_next_id(backup.next_id - 1)
     await _verify(store, wanted)
@@ -263,16 +265,48 @@ async def _instance(store: TreeStore) -> str:
         return ""
 
 
-async def _not_accepted(store: TreeStore, kept: History) -> None:
-    now = await store.history()
+async def _not_accepted(store: TreeStore, kept: History) -> int:
+    """Mark the store as not usable. Return the version of the mark."""
+    now, version = await read_history(store)
     if now.moved and not now.accepted:
         raise WrongCluster(f"nothing is restored to {store.uri}: {why_not_accepted(now)}")
     highest = now if now.epoch > kept.epoch else kept
-    await set_history(store, replace(highest, accepted=False, moved=""))
+    return await replace_history(store, replace(highest, accepted=False, moved=""), version)
+
+
+async def read_history(store: TreeStore) -> tuple[History, int]:
+    """Return the history, and the version of its key; -1 if there is none."""
+    key = store.layout.history
+    await store.keys.sync()
+    try:
+        found = await store.keys.get(key)
+    except NoSuchKey:
+        return History(), -1
+    return parse_history(key, found.value), found.version
+
+
+async def replace_history(store: TreeStore, history: History, version: int) -> int:
+    """Write the history in the place of the one whose key has this version (-1: there is none), and return the new
+    version. Raises MetadataError if another process has changed it.
+    """
+    key, value = store.layout.history, encode_history(history)
+    try:
+        return await (store.keys.create(key, value) if version < 0 else store.keys.set(key, value, version))
+    except (KeyExists, NoSuchKey, VersionConflict):
+        found = await store.keys.get(key)
+    if found.value != value:  # else the answer to an earlier attempt at the same request was lost
+        raise MetadataError(
+            f"{key}: another process restores, accepts or moves these metadata at the same time; see what it did with "
+            "`buckram cluster check` before you try again"
+        )
+    return found.version
 
 
 async def set_history(store: TreeStore, history: History) -> int:
-    """Write the history. Return the version of its key."""
+    """Write the history, whatever it was before. Return the version of its key.
+
+    Commands use `replace_history`: one that hung may go on when another has done its work.
+    """
     key = store.layout.history
     for _ in range(_TRIES):
         try:
@@ -288,8 +322,8 @@ async def set_history(store: TreeStore, history: History) -> int:
     raise MetadataError(f"{key}: changed {_TRIES} times while it was being written; find out which program changes it")
 
 
-async def _remove_others(store: TreeStore, wanted: dict[str, bytes]) -> None:
-    """Remove the keys that the backup does not hold, the deepest first."""
+async def _remove_others(store: TreeStore, wanted: dict[str, bytes], mine: CheckVersion) -> None:
+    """Remove the keys that the backup does not hold, the deepest first, on condition of the mark."""
     now = [one for one in await everything(store) if not _is_passing(store, one.key)]
     folders = {key[:at] for key in wanted for at in range(len(key)) if key[at] == "/"}
     keep = wanted.keys() | folders | {store.layout.history, store.own}
@@ -297,13 +331,21 @@ async def _remove_others(store: TreeStore, wanted: dict[str, bytes]) -> None:
         if one.key in keep:
             continue
         try:
-            await store.keys.delete(one.key, one.version)
+            await store.keys.multi([mine, Delete(one.key, one.version)])
         except (NoSuchKey, KeyNotEmpty):
             continue  # gone by itself, or it holds what is bound to a session
 
 
-async def write(store: TreeStore, wanted: dict[str, bytes], progress: OnCount = lambda count: None) -> None:
-    """Make these keys hold these values; `progress` is called with how many more do."""
+async def write(
+    store: TreeStore,
+    wanted: dict[str, bytes],
+    progress: OnCount = lambda count: None,
+    *,
+    when: Sequence[CheckVersion] = (),
+) -> None:
+    """Make these keys hold these values; `progress` is called with how many more do. Nothing is written after one of
+    `when` has changed: VersionConflict.
+    """
     now = {one.key: one for one in await everything(store)}
     ops: list[KeyOp] = []
     size = 0
@@ -315,11 +357,11 @@ async def write(store: TreeStore, wanted: dict[str, bytes], progress: OnCount = 
         ops.append(Create(key, value) if found is None else SetValue(key, value, found.version))
         size += len(key) + len(value)
         if len(ops) >= _BATCH_OPS or size >= _BATCH_BYTES:
-            await store.keys.multi(ops)
+            await store.keys.multi([*when, *ops])
             progress(len(ops))
             ops, size = [], 0
     if ops:
-        await store.keys.multi(ops)
+        await store.keys.multi([*when, *ops])
         progress(len(ops))
 
 

@@ -23,12 +23,20 @@ from buckram.errors import (
     NoSuchKey,
     WrongCluster,
 )
-from buckram.metadata.maintain.backup import OnCount, StoredKey, counters, everything, set_history, write
+from buckram.metadata.maintain.backup import (
+    OnCount,
+    StoredKey,
+    counters,
+    everything,
+    read_history,
+    replace_history,
+    write,
+)
 from buckram.metadata.records.topology import TOPOLOGY, apache_key
 from buckram.metadata.tree.store import TreeStore
 from buckram.metadata.zookeeper.ledger_managers import HEALTH_CHECK_SWITCH, is_special
 from buckram.metadata.zookeeper.store import ZooKeeperStore
-from buckram.types import History, LedgerId
+from buckram.types import CheckVersion, Delete, History, LedgerId
 
 Values = dict[str, bytes]
 
@@ -55,11 +63,13 @@ async def move(
     """Move the metadata of the cluster at `source` to `target`, an empty place or one where this was interrupted.
 
     Raises ConfigError while bookies are writable at `source` or any is registered at `target`, naming them, and for a
-    source that cannot be left; WrongCluster for a target that holds something else. `started` is called with the number
-    of keys, `progress` with how many more are copied.
+    source that cannot be left; WrongCluster for a target that holds something else; MetadataError once another process
+    has moved them, also for one that hung meanwhile: nothing is changed where the cluster goes on. `started` is called
+    with the number of keys, `progress` with how many more are copied.
     """
     instance_id = await source.instance_id()
-    before, after = await source.history(), await _history(target)
+    before, here = await read_history(source)
+    after, _ = await _history(target)
     finished = before.moved == f"{GONE} {target.uri}"
     if finished and after.accepted and after.epoch:
         found = await _values(source, source)
@@ -67,37 +77,38 @@ async def move(
     _check_source(source, target, before)
     await _check_bookies(source, target)
     if not before.epoch:
-        before = await source.begin_history()
-    after = await _claim(source, target, before, after)
+        await source.begin_history()
+        before, here = await read_history(source)
+    after, there = await _claim(source, target, before)
     if not finished:
         before = replace(before, accepted=False, moved=f"{LEAVING} {target.uri}")
-        await set_history(source, before)
+        here = await replace_history(source, before, here)
     await target.take_over(instance_id)
     wanted = await _values(source, target)
     started(len(wanted))
-    await _fill(target, wanted, progress)
+    await _fill(target, wanted, progress, CheckVersion(target.layout.history, there))
     next_id = await source.next_ledger_id()
     if next_id:
         await target.raise_next_id(next_id - 1)
     await _verify(source, target)
-    await set_history(source, replace(before, moved=f"{GONE} {target.uri}"))
+    await replace_history(source, replace(before, moved=f"{GONE} {target.uri}"), here)
     name = f"{rng.getrandbits(64):016x}"
-    await set_history(target, replace(after, accepted=True, moved=f"{HERE} {name}"))
+    await replace_history(target, replace(after, accepted=True, moved=f"{HERE} {name}"), there)
     return await _outcome(target, instance_id, wanted)
 
 
-async def _history(store: TreeStore) -> History:
-    """Return the history of a store; an empty one if there is no cluster yet."""
+async def _history(store: TreeStore) -> tuple[History, int]:
+    """Return the history of a store, as `read_history`; an empty one if there is no cluster yet."""
     try:
-        return await store.history()
+        return await read_history(store)
     except ClusterNotInitialised:
-        return History()
+        return History(), -1
 
 
 async def abandon(source: TreeStore, target: TreeStore) -> None:
     """Undo an interrupted move, so that the source can be used again. What was copied stays, and is unusable."""
-    before = await source.history()
-    if before.moved == f"{GONE} {target.uri}" and not (await _history(target)).accepted:
+    before, version = await read_history(source)
+    if before.moved == f"{GONE} {target.uri}" and not (await _history(target))[0].accepted:
         raise ConfigError(
             f"{source.uri}: nothing to abandon: the copy in {target.uri} is whole, and lacks only the last step of the "
             f"move: `buckram cluster move-metadata {source.uri} {target.uri}` takes it; nothing was changed"
@@ -105,7 +116,7 @@ async def abandon(source: TreeStore, target: TreeStore) -> None:
     if before.moved != f"{LEAVING} {target.uri}":
         why = why_not_accepted(before) or "no move from it to the other store is under way"
         raise ConfigError(f"{source.uri}: nothing to abandon: {why}; nothing was changed")
-    await set_history(source, replace(before, accepted=True, moved=""))
+    await replace_history(source, replace(before, accepted=True, moved=""), version)
 
 
 async def _outcome(target: TreeStore, instance_id: str, values: Values, *, again: bool = False) -> Moved:
@@ -147,16 +158,15 @@ async def _check_bookies(source: TreeStore, target: TreeStore) -> None:
         )
 
 
-async def _claim(source: TreeStore, target: TreeStore, before: History, after: History) -> History:
-    """Mark the target as a copy that is not whole, before anything else is in it."""
-    mark = f"{COPYING} {source.uri}"
+async def _claim(source: TreeStore, target: TreeStore, before: History) -> tuple[History, int]:
+    """Mark the target as a copy that is not whole, before anything else is in it. Return the mark and its version."""
+    mark, (after, version) = f"{COPYING} {source.uri}", await _history(target)
     if after.moved == mark:
-        return after
+        return after, version
     await _refuse_others(target, after)
     await target.keys.prepare()
     made = History(before.epoch + 1, before.restore, accepted=False, moved=mark)
-    await set_history(target, made)
-    return made
+    return made, await replace_history(target, made, version)
 
 
 async def _refuse_others(target: TreeStore, after: History) -> None:
@@ -234,16 +244,17 @@ def _is_apaches(store: TreeStore, key: str) -> bool:
     return isinstance(store, ZooKeeperStore) and (is_special(name) or name == HEALTH_CHECK_SWITCH)
 
 
-async def _fill(target: TreeStore, wanted: Values, progress: OnCount) -> None:
+async def _fill(target: TreeStore, wanted: Values, progress: OnCount, mine: CheckVersion) -> None:
+    """Make the target hold just these values, on condition of its mark."""
     versions = {one.key: one.version for one in await everything(target)}
     folders = {key[:at] for key in wanted for at in range(len(key)) if key[at] == "/"}
     others = [key for key in await _values(target, target) if key not in wanted and key not in folders]
     for key in sorted(others, key=lambda each: -each.count("/")):
         try:
-            await target.keys.delete(key, versions[key])
+            await target.keys.multi([mine, Delete(key, versions[key])])
         except (NoSuchKey, KeyNotEmpty):
             continue
-    await write(target, wanted, progress)
+    await write(target, wanted, progress, when=(mine,))
 
 
 async def _verify(source: TreeStore, target: TreeStore) -> None:

@@ -11,16 +11,16 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.write.engine import LedgerAppender
+from buckram.core.backoff import MACHINE, Delays
 from buckram.core.objects.rows import Extent
 from buckram.core.streams.metadata.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.core.streams.policy import Policy
-from buckram.errors import BuckramError, CommandRefused, DataLost, HandleClosed
+from buckram.errors import BuckramError, CommandRefused, DataLost, HandleClosed, MirrorStream, ReplicaStopped
 from buckram.runtime.process.tasks import TaskScope
 from buckram.state.objects.index_client import IndexClient
 from buckram.state.objects.presence import Presence
@@ -154,9 +154,17 @@ class LedgerMaker:
                 self._scope.spawn(self._seal(ledger, size), f"give up {ledger}")
 
     async def _seal(self, ledger: LedgerId, size: int) -> None:
-        # If the index cannot be reached, a sweeper does it when this process is gone.
-        with suppress(BuckramError):
-            await self._index.execute(["seal", ledger, size])
+        """Seal a ledger in the index, however long that cannot be reached: no sweeper does it before this process is
+        gone."""
+        delays = Delays(MACHINE)
+        while True:
+            try:
+                await self._index.execute(["seal", ledger, size])
+                return
+            except (HandleClosed, ReplicaStopped, MirrorStream):
+                return  # nothing is written by this process any more
+            except BuckramError:
+                await asyncio.sleep(delays.take())
 
 
 @dataclass(slots=True)

@@ -94,6 +94,25 @@ async def test_without_acknowledgement_in_time_the_outcome_is_unknown(three_book
         assert await append(api) == 3
 
 
+async def test_what_a_lost_writer_has_sent_may_be_in_the_stream(three_bookies: Cluster) -> None:
+    async with three_bookies.client() as client, serving(client) as gateway, three_bookies.client() as other:
+        api = await Api.to(gateway.url)
+        await client.namespaces.create("shop")
+        await append(api)
+        for number in range(3):
+            await three_bookies.pause(number)
+        sent = asyncio.ensure_future(api.code(f"POST {PATH}", b"x", **VALUE))
+        async with gateway.writers._streams.use("shop/orders") as writer:
+            await until(lambda: writer.pending_bytes > 0)
+        taking = asyncio.ensure_future(other.namespace("shop").writer("orders", takeover=True))
+        assert await sent == (503, "WRITER_LOST")
+        assert api.last.headers["buckram-outcome"] == "unknown"
+        for number in range(3):
+            await three_bookies.resume(number)
+        async with await taking as heir:
+            assert heir.next_offset in (1, 2)
+
+
 async def test_a_gateway_shows_itself_again_after_its_key_went(client: Client) -> None:
     peers = Peers(client.services.store, "http://a")
     await peers.start()
