@@ -18,10 +18,11 @@ from buckram.errors import BuckramError, NoSuchStream, ReplicationRefused, Strea
 from buckram.metadata.maintain.acceptance import accept
 from buckram.metadata.maintain.backup import set_history
 from buckram.metadata.records.security import SecurityStore
+from buckram.metadata.tree.store import TreeStore
 from buckram.replication.promotion import promote
 from buckram.replication.reconciling import StreamDifference, differences, reconcile
 from buckram.replication.sides import Side, side_of
-from buckram.streams.maintain.segment_list_repair import begin_after_deleted
+from buckram.streams.maintain.segment_list_repair import LackingRecords, begin_after_deleted
 from buckram.streams.shared.metadata import StreamStore
 from simulator.engine.world import Died
 from simulator.replication.heads import HeadWatch
@@ -199,8 +200,13 @@ class OperatorActor(Actor):
             try:
                 setup = world.store(world.loop.world, rng)
                 await set_history(setup, replace(await setup.history(), accepted=False))
-                accepted = await accept(setup, rng)
-                for one in await begin_after_deleted(StreamStore(setup), accepted.deleted_again):
+                lacking: list[LackingRecords] = []
+
+                async def repair(setup: TreeStore = setup, lacking: list[LackingRecords] = lacking) -> None:
+                    lacking.extend(await begin_after_deleted(StreamStore(setup)))
+
+                await accept(setup, rng, (), repair)
+                for one in lacking:
                     self.truth.lost(place.name, one.stream.partition("/")[2], one.first, one.end)
                 return
             except BuckramError as error:

@@ -44,7 +44,7 @@ class ExplicitLac:
         self._name = (window.ledger_id, digest.birth) if digest.birth else None
         self._loop = asyncio.get_running_loop()
         self.lanes: Sequence[AddLane] = ()
-        """Those to the present members that are written to."""
+        """Lanes to the present members that are written to."""
         self._published: EntryId = NO_ENTRY
         self._last_append = 0.0
         self._listed = False

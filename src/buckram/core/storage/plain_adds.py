@@ -67,7 +67,7 @@ _RUN_BYTES = RUN_RECORD.size
 
 
 class RunIndex(Protocol):
-    """What one segment holds of one ledger (`bookie/storage/segments/index.py:LedgerIndex`)."""
+    """The index of one ledger in one segment (`bookie/storage/segments/index.py:LedgerIndex`)."""
 
     segment: int
     last: EntryId
