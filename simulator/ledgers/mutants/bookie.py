@@ -16,6 +16,7 @@ from buckram.bookie.service.entries.admission import Admission, Finding, Verdict
 from buckram.bookie.service.entries.read_replies import ReadReplies
 from buckram.bookie.service.entries.reads import ReadPath
 from buckram.bookie.storage.ledger_table import Losses
+from buckram.bookie.storage.log.group_commit import GroupCommit
 from buckram.bookie.storage.segments.bad_entries import BadEntries
 from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import cookie
@@ -56,7 +57,7 @@ def _none_is_plain(self: AddPath, session: Any, chunk: bytes, offset: int, max_p
     return offset
 
 
-def _answered_at_once(self: Store, done: Any) -> None:
+def _answered_at_once(self: Any, done: Any) -> None:
     asyncio.get_running_loop().call_soon(done, None)
 
 
@@ -174,7 +175,7 @@ MUTANTS = [
         "ack-before-sync",
         "11, M4",
         "adds are answered before they are synced",
-        plant((Store, "after_durable", _answered_at_once)),
+        plant((GroupCommit, "after_durable", _answered_at_once)),
         scenarios=("D1",),
     ),
     Mutant(
