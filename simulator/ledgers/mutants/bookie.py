@@ -53,8 +53,8 @@ def _insert_later(self: AddPath, session: Any, run: Any) -> None:
     asyncio.get_running_loop().call_later(0.004, partial(_insert, self, session, run.detached()))
 
 
-def _none_is_plain(self: AddPath, session: Any, chunk: bytes, offset: int, max_packet: int, v3: bool) -> int:
-    return offset
+def _none_is_plain(self: AddPath, *given: Any) -> None:
+    """Let every add come as a run."""
 
 
 def _answered_at_once(self: Any, done: Any) -> None:
@@ -158,7 +158,7 @@ MUTANTS = [
         "fence-and-add-race",
         "9, F4",
         "time passes between the check of the fence and the insertion",
-        plant((AddPath, "_insert", _insert_later), (AddPath, "take_adds", _none_is_plain)),
+        plant((AddPath, "_insert", _insert_later), (AddPath, "take", _none_is_plain)),
         scenarios=("D2",),
         lives=lambda plan: plan.recoverers > 0 and plan.entries > 3,
         seeds=600,
