@@ -16,6 +16,7 @@ from buckram.bookie.service.entries.admission import Admission, Finding, Verdict
 from buckram.bookie.service.entries.read_replies import ReadReplies
 from buckram.bookie.service.entries.reads import ReadPath
 from buckram.bookie.storage.ledger_table import Losses
+from buckram.bookie.storage.log.group_commit import GroupCommit
 from buckram.bookie.storage.segments.bad_entries import BadEntries
 from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import cookie
@@ -52,11 +53,11 @@ def _insert_later(self: AddPath, session: Any, run: Any) -> None:
     asyncio.get_running_loop().call_later(0.004, partial(_insert, self, session, run.detached()))
 
 
-def _none_is_plain(self: AddPath, session: Any, chunk: bytes, offset: int, max_packet: int, v3: bool) -> int:
-    return offset
+def _none_is_plain(self: AddPath, *given: Any) -> None:
+    """Let every add come as a run."""
 
 
-def _answered_at_once(self: Store, done: Any) -> None:
+def _answered_at_once(self: Any, done: Any) -> None:
     asyncio.get_running_loop().call_soon(done, None)
 
 
@@ -157,7 +158,7 @@ MUTANTS = [
         "fence-and-add-race",
         "9, F4",
         "time passes between the check of the fence and the insertion",
-        plant((AddPath, "_insert", _insert_later), (AddPath, "take_adds", _none_is_plain)),
+        plant((AddPath, "_insert", _insert_later), (AddPath, "take", _none_is_plain)),
         scenarios=("D2",),
         lives=lambda plan: plan.recoverers > 0 and plan.entries > 3,
         seeds=600,
@@ -174,7 +175,7 @@ MUTANTS = [
         "ack-before-sync",
         "11, M4",
         "adds are answered before they are synced",
-        plant((Store, "after_durable", _answered_at_once)),
+        plant((GroupCommit, "after_durable", _answered_at_once)),
         scenarios=("D1",),
     ),
     Mutant(
