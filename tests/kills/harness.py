@@ -78,6 +78,18 @@ class Failed(AssertionError):
     """A kill after which something does not hold."""
 
 
+def watching(folder: Path, at: int, log: Path) -> dict[str, str]:
+    """Return what has a process count its changes, and die before this one."""
+    paths = os.pathsep.join([str(DYING), *filter(None, [os.environ.get("PYTHONPATH")])])
+    given = {"PYTHONPATH": paths, "BUCKRAM_KILL_IN": str(folder)}
+    return {**given, "BUCKRAM_KILL_AT": str(at), "BUCKRAM_KILL_LOG": str(log)}
+
+
+def changes_in(log: Path) -> tuple[str, ...]:
+    read = log.read_bytes() if log.exists() else b""
+    return tuple(read[place : place + LINE].decode(errors="replace").strip() for place in range(0, len(read), LINE))
+
+
 def run(case: Case, words: Sequence[str], at: int | None, *, use: bool = True) -> Ended:
     """Run `buckram WORDS` to its end. `at`: the change before which it dies; None: nothing watches it.
 
@@ -88,9 +100,7 @@ def run(case: Case, words: Sequence[str], at: int | None, *, use: bool = True) -
         out, err, log = (Path(name, one) for one in ("out", "err", "changes"))
         given = {**clean, **case.environment}
         if at is not None:
-            paths = os.pathsep.join([str(DYING), *filter(None, [os.environ.get("PYTHONPATH")])])
-            given |= {"PYTHONPATH": paths, "BUCKRAM_KILL_IN": str(case.folder)}
-            given |= {"BUCKRAM_KILL_AT": str(at), "BUCKRAM_KILL_LOG": str(log)}
+            given |= watching(case.folder, at, log)
         with out.open("wb") as to_out, err.open("wb") as to_err:
             process = subprocess.Popen(
                 [sys.executable, "-m", "buckram", *words],
@@ -106,9 +116,7 @@ def run(case: Case, words: Sequence[str], at: int | None, *, use: bool = True) -
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        read = log.read_bytes() if log.exists() else b""
-        changes = tuple(read[place : place + LINE].decode().strip() for place in range(0, len(read), LINE))
-        return Ended(code, out.read_text(), err.read_text(), changes)
+        return Ended(code, out.read_text(), err.read_text(), changes_in(log))
 
 
 def _serve(case: Case, process: subprocess.Popen[bytes], out: Path, *, use: bool) -> None:
