@@ -53,13 +53,23 @@ def test_bugs_can_be_planted(name: str) -> None:
     assert stale(MUTANTS[name].apply) == ""
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("seed", "name"),
-    [(3, "overtaken-unnoticed"), (4, "dropped-by-reconcile"), (8, "mirror-takes-writers"), (8, "unforced")],
+    [
+        (0, "overtaken-unnoticed"),
+        (0, "producers-forgotten"),
+        (1, "begun-anew-without-keeping"),
+        (1, "written-side-is-mirrored"),
+        (2, "told-without-comparison"),
+        (3, "sent-again-with-later-times"),
+        (4, "dropped-by-reconcile"),
+        (8, "mirror-takes-writers"),
+        (8, "unforced"),
+    ],
 )
 def test_a_planted_bug_is_caught(seed: int, name: str) -> None:
-    """The first one is a bug that this life found."""
+    """The first one is a bug that this life found, and so are those of a mirror of the written side and of times."""
     plan, mutant = make_replication_plan(seed), MUTANTS[name]
     assert mutant.suits(plan)
     result = run_replication_life(seed, plan=plan, mutant=mutant.apply())
