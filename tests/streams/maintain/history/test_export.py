@@ -179,6 +179,11 @@ async def test_truncation_leaves_exported_copies_unless_they_are_pruned(
     assert len(StaticTable.from_metadata(f"{await directory_of(ns, tmp_path)}/{TABLE}").metadata.snapshots) == 1
 
 
+async def test_nothing_is_pruned_where_nothing_is_published(client: Client, ns: Namespace, tmp_path: Path) -> None:
+    await ns.create("s")
+    assert (await export(client, ns, tmp_path, prune=True)).pruned == 0
+
+
 async def test_what_was_truncated_before_it_was_exported_is_told(client: Client, ns: Namespace, tmp_path: Path) -> None:
     await plain(ns, 1)
     await export(client, ns, tmp_path)

@@ -290,6 +290,8 @@ async def _prune(client: LedgerClient, streams: StreamStore, work: Exportable) -
     export = await read_export(streams, work.uid, work.directory)
     bases = await _bases(work.directory)
     known = [copy for copy in export.copies if copy in bases]
+    if not known:
+        return 0
     ends = [bases[copy] for copy in known[1:]] + [export.next]
     dead = [copy for copy, end in zip(known, ends, strict=True) if end <= head.earliest]
     return len(await withdraw(streams, work.uid, work.directory, dead, head.epoch, client.services.clocks.now()))
