@@ -69,6 +69,26 @@ def test_the_names_of_all_directories_are_durable(tmp_path: Path, monkeypatch: p
     assert {str(root / part) for part in ("", "default", "default/orders", "default/orders/uid")} <= set(synced)
 
 
+def test_files_that_are_removed_do_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for them again, so the caller is told while a loss of power could bring them back."""
+    place, sync, fails = FileLocation(f"{tmp_path}/shop/s/uid"), os.fsync, [True]
+    place.write(FILE, b"x", 7)
+    place.write(part_file(5, 8, 0), b"x", 8)
+
+    def sync_or_fail(number: int) -> None:
+        if fails.pop() if fails else False:
+            raise OSError(5, "Input/output error")
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{number}")))
+        sync(number)
+
+    synced = list[str]()
+    monkeypatch.setattr(os, "fsync", sync_or_fail)
+    with pytest.raises(WriteFailed, match="cannot be deleted"):
+        place.remove(7)
+    assert place.remove(7) == 0
+    assert synced == ["uid"]
+
+
 @pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
 def test_a_large_file_is_copied_under_its_name(tmp_path: Path, scheme: str) -> None:
     if scheme == "memory://":

@@ -113,9 +113,20 @@ class FileLocation:
             except Exception as error:
                 raise WriteFailed(copy, f"{name} cannot be deleted at {self.location}: {_text(error)}") from None
         if self._local is not None:
+            self._sync_removal(copy)
             with suppress(OSError):
                 FILES.rmdir(self._local)  # The last file of a stream takes its directory with it.
         return len(found)
+
+    def _sync_removal(self, copy: LedgerId) -> None:
+        """Make it durable that files are gone, also those that an earlier call has removed: nobody looks again."""
+        assert self._local is not None
+        try:
+            FILES.sync_directory(self._local)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise WriteFailed(copy, f"its files cannot be deleted at {self.location}: {_text(error)}") from None
 
     # -- files of the table around a stream's history (`streams/maintain/history/iceberg.py`)
     # --------------------------------
