@@ -1,5 +1,5 @@
-"""The end of a life of archives: all is healed, each stream is written once more and cleaned; then streams, forks, exports
-and what is left over are compared with the model.
+"""The end of a life of archives: all is healed, each stream is written once more and cleaned; then streams, forks,
+exports and what is left over are compared with the model.
 """
 
 from __future__ import annotations

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from buckram.errors import BuckramError, NoSuchStream, OffsetOutOfRange, StreamExists
 from simulator.archives.model import Stream
 from simulator.archives.removing import Deleter, Truncator
-from simulator.archives.stage import Stage
+from simulator.archives.stage import Actor, Stage
 from simulator.archives.writing import WriterActor
 from simulator.engine.checkers.judge import describe
 
+A = TypeVar("A", bound=Actor)
 MOST = 4
 """Maximum number of forks at a time."""
 
@@ -58,11 +61,11 @@ class Forker(Deleter):
         except BuckramError as error:
             self.note(f"{fork.name}: {describe(error)}: {error}")
 
-    def _as(self, kind: type[WriterActor] | type[Truncator]) -> WriterActor:
+    def _as(self, kind: type[A]) -> A:
         """Return another actor in this process, which acts with its client."""
         other = kind(self.stage, self.host)
         other.client, other.rng, other.serial = self.client, self.rng, 1000 * (self.made + 1)
-        return other  # type: ignore[return-value]  # whoever asks for a kind uses what that kind has
+        return other
 
 
 __all__ = ["Forker"]

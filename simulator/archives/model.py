@@ -148,9 +148,9 @@ class Model:
         """Return a living stream that needs the files of this copy."""
         for stream in self.streams.values():
             for row in stream.needed():
-                if row.kind == HISTORY and row.ledger == copy and row.offloaded is not None:
-                    if row.offloaded.location == directory:
-                        return stream
+                place = row.offloaded.location if row.offloaded is not None else ""
+                if row.kind == HISTORY and (row.ledger, place) == (copy, directory):
+                    return stream
         return None
 
 

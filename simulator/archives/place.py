@@ -197,9 +197,8 @@ class PosixFace:
         return cast(BinaryIO, _Written(place, file))
 
     def sync(self, opened: BinaryIO) -> None:
-        assert isinstance(opened, _Written)
-        dies = self.place.changing()
-        opened.file.synced = opened.file.data
+        dies, file = self.place.changing(), cast(_Written, opened).file
+        file.synced = file.data
         self.place.die(dies)
 
     def sync_directory(self, path: str) -> None:

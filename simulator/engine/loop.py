@@ -303,7 +303,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Do nothing: an abandoned generator was closed when its last reference was dropped."""
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run the function without a thread: now, or as late as `job_late_s` says. Its result arrives in a later turn."""
+        """Run the function without a thread, now or as late as `job_late_s` says; its result comes in a later turn."""
         future: asyncio.Future[T] = self.create_future()
         late = 0.0 if self.job_late_s is None else self.job_late_s()
         if late:
