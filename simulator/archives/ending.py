@@ -11,6 +11,7 @@ from buckram.core.streams.metadata.head import HISTORY
 from buckram.errors import BuckramError
 from simulator.archives.files import Unsound, check_copy, copies_in, parse_name, records_in
 from simulator.archives.model import Exported, Stream, label_of
+from simulator.archives.moving import Exporter
 from simulator.archives.reading import take
 from simulator.archives.removing import BY_AGE, Deleter, JanitorActor
 from simulator.archives.stage import Actor, Stage, full
@@ -44,6 +45,8 @@ class Ending(Finish):
         await self.within(self._make_missing(), "making the streams that are gone")
         for stream in self.model.living():
             await self.within(self._write(stream), f"the last writer of {stream.name}")
+        for stream in self.model.living():
+            await self.within(self._export(stream), f"an export of {stream.name}")
         await self.within(self._clean(), "the janitor")
         for stream in self.model.living():
             await self.within(self._audit(stream), f"reading {stream.name}")
@@ -99,6 +102,13 @@ class Ending(Finish):
                 if not left or not error.retryable:
                     raise
                 await asyncio.sleep(2.0)
+
+    async def _export(self, stream: Stream) -> None:
+        """Go on with an export to each place that has one: it takes away what was left, so each record is there once."""
+        if any(export.stream is stream for export in self.model.exports.values()):
+            exporter = Exporter(self.stage, "f4")
+            await self._up(exporter)
+            await exporter.inside(exporter.export(stream), "last export")
 
     async def _clean(self) -> None:
         """Clean until what goes by age has gone, too, and check that the janitor has no problems."""

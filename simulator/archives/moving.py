@@ -53,12 +53,13 @@ class Exporter(Actor):
 
     died_as = "died while exporting"
     steps = 400
-    busy: int = 0
 
     async def act(self) -> None:
         stream = self.choose(forks=0.3)
-        if stream is None:
-            return
+        if stream is not None:
+            await self.export(stream)
+
+    async def export(self, stream: Stream) -> None:
         try:
             work = await plan_export(self.streams, self.name_of(stream), self.plan.place)
         except NoSuchStream:

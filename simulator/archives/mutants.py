@@ -186,7 +186,7 @@ _MOVES = (
         "exported",
         "after an offload the exported copy behind it is taken out, too",
         (
-            f"{_MAINTAIN}.history.export:replace_exported",
+            f"{_MAINTAIN}.history.export:_withdraw_replaced",
             "base <= bases[copy] < end",
             "base <= bases[copy] <= end",
         ),
