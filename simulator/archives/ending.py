@@ -104,7 +104,7 @@ class Ending(Finish):
                 await asyncio.sleep(2.0)
 
     async def _export(self, stream: Stream) -> None:
-        """Go on with an export to each place that has one: it takes away what was left, so each record is there once."""
+        """Go on with an export where there is one: it takes away what was left, so each record is there once."""
         if any(export.stream is stream for export in self.model.exports.values()):
             exporter = Exporter(self.stage, "f4")
             await self._up(exporter)
