@@ -239,9 +239,10 @@ async def replace_run(
         return True
     except (RunChanged, NoSuchStream):
         intent = await read_intent(streams, work.uid, copied.row.ledger)
-        if intent is None:
-            await _drop_late_files(client, streams, work, copied.row)
-        elif intent.purpose == copied.intent.purpose and not await discard(client, streams, work.uid, intent):
+        taken = intent is None
+        if intent is not None and intent.purpose == copied.intent.purpose:
+            taken = not await discard(client, streams, work.uid, intent)
+        if taken:
             await _drop_late_files(client, streams, work, copied.row)
         return False
 
