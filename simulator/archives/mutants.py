@@ -65,7 +65,11 @@ _PLACE = (
         "namespace-unsynced",
         "whole",
         "the directory of a namespace is not durable",
-        (f"{_SHARED}.locations:_make_directory", "len(above) < _LEVELS", "len(above) < 2"),
+        (
+            f"{_SHARED}.locations:_make_directory",
+            "(len(above) < _LEVELS or not FILES.is_directory(path)) and",
+            "len(above) < 2 and",
+        ),
         actors="offloader",
         place="/history",
     ),

@@ -253,7 +253,7 @@ class _Forking:
         return await self._complete(plan)
 
     async def abandon(self) -> None:
-        """Delete everything of the fork unless it is complete; if it was deleted, what it holds and has written since."""
+        """Delete everything of the fork unless it is complete; if it was deleted, what it holds and wrote since."""
         try:
             if not await delete_incomplete(self._client, self._streams, self._name, self._uid):
                 return
