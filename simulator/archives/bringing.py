@@ -40,6 +40,7 @@ class Importer(Actor):
                 return
             self.job, self.tried = (stream, self._source(stream)), False
         stream, url = self.job
+        self.at_work(stream)
         source = ImportSource(url)
         try:
             work = await plan_import(

@@ -34,7 +34,7 @@ class Forker(Deleter):
             return
         stream = self.choose(forks=0.5)
         if stream is not None:
-            await self._fork(stream)
+            await self._fork(self.at_work(stream))
 
     async def _fork(self, source: Stream) -> None:
         at: int | None = None

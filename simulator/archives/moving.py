@@ -20,6 +20,7 @@ class Offloader(Actor):
         stream = self.choose()
         if stream is None:
             return
+        self.at_work(stream)
         try:
             work = await plan_offload(self.streams, self.name_of(stream), to=self.plan.place)
         except NoSuchStream:
@@ -55,9 +56,12 @@ class Exporter(Actor):
     steps = 400
 
     async def act(self) -> None:
-        stream = self.choose(forks=0.3)
+        other = self.victim("x")
+        stream = other if other is not None and self.rng.random() < 0.7 else self.choose(forks=0.3)
         if stream is not None:
-            await self.export(stream)
+            if stream is other:
+                self.report.situation("two exports at once")
+            await self.export(self.at_work(stream))
 
     async def export(self, stream: Stream) -> None:
         try:
@@ -82,7 +86,7 @@ class Compactor(Actor):
     async def act(self) -> None:
         stream = self.choose()
         if stream is not None:
-            await self._compact(stream)
+            await self._compact(self.at_work(stream))
 
     async def _compact(self, stream: Stream) -> None:
         assert self.client is not None

@@ -22,6 +22,7 @@ class Mutant(hunting.Mutant[ArchivesPlan]):
         if self.place and plan.place != self.place:
             return False
         plan.actors = list(dict.fromkeys((*plan.actors, *self.actors)))
+        plan.two_exporters = plan.two_exporters or "exporter" in self.actors
         if self.fault:
             plan.cluster.faults = [*plan.cluster.faults, self.fault]
         return True

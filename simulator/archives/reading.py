@@ -23,6 +23,7 @@ class ReaderActor(Actor):
         stream = self.choose(forks=0.6)
         if stream is None:
             return
+        self.at_work(stream)
         options: dict[str, Any] = {"start": "earliest"}
         kind = self.rng.random()
         if kind < 0.4:

@@ -17,9 +17,10 @@ class Truncator(Actor):
     """Truncates streams, forks and what they were forked of, to the record."""
 
     async def act(self) -> None:
-        stream = self.choose(forks=0.4)
+        stream = self.victim("koxicr") if self.rng.random() < 0.5 else None
+        stream = stream or self.choose(forks=0.4)
         if stream is not None:
-            await self.truncate(stream)
+            await self.truncate(self.at_work(stream))
 
     async def truncate(self, stream: Stream) -> None:
         end = max(stream.top, stream.earliest)
@@ -49,11 +50,12 @@ class Deleter(Actor):
     pause_s = 2.5
 
     async def act(self) -> None:
+        stream = self.victim("koxicrwt") if self.rng.random() < 0.7 else None
         roots = [one for one in self.model.living() if one.source is None]
-        if not roots:
+        if stream is None and not roots:
             await self.make_anew(self.rng.choice(self.plan.streams))
             return
-        stream = self.rng.choice(roots)
+        stream = stream or self.rng.choice(roots)
         if await self.delete(stream) and self.rng.random() < 0.9:
             await self.make_anew(self.short(stream))
 

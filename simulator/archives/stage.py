@@ -46,6 +46,8 @@ class Stage:
     over: bool = False
     began: dict[str, float] = field(default_factory=dict)
     """When each host began its present act."""
+    busy: dict[str, Stream] = field(default_factory=dict)
+    """The stream that each host is working at: whoever spoils things spoils these first."""
     sent_at: dict[str, float] = field(default_factory=dict)
     """When each record was sent, by its label."""
     place: Place = field(init=False)
@@ -195,6 +197,7 @@ class Actor:
             self.note(f"failed: {describe(error)}: {error}")
         except Exception as error:
             self.report.violate("uncaught", f"in {self.host}: {error!r}")
+        self.stage.busy.pop(self.host, None)
         if not self.process.dead:
             self.process.crash_after(1 << 60)
 
@@ -246,6 +249,16 @@ class Actor:
             return self.rng.choice(made)
         rest = [stream for stream in living if stream.source is None]
         return self.rng.choice(rest or living) if living else None
+
+    def at_work(self, stream: Stream) -> Stream:
+        """Say that this actor works at the stream until its act is over."""
+        self.stage.busy[self.host] = stream
+        return stream
+
+    def victim(self, hosts: str) -> Stream | None:
+        """Return a living stream that one of these hosts, by their first letters, is working at; None if none is."""
+        busy = [one for host, one in self.stage.busy.items() if host[0] in hosts and host != self.host and one.usable]
+        return self.rng.choice(busy) if busy else None
 
     def name_of(self, stream: Stream) -> StreamName:
         return StreamName(NAMESPACE, self.short(stream))

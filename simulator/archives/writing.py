@@ -30,7 +30,7 @@ class WriterActor(Actor):
         stream = self.choose(forks=0.4)
         if stream is None:
             return
-        await self.write(stream, self.rng.choice((1, 3, 6)), leave=self.rng.random() < 0.3)
+        await self.write(self.at_work(stream), self.rng.choice((1, 3, 6)), leave=self.rng.random() < 0.3)
 
     async def write(self, stream: Stream, rounds: int, *, leave: bool = False) -> bool:
         """Open a writer of whatever has the name, and append in rounds. Return whether all was acknowledged."""
