@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.streams.metadata.head import HISTORY, Head, Segment, decode_head, decode_page
@@ -137,9 +137,7 @@ class Watch:
             self._forked(who, stream, after)
         elif before is not None:
             self._check_progress(who, stream, before, after)
-        stream.listed_ever |= {row.ledger: row for row in after.tail}
-        known = {row.ledger: None for row in before.tail} if before is not None else {}
-        self._check_rows(who, stream, [row for row in after.tail if row.ledger not in known])
+        self._check_rows(who, stream, after.tail)
         self._check_chain(who, stream, after)
         if after.deleting and (before is None or not before.deleting) and self._model.forks_of(stream):
             report.situation("source deleted under a fork")
@@ -191,9 +189,12 @@ class Watch:
         if any(row.kind == HISTORY and row.end <= after.earliest for row in stream.rows()):
             report.situation("history truncated")
 
-    def _check_rows(self, who: str, stream: Stream, rows: list[Segment]) -> None:
-        """Check segments that were not in this list before: their files are durable and whole."""
-        for row in rows:
+    def _check_rows(self, who: str, stream: Stream, rows: Sequence[Segment]) -> None:
+        """Check segments that this stream has never listed before: their files are durable and whole."""
+        known = stream.listed_ever
+        new = [row for row in rows if row.ledger not in known]
+        known |= {row.ledger: row for row in rows}
+        for row in new:
             if row.kind != HISTORY or row.offloaded is None:
                 continue
             stream.moved[who] = stream.moved.get(who, 0) + 1
@@ -235,9 +236,8 @@ class Watch:
             if new is None:
                 stream.pages.pop(int(name), None)
                 return
-            known = {row.ledger: None for row in stream.rows()}
-            rows = stream.pages[int(name)] = decode_page(key, new.value).segments
-            self._check_rows(who, stream, [row for row in rows if row.ledger not in known])
+            stream.pages[int(name)] = decode_page(key, new.value).segments
+            self._check_rows(who, stream, stream.pages[int(name)])
         elif folder == "cursors":
             if new is None:
                 stream.cursors.pop(name, None)
