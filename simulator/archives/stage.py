@@ -19,7 +19,7 @@ from simulator.archives.place import Place
 from simulator.archives.plan import ArchivesPlan
 from simulator.archives.watching import Watch
 from simulator.engine.checkers.judge import describe
-from simulator.engine.loop import Process
+from simulator.engine.loop import Crashed, Process
 from simulator.engine.plan import Plan
 from simulator.engine.world import Died, World
 
@@ -236,7 +236,10 @@ class Actor:
 
     async def inside(self, work: Coroutine[Any, Any, T], name: str) -> T:
         """Run the coroutine as code of the process and return its result. Raises Died if the process dies."""
-        return await self.world.join(self.process, work, name)
+        try:
+            return await self.world.join(self.process, work, name)
+        except Crashed:  # It died in a call of the place, in this very coroutine.
+            raise Died(self.host) from None
 
     async def nap(self, most_s: float) -> None:
         await asyncio.sleep(self.rng.random() * most_s)
