@@ -123,20 +123,6 @@ _PLACE = (
         ),
         actors="offloader",
     ),
-    _bug(
-        "any-directory",
-        "identity",
-        "files of another stream of that name may be deleted",
-        (f"{_EXTERNAL}.history:OffloadPlaces.why_not", "below[-1] == uid and", ""),
-        actors="offloader janitor deleter",
-    ),
-    _bug(
-        "manifest-unsound",
-        "whole",
-        "a manifest that lacks entries without records is whole",
-        (f"{_EXTERNAL}.history:_unsound", "due != summary.last_entry + 1 or", ""),
-        actors="offloader",
-    ),
 )
 _MOVES = (
     _bug(
@@ -237,17 +223,6 @@ _FORKS = (
             "for party in (fork,)",
         ),
         actors="forker truncator deleter",
-    ),
-    _bug(
-        "last-holder-leaves",
-        "space",
-        "the last stream that lets a ledger go does not delete it",
-        (
-            f"{_SHARED}.ledgers:let_go",
-            "if not await release(streams, uid, ledger) and await holders(streams, ledger):",
-            "if await release(streams, uid, ledger) or await holders(streams, ledger):",
-        ),
-        actors="forker deleter janitor",
     ),
     _bug(
         "half-forks-stay",
