@@ -14,7 +14,7 @@ from simulator.archives.mutants import MUTANTS
 from simulator.archives.subject import Archives, run_archives_life
 from simulator.engine.edits import stale
 
-LIVES = 3
+LIVES = 2
 """Of the 2000 that `make soak` runs; others with each commit."""
 
 
