@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from simulator.administration.subject import Administration
+from simulator.archives.subject import Archives
 from simulator.database.subject import Databases
 from simulator.engine.resuming import InUse, Resumed, code_of
 from simulator.engine.spreading import cores
@@ -36,6 +37,7 @@ def _pipelines() -> Subject:
 
 SUBJECTS: Mapping[str, tuple[Callable[[], Subject], str]] = {
     "streams": (Streams, "lives of streams"),
+    "archives": (Archives, "lives of streams' forks, history, imports and exports"),
     "healing": (Healing, "lives of self-healing"),
     "machine": (Machines, "lives of replicated machines"),
     "database": (Databases, "lives of replicated databases"),

@@ -190,6 +190,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._idle_steps = 0
         self._running = self._closed = self._stopping = False
         self.processes: list[Process] = []
+        self.job_late_s: Callable[[], float] | None = None
+        """Returns by how many seconds a job for a thread begins late; None: none does."""
         self.world = self.process("world")
 
     # processes
@@ -301,8 +303,16 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Do nothing: an abandoned generator was closed when its last reference was dropped."""
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run the function now, without a thread; its result arrives in a later turn of the loop."""
+        """Run the function without a thread, now or as late as `job_late_s` says; its result comes in a later turn."""
         future: asyncio.Future[T] = self.create_future()
+        late = 0.0 if self.job_late_s is None else self.job_late_s()
+        if late:
+            self.call_later(late, self._run_job, future, func, args)
+        else:
+            self._run_job(future, func, args)
+        return future
+
+    def _run_job(self, future: asyncio.Future[T], func: Callable[[*Ts], T], args: tuple[*Ts]) -> None:
         settle: Callable[[], None]
         try:
             result = func(*args)
@@ -312,7 +322,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         else:
             settle = lambda: None if future.done() else future.set_result(result)  # noqa: E731
         self.call_soon(settle)
-        return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Do nothing: there are no threads."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
-from buckram.core.streams import compaction as stream_compaction
-from buckram.core.streams.metadata import changes as stream_changes
-from buckram.core.streams.metadata import head as stream_head
-from buckram.streams.maintain import delete as stream_delete
-from buckram.streams.shared import metadata as stream_metadata
 from simulator.engine.faults import FaultRunner
 from simulator.engine.lives import life_world, watch_tasks
 from simulator.engine.planned import PlannedLife
+from simulator.engine.small_pages import small_pages
 from simulator.engine.trace import Echo
 from simulator.engine.world import World
 from simulator.streams.bulk_publishing import Publisher
@@ -95,19 +91,6 @@ class Life(PlannedLife[StreamPlan]):
 def stream_world(seed: str, plan: StreamPlan, echo: Echo | None) -> World:
     """Return the world of a life or of a directed schedule of streams."""
     return life_world(seed, plan.cluster, echo, (INVARIANTS, SITUATIONS))
-
-
-@contextmanager
-def small_pages(on: bool = True) -> Iterator[None]:
-    """Use pages of four segments instead of 256, which lives are too short to fill."""
-    sizes = {"PAGE_SEGMENTS": 4, "_TAIL_MOST": 8} if on else {}
-    with ExitStack() as stack:
-        for module in (stream_head, stream_changes, stream_compaction, stream_metadata, stream_delete):
-            for name, size in sizes.items():
-                if name in vars(module):
-                    stack.callback(setattr, module, name, getattr(module, name))
-                    setattr(module, name, size)
-        yield
 
 
 __all__ = ["NAMESPACE", "Life", "stream_world"]

@@ -63,8 +63,26 @@ MUTANTS = (
     TestMutant(
         "export-beside-offload",
         "records are in the table twice, exported and offloaded",
-        edited(("buckram.streams.maintain.history.export:replace_exported", "if export.copies:", "if False:")),
+        edited(("buckram.streams.maintain.history.export:_withdraw_replaced", "if not ranges:", "if True:")),
         (EXPORT + "test_an_offload_takes_the_place_of_exported_copies",),
+    ),
+    TestMutant(
+        "export-beside-history",
+        "an export leaves copies of what became history at its place meanwhile",
+        edited(
+            (
+                "buckram.streams.maintain.history.export:export_stream",
+                "replaced = await _withdraw_replaced(client, streams, work.name, work.uid, work.directory)",
+                "replaced = []",
+            )
+        ),
+        (EXPORT + "test_what_becomes_history_at_the_place_meanwhile_is_there_once",),
+    ),
+    TestMutant(
+        "export-prunes-nothing",
+        "an export that prunes ends with an error where nothing is published",
+        edited(("buckram.streams.maintain.history.export:_prune", "if not known:", "if False:")),
+        (EXPORT + "test_nothing_is_pruned_where_nothing_is_published",),
     ),
     TestMutant(
         "table-names-deleted-files",

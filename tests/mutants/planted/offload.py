@@ -30,8 +30,62 @@ MUTANTS = (
     TestMutant(
         "offload-not-durable",
         "files of history are listed before they are on the disk",
-        edited(("buckram.streams.shared.locations:_write_durably", "sync_file(target.fileno())", "pass")),
+        edited(("buckram.streams.shared.locations:_write_durably", "FILES.sync(target)", "pass")),
         (PLACES + "test_a_file_is_durable_before_it_has_its_name",),
+    ),
+    TestMutant(
+        "offload-directory-not-durable",
+        "a loss of power takes the directory of a namespace, with all history in it",
+        edited(
+            (
+                "buckram.streams.shared.locations:_make_directory",
+                "(len(above) < _LEVELS or not FILES.is_directory(path)) and",
+                "len(above) < 2 and",
+            )
+        ),
+        (PLACES + "test_the_names_of_all_directories_are_durable",),
+    ),
+    TestMutant(
+        "offload-removal-not-durable",
+        "files that were removed come back after a loss of power, and are nobody's",
+        edited(("buckram.streams.shared.locations:FileLocation.remove", "self._sync_removal(copy)", "pass")),
+        (PLACES + "test_files_that_are_removed_do_not_come_back",),
+    ),
+    TestMutant(
+        "offload-late-files-of-a-copy",
+        "what a copy wrote after its intent was taken stays, if the copy was refused",
+        edited(
+            (
+                "buckram.streams.maintain.compaction:replace_run",
+                "await _drop_late_files(client, streams, work, copied.row)",
+                "pass",
+            )
+        ),
+        (OFFLOAD + "test_files_that_are_written_after_their_intent_was_taken_are_deleted",),
+    ),
+    TestMutant(
+        "offload-late-files-of-a-failure",
+        "what a copy wrote after its intent was taken stays, if the copy failed",
+        edited(
+            (
+                "buckram.streams.maintain.history.segment_copy:SegmentCopy.make_or_discard",
+                "await self.drop_late(client)",
+                "pass",
+            )
+        ),
+        (OFFLOAD + "test_files_that_are_written_after_their_intent_was_taken_are_deleted",),
+    ),
+    TestMutant(
+        "offload-late-files-of-a-fork",
+        "files that a fork wrote after it was given up stay",
+        edited(
+            (
+                "buckram.streams.maintain.fork:_Forking.abandon",
+                "if copy.row.offloaded is not None:",
+                "if False:",
+            )
+        ),
+        ("tests/streams/maintain/test_fork.py::test_files_that_are_written_after_the_fork_was_given_up_are_deleted",),
     ),
     TestMutant(
         "offload-difference-blind",

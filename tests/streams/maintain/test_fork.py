@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,9 @@ from buckram.streams.maintain import delete as stream_delete
 from buckram.streams.maintain import fork as stream_fork
 from buckram.streams.maintain import janitor as janitor_module
 from buckram.streams.maintain.compaction import compact_stream, copy_run, plan_compaction, replace_run
+from buckram.streams.maintain.delete import delete_incomplete
 from buckram.streams.maintain.fork import StreamFork, fork_stream
+from buckram.streams.maintain.history.segment_copy import SegmentCopy
 from buckram.streams.maintain.offload import check_stream, offload_stream
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.maintain.truncate import is_lease_held
@@ -348,6 +350,31 @@ async def test_history_is_copied_within_its_location(
     await clean(client)
     assert files_below(tmp_path) == []
     assert await ledgers(client) == set()
+
+
+async def test_files_that_are_written_after_the_fork_was_given_up_are_deleted(
+    client: Client, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A janitor took the process for dead, and deleted what there was of the fork; the process went on."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("fsspec")
+    await three_and_open(ns)
+    await offload_stream(client, ns.store, NAME, to=str(tmp_path))
+    loop, write = asyncio.get_running_loop(), SegmentCopy._write_manifest
+
+    async def give_up() -> None:
+        head = (await ns.store.read(StreamName("shop", "f"))).head
+        await delete_incomplete(client, ns.store, StreamName("shop", "f"), head.uid)
+
+    def write_late(copy: SegmentCopy, data: bytes) -> None:
+        with suppress(NoSuchStream):
+            asyncio.run_coroutine_threadsafe(give_up(), loop).result()
+        write(copy, data)
+
+    monkeypatch.setattr(SegmentCopy, "_write_manifest", write_late)
+    with pytest.raises(BuckramError):
+        await ns.fork_stream("s", "f", offset=13)
+    assert files_below(tmp_path / "shop" / "f") == []
 
 
 # -- while others change the streams ----------------------------------------------------------------------

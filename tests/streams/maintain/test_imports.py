@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pyarrow.parquet as pq
 from buckram.cluster import Client
 from buckram.core.streams.external.imports import ImportColumns, ImportPosition, position_of
 from buckram.core.streams.names import StreamName
-from buckram.errors import InvalidArgument, MalformedSource, OpenSegment, StreamError
+from buckram.errors import BuckramError, InvalidArgument, MalformedSource, NoSuchStream, OpenSegment, StreamError
 from buckram.namespace import Namespace
 from buckram.runtime.net.pace import Pace
 from buckram.streams.maintain import imports
@@ -26,7 +28,7 @@ from buckram.streams.maintain.import_sources import ImportSource
 from buckram.streams.maintain.imports import ImportReport, import_files, plan_import
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.shared.ledgers import list_intents
-from buckram.streams.write.bulk import Bulk
+from buckram.streams.write.bulk import Bulk, BulkLedger
 
 NAME = StreamName("shop", "s")
 ROWS = 40
@@ -204,6 +206,24 @@ async def test_a_stream_with_a_writer_is_refused(client: Client, stream: Namespa
             await run(client, stream, tmp_path)
     await run(client, stream, tmp_path)
     assert await numbers(stream) == list(range(-1, ROWS))
+
+
+async def test_a_deletion_meanwhile_fails_no_task(
+    client: Client, stream: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller is told that the ledger was fenced, and it was logged as a task that failed, too."""
+    lines_in(tmp_path, "a.jsonl", 0)
+    append = BulkLedger.append_entries
+
+    async def append_late(ledger: BulkLedger, entries: Sequence[bytes]) -> None:
+        with suppress(NoSuchStream):
+            await stream.delete("s")
+        await append(ledger, entries)
+
+    monkeypatch.setattr(BulkLedger, "append_entries", append_late)
+    with pytest.raises(BuckramError):
+        await run(client, stream, tmp_path)
+    assert [record.getMessage() for record in caplog.records if "failed" in record.getMessage()] == []
 
 
 async def test_the_rate_is_kept(client: Client, stream: Namespace, tmp_path: Path) -> None:

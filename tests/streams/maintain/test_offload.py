@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,11 +25,20 @@ from buckram.core.streams.external.history import Manifest, copy_of, parse_offlo
 from buckram.core.streams.metadata.head import HISTORY
 from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.records.batch import Record
-from buckram.errors import CorruptEntry, InvalidArgument, NoSuchEntry, NoSuchLedger, ReadFailed, WriteFailed
+from buckram.errors import (
+    CorruptEntry,
+    InvalidArgument,
+    NoSuchEntry,
+    NoSuchLedger,
+    NoSuchStream,
+    ReadFailed,
+    WriteFailed,
+)
 from buckram.namespace import Namespace
 from buckram.streams.maintain import offload
 from buckram.streams.maintain.compaction import Compactable, replace_run
 from buckram.streams.maintain.history import segment_copy
+from buckram.streams.maintain.history.segment_copy import SegmentCopy
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.janitor_report import JanitorReport
 from buckram.streams.maintain.offload import (
@@ -40,7 +50,7 @@ from buckram.streams.maintain.offload import (
     plan_offload,
 )
 from buckram.streams.read.history_reader import HistoryReader, SegmentFiles
-from buckram.streams.shared.ledgers import Intent, drop_ledger, list_intents, make_history_id
+from buckram.streams.shared.ledgers import Intent, discard, drop_ledger, list_intents, make_history_id
 from buckram.streams.shared.locations import TABLE, FileLocation
 
 NAME = StreamName("shop", "s")
@@ -158,6 +168,34 @@ async def test_a_segment_that_is_truncated_meanwhile_is_put_off(client: Client, 
     assert (report.segments, report.put_off) == (1, 1)
     await clean(client)
     await nothing_is_left(client, ns, tmp_path)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("end", ["stream deleted", "intent taken"])
+async def test_files_that_are_written_after_their_intent_was_taken_are_deleted(
+    client: Client, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, fails: bool
+) -> None:
+    """Whoever took the intent has looked for files already, and the janitor knows nothing of them any more."""
+    await plain(ns, 2)
+    uid, loop, write = (await ns.info("s")).uid, asyncio.get_running_loop(), SegmentCopy._write_manifest
+
+    async def take() -> None:
+        if end == "stream deleted":
+            with suppress(NoSuchStream):
+                await ns.delete("s")
+        for intent in await list_intents(ns.store, uid):
+            await discard(client, ns.store, uid, intent)
+
+    def write_late(copy: SegmentCopy, data: bytes) -> None:
+        asyncio.run_coroutine_threadsafe(take(), loop).result()
+        write(copy, data)
+        if fails:
+            raise WriteFailed(copy.copy, "the location is away")
+
+    monkeypatch.setattr(SegmentCopy, "_write_manifest", write_late)
+    with suppress(WriteFailed, NoSuchStream):
+        await offload_stream(client, ns.store, NAME, to=str(tmp_path))
+    assert files_below(tmp_path) == []
 
 
 # -- truncation and deletion reach the files --------------------------------------------------------------

@@ -30,7 +30,8 @@ def test_a_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "replace", note_replace)
     place = FileLocation(f"{tmp_path}/shop/s/uid")
     place.write(FILE, b"bytes", 7)
-    assert did == ["sync s", "sync shop", f"sync .{FILE}.unfinished", f"name {FILE}", "sync uid"]
+    above = ["sync s", "sync shop", f"sync {tmp_path.name}"]
+    assert did == [*above, f"sync .{FILE}.unfinished", f"name {FILE}", "sync uid"]
     assert place.read(FILE, 7) == b"bytes"
 
 
@@ -52,6 +53,41 @@ def test_files_are_listed_and_removed_by_their_segment(tmp_path: Path, scheme: s
     place.remove(8)
     with pytest.raises(ReadFailed, match="away"):
         place.read(FILE, 7)
+
+
+@pytest.mark.parametrize("there", ["", "default", "default/orders", "default/orders/uid"])
+def test_the_names_of_all_directories_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str) -> None:
+    """Also of those that another process has made, and died before it had synced them."""
+    root, sync, synced = tmp_path / "history", os.fsync, dict[str, None]()
+    (root / there).mkdir(parents=True)
+
+    def note_sync(number: int) -> None:
+        synced[os.readlink(f"/proc/self/fd/{number}")] = None
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    FileLocation(f"{root}/default/orders/uid").write(FILE, b"x", 7)
+    assert {str(root / part) for part in ("", "default", "default/orders", "default/orders/uid")} <= set(synced)
+
+
+def test_files_that_are_removed_do_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for them again, so the caller is told while a loss of power could bring them back."""
+    place, sync, fails = FileLocation(f"{tmp_path}/shop/s/uid"), os.fsync, [True]
+    place.write(FILE, b"x", 7)
+    place.write(part_file(5, 8, 0), b"x", 8)
+
+    def sync_or_fail(number: int) -> None:
+        if fails.pop() if fails else False:
+            raise OSError(5, "Input/output error")
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{number}")))
+        sync(number)
+
+    synced = list[str]()
+    monkeypatch.setattr(os, "fsync", sync_or_fail)
+    with pytest.raises(WriteFailed, match="cannot be deleted"):
+        place.remove(7)
+    assert place.remove(7) == 0
+    assert synced == ["uid"]
 
 
 @pytest.mark.parametrize("scheme", ["", "file://", "memory://"])

@@ -47,6 +47,7 @@ from buckram.core.streams.names import StreamId, StreamName
 from buckram.core.streams.policy import Policy, merged
 from buckram.errors import (
     BuckramError,
+    ConfigError,
     CorruptEntry,
     InvalidArgument,
     InvariantViolation,
@@ -55,7 +56,9 @@ from buckram.errors import (
     NoSuchKey,
     NoSuchLedger,
     NoSuchStream,
+    ReadFailed,
     VersionConflict,
+    WriteFailed,
 )
 from buckram.runtime.net.pace import Pace
 from buckram.streams.shared.ledgers import (
@@ -65,13 +68,14 @@ from buckram.streams.shared.ledgers import (
     Intent,
     discard,
     discard_after_error,
+    drop_files,
     list_intents,
     listing_op,
     make_ledger,
     read_intent,
     retiring_op,
 )
-from buckram.streams.shared.metadata import StreamStore, head_retries
+from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.ownership import opened
 from buckram.streams.shared.recovery import summarise
@@ -235,9 +239,26 @@ async def replace_run(
         return True
     except (RunChanged, NoSuchStream):
         intent = await read_intent(streams, work.uid, copied.row.ledger)
+        taken = intent is None
         if intent is not None and intent.purpose == copied.intent.purpose:
-            await discard(client, streams, work.uid, intent)
+            taken = not await discard(client, streams, work.uid, intent)
+        if taken:
+            await _drop_late_files(client, streams, work, copied.row)
         return False
+
+
+async def _drop_late_files(client: LedgerClient, streams: StreamStore, work: Compactable, row: Segment) -> None:
+    """Delete files whose intent another process took: it looked for them maybe before the last ones were there."""
+    if row.offloaded is None:
+        return
+    await retry_metadata(streams.keys.sync)  # A server of ZooKeeper that is behind may not show that they are listed.
+    try:
+        if await _is_listed(streams, work, row.ledger):
+            return
+    except NoSuchStream:
+        pass
+    with suppress(ConfigError, ReadFailed, WriteFailed):
+        await drop_files(client, work.uid, row.offloaded.location, row.ledger)
 
 
 async def _replace(client: LedgerClient, streams: StreamStore, work: Compactable, copied: Copied, purpose: str) -> None:

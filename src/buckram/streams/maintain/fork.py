@@ -76,6 +76,7 @@ from buckram.streams.shared.ledgers import (
     Intent,
     discard,
     discard_after_error,
+    drop_files,
     let_go,
     listing_op,
     make_history_id,
@@ -293,13 +294,17 @@ class _Forking:
         return await self._complete(plan)
 
     async def abandon(self) -> None:
-        """Delete everything of the fork, unless it is complete. If another stream has its name, only what it holds."""
-        if await delete_incomplete(self._client, self._streams, self._name, self._uid):
-            return
-        if (await self._streams.read(self._name)).head.fork is None:
+        """Delete everything of the fork unless it is complete; if it was deleted, what it holds and wrote since."""
+        try:
+            if not await delete_incomplete(self._client, self._streams, self._name, self._uid):
+                return
+        except NoSuchStream:
             while shared := await shared_by(self._streams, self._uid):
                 for ledger in shared:
                     await let_go(self._client, self._streams, self._uid, ledger)
+        for copy, _ in self._copies.values():
+            if copy.row.offloaded is not None:  # Its last files may be younger than the deletion.
+                await drop_files(self._client, self._uid, copy.row.offloaded.location, copy.row.ledger)
 
     async def _read_source(self) -> HeadAt:
         await self._streams.keys.sync()

@@ -266,7 +266,7 @@ class _Publishing:
 
 
 async def _outcome(work: Coroutine[Any, Any, None]) -> BuckramError | None:
-    """Return the error as a value: it is raised where the range after this one is handed over."""
+    """Return the error as a value: it is raised where the result is waited for, and no task fails."""
     try:
         await work
     except BuckramError as error:
@@ -292,7 +292,7 @@ class _Range:
         self._bulk: Bulk | None = None
         self._ledger: BulkLedger | None = None
         self._sending = TaskScope(f"import into {work.name}")
-        self._sent: deque[asyncio.Task[None]] = deque()
+        self._sent: deque[asyncio.Task[BuckramError | None]] = deque()
 
     async def write(self, pace: Pace) -> None:
         """Write the range to a ledger. A failure leaves nothing, a crash a ledger with an intent."""
@@ -330,7 +330,7 @@ class _Range:
         assert bulk is not None
         assert ledger is not None
         while self._sent:
-            await self._sent.popleft()
+            await self._oldest_sent()
         sealed = await ledger.close()
         key = f"{self._streams.layout.imports(bulk.uid)}/{key_of(self._work.application)}"
         try:
@@ -369,8 +369,13 @@ class _Range:
                 while (group := await self._next_group(file, groups)) is not None:
                     await pace.take(sum(map(len, group)))
                     while len(self._sent) >= _GROUPS_AHEAD:
-                        await self._sent.popleft()
-                    self._sent.append(self._sending.spawn(ledger.append_entries(group), "append"))
+                        await self._oldest_sent()
+                    self._sent.append(self._sending.spawn(_outcome(ledger.append_entries(group)), "append"))
+
+    async def _oldest_sent(self) -> None:
+        """Wait for the oldest entries that are under way. Raises their error."""
+        if (error := await self._sent.popleft()) is not None:
+            raise error
 
     async def _next_group(self, file: SourceFile, groups: Iterator[list[bytes]]) -> list[bytes] | None:
         """Have a thread encode the next entries; None after the last ones."""

@@ -19,13 +19,18 @@ from uuid import uuid4
 from buckram.core.streams.external.history import UNFINISHED, copy_of
 from buckram.errors import BuckramError, ConfigError, NoSuchEntry, ReadFailed, WriteFailed
 from buckram.extras import needs
-from buckram.runtime.disk.syncing import sync_directory, sync_file
+from buckram.runtime.disk.plain_files import OsFiles
+from buckram.seams import PlainFiles
 from buckram.types import Buffer, LedgerId
 
 T = TypeVar("T")
 TABLE = "_iceberg"
 """The directory of the table around a stream's history, in that of its files; engines skip it by its first letter."""
 _PIECE = 1024 * 1024
+_LEVELS = 3
+"""The number of directories of a stream's history below its location: NAMESPACE/STREAM/UID."""
+FILES: PlainFiles = OsFiles()
+"""The file system of this machine, on which local directories are."""
 WITHIN_S = 300.0
 """Deadline of one call, seconds, after which its location counts as away: no store needs so long for one part."""
 
@@ -46,7 +51,7 @@ class FileLocation:
         """Return the bytes of a file. ReadFailed if the location is away, NoSuchEntry if only the file is missing."""
         try:
             if self._local is not None:
-                with open(os.path.join(self._local, file), "rb") as source:
+                with FILES.open(os.path.join(self._local, file), "rb") as source:
                     return source.read()
             system, root = self._system()
             return bytes(system.cat_file(f"{root}/{file}"))
@@ -77,7 +82,7 @@ class FileLocation:
         """Return the names of all files of history in the directory, in order; none if it does not exist."""
         try:
             if self._local is not None:
-                names = os.listdir(self._local)
+                names = FILES.names(self._local)
             else:
                 system, root = self._system()
                 system.invalidate_cache()
@@ -99,7 +104,7 @@ class FileLocation:
         for name in sorted(found, key=lambda name: not name.startswith("_")):
             try:
                 if self._local is not None:
-                    os.unlink(os.path.join(self._local, name))
+                    FILES.unlink(os.path.join(self._local, name))
                 else:
                     system, root = self._system()
                     system.rm_file(f"{root}/{name}")
@@ -108,9 +113,20 @@ class FileLocation:
             except Exception as error:
                 raise WriteFailed(copy, f"{name} cannot be deleted at {self.location}: {_text(error)}") from None
         if self._local is not None:
+            self._sync_removal(copy)
             with suppress(OSError):
-                os.rmdir(self._local)  # The last file of a stream takes its directory with it.
+                FILES.rmdir(self._local)  # The last file of a stream takes its directory with it.
         return len(found)
+
+    def _sync_removal(self, copy: LedgerId) -> None:
+        """Make it durable that files are gone, also those that an earlier call has removed: nobody looks again."""
+        assert self._local is not None
+        try:
+            FILES.sync_directory(self._local)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise WriteFailed(copy, f"its files cannot be deleted at {self.location}: {_text(error)}") from None
 
     # -- files of the table around a stream's history (`streams/maintain/history/iceberg.py`)
     # --------------------------------
@@ -119,7 +135,7 @@ class FileLocation:
         """Return the names of everything in the directory; none if it does not exist. ReadFailed."""
         try:
             if self._local is not None:
-                return sorted(os.listdir(self._local))
+                return sorted(FILES.names(self._local))
             system, root = self._system()
             system.invalidate_cache()
             return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in system.ls(root, detail=False))
@@ -151,7 +167,7 @@ class FileLocation:
 
     def check_there(self) -> None:
         """ReadFailed for a local directory that does not exist, such as a mount that is away."""
-        if self._local is not None and not os.path.isdir(self._local):
+        if self._local is not None and not FILES.is_directory(self._local):
             raise ReadFailed(-1, f"{self.what} at {self.location} is away: there is no such directory")
 
     def put(self, file: str, source: str) -> None:
@@ -175,7 +191,7 @@ class FileLocation:
         """Return a file, open for reading anywhere in it. FileNotFoundError, ReadFailed."""
         try:
             if self._local is not None:
-                return open(os.path.join(self._local, file), "rb")
+                return FILES.open(os.path.join(self._local, file), "rb")
             system, root = self._system()
             opened: BinaryIO = system.open(f"{root}/{file}", "rb")
             return opened
@@ -188,7 +204,7 @@ class FileLocation:
         """Delete one file; it may be gone already. WriteFailed."""
         try:
             if self._local is not None:
-                os.unlink(os.path.join(self._local, file))
+                FILES.unlink(os.path.join(self._local, file))
             else:
                 system, root = self._system()
                 system.rm_file(f"{root}/{file}")
@@ -201,9 +217,9 @@ class FileLocation:
         """Delete the directory with all that is below it; it may be gone already. WriteFailed."""
         try:
             if self._local is not None:
-                shutil.rmtree(self._local)
+                FILES.remove_tree(self._local)
                 with suppress(OSError):
-                    os.rmdir(os.path.dirname(self._local))
+                    FILES.rmdir(os.path.dirname(self._local))
             else:
                 system, root = self._system()
                 system.invalidate_cache()
@@ -290,33 +306,44 @@ def _write_durably(directory: str, file: str, data: Buffer | str, *, new: bool =
 
     `data` may be the path of a file to be copied. That may be large, so nothing of it stays after an error.
     """
-    if not os.path.isdir(directory):
-        os.makedirs(directory, exist_ok=True)
-        for above in (os.path.dirname(directory), os.path.dirname(os.path.dirname(directory))):
-            sync_directory(above)
+    _make_directory(directory)
     # Several processes may write one file of the table at the same time; a file of history has one writer, and its
     # name tells whose it is if it is never finished.
     own = f".{uuid4().hex}" if copy_of(file) is None else ""
     path, unfinished = os.path.join(directory, file), os.path.join(directory, f".{file}{own}{UNFINISHED}")
-    with ExitStack() as undoing, open(unfinished, "wb") as target:
+    with ExitStack() as undoing, FILES.open(unfinished, "wb") as target:
         if isinstance(data, str):
-            undoing.callback(os.unlink, unfinished)
+            undoing.callback(FILES.unlink, unfinished)
             with open(data, "rb") as source:
                 shutil.copyfileobj(source, target, _PIECE)
         else:
             target.write(data)
-        target.flush()
-        sync_file(target.fileno())
+        FILES.sync(target)
         undoing.pop_all()
     if new:
         try:
-            os.link(unfinished, path)  # Unlike renaming, this fails if the name is taken.
+            FILES.link(unfinished, path)  # Unlike renaming, this fails if the name is taken.
         finally:
             with suppress(FileNotFoundError):  # The process that committed first may have swept it away.
-                os.unlink(unfinished)
+                FILES.unlink(unfinished)
     else:
-        os.replace(unfinished, path)
-    sync_directory(directory)
+        FILES.replace(unfinished, path)
+    FILES.sync_directory(directory)
+
+
+def _make_directory(directory: str) -> None:
+    """Make a directory so that its name is durable, and those of the directories above it.
+
+    Those of a stream's history are synced although they are there: another process may have made them and died.
+    """
+    above, path = list[str](), directory
+    while (len(above) < _LEVELS or not FILES.is_directory(path)) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        above.append(path)
+    FILES.make_directories(directory)
+    for path in above:
+        with suppress(PermissionError):  # It was there before, and who may write below it need not read it.
+            FILES.sync_directory(path)
 
 
 def _text(error: BaseException) -> str:

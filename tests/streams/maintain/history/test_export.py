@@ -26,6 +26,7 @@ from buckram.core.streams.records.batch import Record
 from buckram.errors import InvalidArgument, MachineLog, StreamError
 from buckram.namespace import Namespace
 from buckram.runtime.net.pace import Pace
+from buckram.streams.maintain import offload
 from buckram.streams.maintain.compaction import compact_stream
 from buckram.streams.maintain.history import segment_copy
 from buckram.streams.maintain.history import table as exports
@@ -177,6 +178,39 @@ async def test_truncation_leaves_exported_copies_unless_they_are_pruned(
     assert await exported(ns, tmp_path) == tuples(before[6:])
     await nothing_is_left(ns, tmp_path)
     assert len(StaticTable.from_metadata(f"{await directory_of(ns, tmp_path)}/{TABLE}").metadata.snapshots) == 1
+
+
+async def test_what_becomes_history_at_the_place_meanwhile_is_there_once(
+    client: Client, ns: Namespace, tmp_path: Path
+) -> None:
+    before = await plain(ns, 3)
+    work = await plan_export(ns.store, NAME, str(tmp_path))
+    await offload_stream(client, ns.store, NAME, to=str(tmp_path))
+    assert (await export_stream(client, ns.store, work)).next_offset == len(before)
+    assert await exported(ns, tmp_path) == tuples(before)
+
+
+async def test_what_a_killed_offload_left_at_the_place_is_there_once(
+    client: Client, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offload was killed before it took out the exported copies; the next export does."""
+    before = await plain(ns, 3)
+    await export(client, ns, tmp_path)
+
+    async def killed(*args: object) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(offload, "replace_exported", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await offload_stream(client, ns.store, NAME, to=str(tmp_path))
+    await export(client, ns, tmp_path)
+    assert await exported(ns, tmp_path) == tuples(before)
+
+
+async def test_nothing_is_pruned_where_nothing_is_published(client: Client, ns: Namespace, tmp_path: Path) -> None:
+    await ns.create("s")
+    assert (await export(client, ns, tmp_path, prune=True)).pruned == 0
 
 
 async def test_what_was_truncated_before_it_was_exported_is_told(client: Client, ns: Namespace, tmp_path: Path) -> None:

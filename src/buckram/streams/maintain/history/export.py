@@ -135,12 +135,13 @@ async def export_stream(
                 await _export_segment(client, streams, work, due, None if due.present else await copies.next(), report)
         if prune:
             report.pruned = await _prune(client, streams, work)
+        replaced = await _withdraw_replaced(client, streams, work.name, work.uid, work.directory)
     except BuckramError:
         with suppress(BuckramError):  # What was published is in the table; the first error is the one to report.
             await update_table(streams, work.name, work.uid, work.directory)
         raise
     report.table = await update_table(streams, work.name, work.uid, work.directory)
-    if report.pruned:
+    if report.pruned or replaced:
         await _discard_leftovers(client, streams, work.name, work.uid, work.directory)
     return report
 
@@ -290,6 +291,8 @@ async def _prune(client: LedgerClient, streams: StreamStore, work: Exportable) -
     export = await read_export(streams, work.uid, work.directory)
     bases = await _bases(work.directory)
     known = [copy for copy in export.copies if copy in bases]
+    if not known:
+        return 0
     ends = [bases[copy] for copy in known[1:]] + [export.next]
     dead = [copy for copy, end in zip(known, ends, strict=True) if end <= head.earliest]
     return len(await withdraw(streams, work.uid, work.directory, dead, head.epoch, client.services.clocks.now()))
@@ -308,18 +311,28 @@ async def replace_exported(
 
     Exported copies in this directory of records that are offloaded to it are taken out and deleted.
     """
-    export = await read_export(streams, uid, directory)
-    gone: list[LedgerId] = []
-    if export.copies:
-        head = (await streams.read(name)).head
-        rows = [row async for row in streams.segments(head)]
-        ranges = [(row.base, row.end) for row in rows if is_in(row, directory)]
-        bases = await _bases(directory)
-        same = [
-            copy for copy in export.copies if copy in bases and any(base <= bases[copy] < end for base, end in ranges)
-        ]
-        gone = await withdraw(streams, uid, directory, same, head.epoch, client.services.clocks.now())
+    gone = await _withdraw_replaced(client, streams, name, uid, directory)
     table = await update_table(streams, name, uid, directory)
     if gone:
         await _discard_leftovers(client, streams, name, uid, directory)
     return table
+
+
+async def _withdraw_replaced(
+    client: LedgerClient, streams: StreamStore, name: StreamName, uid: str, directory: str
+) -> list[LedgerId]:
+    """Take exported copies out whose records are history in this directory; returns them.
+
+    An export does so, too: what it copied may have become history meanwhile, and an offload may have been killed.
+    """
+    export = await read_export(streams, uid, directory)
+    if not export.copies:
+        return []
+    head = (await streams.read(name)).head
+    rows = [row async for row in streams.segments(head)]
+    ranges = [(row.base, row.end) for row in rows if is_in(row, directory)]
+    if not ranges:
+        return []
+    bases = await _bases(directory)
+    same = [copy for copy in export.copies if copy in bases and any(base <= bases[copy] < end for base, end in ranges)]
+    return await withdraw(streams, uid, directory, same, head.epoch, client.services.clocks.now())

@@ -110,6 +110,8 @@ class SegmentCopy:
             return await self.make(client, pace, progress)
         except BuckramError:
             self.taken = not await self.discard(client, streams)
+            if self.taken:
+                await self.drop_late(client)
             raise
 
     async def make(self, client: LedgerClient, pace: Pace, progress: ProgressCallback) -> str:
@@ -152,6 +154,14 @@ class SegmentCopy:
             with suppress(BuckramError):  # The first error is the one to report.
                 return await discard(client, streams, self.uid, self.intent)
         return True
+
+    async def drop_late(self, client: LedgerClient) -> None:
+        """Delete the files of a copy that is not listed, after another process took its intent.
+
+        That one has looked for files already, maybe before the last ones were there.
+        """
+        with suppress(BuckramError):
+            await drop_files(client, self.uid, self.directory, self.copy)
 
     async def _has_ended(self) -> bool:
         """Wait for the threads, since a deletion of the files must find all of them. False if one hangs."""
@@ -350,9 +360,7 @@ class CopiesAhead(Generic[T]):
             return  # After a crash the files of the one that is ahead have an intent.
         copy = self._ahead.copy
         if not await copy.discard(self._client, self._streams):
-            # The process that took its intent has looked for files already, maybe before the last were there.
-            with suppress(BuckramError):
-                await drop_files(self._client, copy.uid, copy.directory, copy.copy)
+            await copy.drop_late(self._client)
 
     async def _start(self) -> Attempt[T] | None:
         for item in self._items:
