@@ -168,7 +168,7 @@ class ClientActor:
         if attempt.token is not None and counts is not None:
             self.doubting.remember(statements, attempt.token, counts)
         if attempt.outcome == "ok":
-            self.rules.acknowledged(attempt, self.asking.applied)
+            self.rules.acknowledged(attempt, self.asking.applied, self.asking.answered)
 
     async def _execute(self, statements: Any, token: str | None, attempts: int) -> list[SqlResult] | Any:
         """Return the results, "aborted", None if it is committed and the results are not known, or UNKNOWN."""

@@ -48,7 +48,7 @@ class ReplicaActor(RestlessActor):
 
     async def live(self, client: Client) -> None:
         try:
-            filled = self.stage.rules.acked >= _MANY
+            filled, began = self.stage.rules.acked >= _MANY, self.world.loop.time()
             async with client.namespace(NAMESPACE).database(
                 MACHINE,
                 create=False,
@@ -56,6 +56,7 @@ class ReplicaActor(RestlessActor):
                 settings=self.stage.machines.settings,
                 directory=str(self.stage.directory),
             ) as database:
+                self.stage.rules.histories.opened(self.host, began)
                 self.stage.open[self.host] = database
                 self.note(f"is open at {database.applied}")
                 await self._read_at_once(database, filled)

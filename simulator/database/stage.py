@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from buckram.state.db.database import Database
@@ -17,6 +17,8 @@ class Stage(ReplicaStage[Database]):
     rules: Rules
     directory: Path
     """The directory of the replicas' files."""
+    slow: set[str] = field(default_factory=set, kw_only=True)
+    """Hosts at which a slow statement runs."""
 
 
 __all__ = ["Stage"]

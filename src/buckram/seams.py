@@ -281,6 +281,10 @@ class Threads(Protocol):
         """Return monotonic seconds. Any thread."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Wait for so long. Only threads call this, not the loop."""
+        ...
+
 
 class SystemThreads:
     """Threads of the operating system."""
@@ -298,6 +302,9 @@ class SystemThreads:
 
     def now(self) -> float:
         return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 THREADS = SystemThreads()

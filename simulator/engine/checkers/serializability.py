@@ -221,9 +221,7 @@ class _Judge:
             return ""
         updated: set[tuple[str, tuple[Hashable, ...]]] = set()
         for number, key, values in self._reads():
-            appended = any(
-                isinstance(one, Append) and one.key == key for one in self._history[number].operations
-            )
+            appended = any(isinstance(one, Append) and one.key == key for one in self._history[number].operations)
             if appended and number in self._committed:
                 if (key, values) in updated:
                     return "lost update, "

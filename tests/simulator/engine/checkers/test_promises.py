@@ -8,7 +8,9 @@ from simulator.engine.checkers.bank import Statement, Transfer, broken_bank
 from simulator.engine.checkers.promises import Added, Level, Look, broken_promise
 
 
-def added(value: str, acked: float | None, position: int | None = None, *, replica: str = "A", began: float = -1.0) -> Added:
+def added(
+    value: str, acked: float | None, position: int | None = None, *, replica: str = "A", began: float = -1.0
+) -> Added:
     return Added(value, acked - 0.5 if acked is not None and began < 0 else began, acked, position, replica)
 
 
@@ -58,7 +60,8 @@ def test_good_reads(name: str) -> None:
 def test_bad_reads_are_named(name: str) -> None:
     found = broken_promise([A, B, C, UNTOLD, Added("d", 0.1, aborted=True)], BAD[name])
     anomaly = found.partition(":")[0]
-    assert anomaly and name.startswith(anomaly), found
+    assert anomaly
+    assert name.startswith(anomaly), found
 
 
 FIRST = {1: 100, 2: 100}
