@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ from simulator.database.ending import Ending
 from simulator.database.forking import ForkActor
 from simulator.database.looking import LookActor
 from simulator.database.names import INVARIANTS, SITUATIONS
+from simulator.database.net_clients import NetClient
 from simulator.database.newcomers import NewcomerActor
 from simulator.database.plan import DatabasePlan
 from simulator.database.replicas import ReplicaActor
 from simulator.database.rules import Rules
+from simulator.database.serving import Servers
 from simulator.database.sleeping import Sleeper
 from simulator.database.stage import Stage
 from simulator.database.trouble import Troubled
@@ -54,6 +56,8 @@ class Life(PlannedLife[DatabasePlan]):
         keep = plan.machines.settings.keep_snapshots
         world.metadata.observers.append(HeadWatch(world.judge.facts, world.report, world.stores.layout, keep))
         self.stage = Stage(world, plan.machines, self.rules, Path(self._directory.name))
+        if "network" in plan.extras:
+            self.stage.servers = Servers(world, plan.machines.settings, self.stage.directory)
         self.faults = FaultRunner(self.stage)
         self._wider: list[asyncio.Task[None]] = []
         """The wider actors, which go on until the life is over."""
@@ -61,7 +65,8 @@ class Life(PlannedLife[DatabasePlan]):
 
     def watched(self) -> Iterable[AbstractContextManager[Any]]:
         watching = watch_databases(self.world, self.rules)
-        return self._directory, small_limits(self.plan), watching, watch_tasks(self.world)
+        served = nullcontext() if self.stage.servers is None else self.stage.servers.watched()
+        return self._directory, small_limits(self.plan), watching, served, watch_tasks(self.world)
 
     async def begin(self) -> None:
         plan, stage, world = self.plan.machines, self.stage, self.world
@@ -95,6 +100,9 @@ class Life(PlannedLife[DatabasePlan]):
             self._wider.append(self.start(Deleter(stage).run(), "deleter"))
         if "sleeper" in extras:
             self._wider.append(self.start(Sleeper(stage).run(), "sleeper"))
+        if stage.servers is not None:
+            for client in (NetClient(stage, stage.servers, f"n{n + 1}") for n in range(2)):
+                self._wider.append(self.start(client.run(), client.name))
         if "copies" in extras:
             self._wider.append(self.start(CopyActor(stage).run(), "copies"))
 

@@ -83,4 +83,9 @@ SITUATIONS = (
     "a restore was used",
     "a token of its source was used in a copy",
     "a file was loaded into an open database",
+    "a call was made over the network",
+    "a read was answered over the network",
+    "an answer was lost on the network",
+    "a request was passed on to the leader",
+    "a token was repeated at another server",
 )

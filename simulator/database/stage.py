@@ -7,6 +7,7 @@ from pathlib import Path
 
 from buckram.state.db.database import Database
 from simulator.database.rules import Rules
+from simulator.database.serving import Servers
 from simulator.machine.stage import ReplicaStage
 
 
@@ -19,6 +20,8 @@ class Stage(ReplicaStage[Database]):
     """The directory of the replicas' files."""
     slow: set[str] = field(default_factory=set, kw_only=True)
     """Hosts at which a slow statement runs."""
+    servers: Servers | None = field(default=None, kw_only=True)
+    """The servers at the hosts of replicas; None: nobody serves."""
 
 
 __all__ = ["Stage"]
