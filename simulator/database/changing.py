@@ -30,6 +30,8 @@ class SchemaChanger:
         self._looking, self.rng = Looking(self._asking), self._asking.rng
         self._serial = 0
         self._columns: list[str] = []
+        self._sure = True
+        """False once it is not known which columns there are."""
 
     async def prepare(self) -> None:
         await self._execute("CREATE TABLE wide (id INTEGER PRIMARY KEY)", 200)
@@ -40,6 +42,8 @@ class SchemaChanger:
             kind = self.rng.random()
             if kind < 0.35 or not self._columns:
                 await self._add()
+            elif kind < 0.45:
+                await self._hand_over()
             elif kind < 0.7:
                 await self._write(self.rng.choice(self._columns))
             else:
@@ -51,6 +55,7 @@ class SchemaChanger:
         self._serial += 1
         column = f"c{self._serial}"
         if not await self._execute(f"ALTER TABLE wide ADD COLUMN {column} TEXT DEFAULT 'new'", 40):
+            self._sure = False
             return
         self._columns.append(column)
         self.report.situation("a column was added")
@@ -63,9 +68,33 @@ class SchemaChanger:
         if await self._execute(f"INSERT INTO wide ({column}) VALUES ('written')", 40):
             self.report.situation("a column was written")
 
+    async def _write_all(self) -> None:
+        """Insert a row by the places of its columns: their number must be known."""
+        if self._sure:
+            values = ", ".join("'all'" for _ in self._columns)
+            await self._execute(f"INSERT INTO wide VALUES (NULL, {values})", 40)
+
+    async def _hand_over(self) -> None:
+        """Let one replica lead and write, another one lead and add a column, and the first one lead and write again."""
+        hosts = self.stage.living()
+        if len(hosts) < 2:
+            return
+        first, second = self.rng.sample(hosts, 2)
+        for host in (first, second, first):
+            try:
+                await self._asking.ask_at(host, lambda database: database.lead(takeover=True), 4.0)
+            except (*_TROUBLE, KeyError):
+                return
+            if host == second:
+                await self._add()
+            else:
+                await self._write_all()
+        self.report.situation("schema: a leader led again after another one")
+
     async def _drop(self, column: str) -> None:
         await self._execute(f"DROP INDEX IF EXISTS by_{column}", 40)
         if not await self._execute(f"ALTER TABLE wide DROP COLUMN {column}", 40):
+            self._sure = False
             return
 
         async def read(database: Database) -> SqlResult:

@@ -76,8 +76,8 @@ class Histories:
         self.world, self.report = world, world.report
         self.handles: dict[str, Handle] = {}
         """The present handle of each host."""
-        self.led: dict[Leader, float] = {}
-        """When each leadership began."""
+        self.led: dict[Leader, tuple[float, str]] = {}
+        """When each leadership began, and at which host."""
         self.looks: list[Look] = []
         self.bank = Bank()
         self._opened = 0
@@ -89,7 +89,11 @@ class Histories:
 
     def leads_from(self, leader: Leader | None) -> float | None:
         """Return when this leadership began, None if there is none."""
-        return None if leader is None or leader.ended.done() else self.led.get(leader)
+        return None if leader is None or leader.ended.done() or leader not in self.led else self.led[leader][0]
+
+    def led_since(self, host: str, since: float) -> bool:
+        """Return whether a leadership of this host began since then."""
+        return any(began >= since for began, where in self.led.values() if where == host)
 
     def judge(self, attempts: Iterable[Attempt]) -> None:
         """Check all reads at the end of a life. `attempts`: the transactions on lists."""

@@ -18,6 +18,7 @@ from simulator.database.copying import CopyActor
 from simulator.database.deleting import Deleter
 from simulator.database.ending import Ending
 from simulator.database.forking import ForkActor
+from simulator.database.janitors import PLACE, POLICY, BackupWatch, JanitorActor
 from simulator.database.looking import LookActor
 from simulator.database.names import INVARIANTS, SITUATIONS
 from simulator.database.net_clients import NetClient
@@ -58,6 +59,10 @@ class Life(PlannedLife[DatabasePlan]):
         self.stage = Stage(world, plan.machines, self.rules, Path(self._directory.name))
         if "network" in plan.extras:
             self.stage.servers = Servers(world, plan.machines.settings, self.stage.directory)
+        self._place = self.stage.directory / PLACE
+        self._backups = BackupWatch(self.rules, self._place)
+        if "janitor" in plan.extras:
+            world.metadata.observers.append(self._backups)
         self.faults = FaultRunner(self.stage)
         self._wider: list[asyncio.Task[None]] = []
         """The wider actors, which go on until the life is over."""
@@ -103,6 +108,11 @@ class Life(PlannedLife[DatabasePlan]):
         if stage.servers is not None:
             for client in (NetClient(stage, stage.servers, f"n{n + 1}") for n in range(2)):
                 self._wider.append(self.start(client.run(), client.name))
+        if "janitor" in extras:
+            self._place.mkdir()
+            for host in ("j1", "j2"):
+                janitor = JanitorActor(stage, self._backups, self._place, host)
+                self._wider.append(self.start(janitor.run(), host))
         if "copies" in extras:
             self._wider.append(self.start(CopyActor(stage).run(), "copies"))
 
@@ -114,7 +124,8 @@ class Life(PlannedLife[DatabasePlan]):
         await Ending(self.stage, self.faults, self._bankers).run(actors, self._replicas)
 
     async def _create(self, client: Client) -> None:
-        await client.namespace(NAMESPACE).create_machine_log(MACHINE, PROPERTIES, **self.plan.machines.policy)
+        policy = self.plan.machines.policy | (POLICY if "janitor" in self.plan.extras else {})
+        await client.namespace(NAMESPACE).create_machine_log(MACHINE, PROPERTIES, **policy)
         await client.close()
 
     @property

@@ -13,6 +13,7 @@ from buckram.core.db.sql import SqlResult
 from buckram.errors import BuckramError, DatabaseBusy, SqlError
 from buckram.state.db.database import Database
 from simulator.database.asking import Asking
+from simulator.database.clients import ClientActor
 from simulator.database.histories import Asked, values_of
 from simulator.database.interactive import KEYS, lists_of
 from simulator.database.reading import READ
@@ -27,6 +28,7 @@ _SLOW_S, _QUICK_S = 3.0, 1.5
 """How long a slow statement lasts, and within which time a look-up beside it is answered."""
 Bounds = tuple[Level, float | None, int | None]
 """Level, `at_most_s` and `after` of a read."""
+_NOW: Bounds = ("stale", 0.0, None)
 
 
 class Looking:
@@ -75,6 +77,7 @@ class Looking:
         level, at_most_s, after = bounds
         histories = self._rules.histories
         handle = histories.handles.get(host)
+        led_before = self._leads(host)
         if handle is None or host not in self._asking.stage.open:
             return None
         self._serial += 1
@@ -97,7 +100,14 @@ class Looking:
             self._world.trace.note(self._asking.name, f"{name}: {error!r}")
             return None
         self.position = max(self.position, position)
+        if level == "leader":
+            leads = led_before or self._leads(host) or histories.led_since(host, asked.began)
+            self._rules.report.check("looks", leads, "{}: {} answers as leader and does not lead", name, handle.name)
         return asked, rows, position
+
+    def _leads(self, host: str) -> bool:
+        database = self._asking.stage.open.get(host)
+        return database is not None and database._replica.leads
 
 
 def _called(bounds: Bounds) -> str:
@@ -115,6 +125,7 @@ class LookActor:
     def __init__(self, stage: Stage, name: str) -> None:
         self.stage, self.world = stage, stage.world
         self.looking = Looking(Asking(stage, name))
+        self._writer = ClientActor(stage, f"{name} writes")
         self.rng = self.looking.rng
 
     async def run(self) -> None:
@@ -124,10 +135,37 @@ class LookActor:
             if not hosts:
                 continue
             host = self.rng.choice(hosts)
-            if self.rng.random() < 0.12:
+            kind = self.rng.random()
+            if kind < 0.12:
                 await self._beside_a_slow_one(host)
+            elif kind < 0.3:
+                await self._chase()
+            elif kind < 0.4:
+                await self._crowd(host)
             else:
                 await asyncio.gather(*(self._look(host) for _ in range(self.rng.choice((1, 1, 2, 8)))))
+
+    async def _chase(self) -> None:
+        """Look everywhere before and right after a write, with bounds that it must be within."""
+        before = [asyncio.create_task(self.looking.look(host, _NOW), name="look") for host in self.stage.living()]
+        await self._writer.unit()
+        for _ in range(self.rng.choice((1, 3))):
+            bounds: list[Bounds] = [_NOW, ("stale", None, max(self._writer.asking.applied, self.looking.position))]
+            await asyncio.gather(*(self.looking.look(host, one) for host in self.stage.living() for one in bounds))
+            await asyncio.sleep(self.rng.random() * 0.01)
+        await asyncio.gather(*before)
+
+    async def _crowd(self, host: str) -> None:
+        """Ask much at once of one replica, some of it slow, and go on asking for what is written meanwhile."""
+        crowd = [self._look_anyhow(host, 0.02 if n < 3 else 0.0) for n in range(10)]
+        asked = [asyncio.create_task(one, name="crowd") for one in crowd]
+        for _ in range(4):
+            await self._writer.unit()
+            await self.looking.look(host, _NOW)
+        await asyncio.gather(*asked)
+
+    async def _look_anyhow(self, host: str, slow_s: float) -> None:
+        await self.looking.look(host, ("stale", None, None), slow_s=slow_s)
 
     async def _look(self, host: str) -> None:
         slow_s = self.rng.choice((0.0, 0.0, 0.0, 0.002, 0.05))

@@ -26,6 +26,7 @@ INVARIANTS: dict[str, str] = {
     "keys": "nothing that violates a foreign key is committed, also after foreign keys were off",
     "schema": "whoever was told of a change of the schema can use it, at the leader and at any replica that has it",
     "copies": "a copy has the pages of the position that it names, and knows no token of its source",
+    "backups": "the record of backups names files with the pages of their positions, goes on, and is one process's",
     "log": "all that is kept can be read and verified; each replica answers from the newest state",
     "ends": "without faults somebody leads, every call ends, and every follower catches up",
 }
@@ -83,6 +84,8 @@ SITUATIONS = (
     "a restore was used",
     "a token of its source was used in a copy",
     "a file was loaded into an open database",
+    "a backup was recorded",
+    "schema: a leader led again after another one",
     "a call was made over the network",
     "a read was answered over the network",
     "an answer was lost on the network",

@@ -87,7 +87,7 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
 
     def watched_begin(self: Leader, *args: Any) -> None:
         begin(self, *args)
-        rules.histories.led[self] = world.loop.time()
+        rules.histories.led[self] = world.loop.time(), host()
 
     def with_dawdle(
         self: Executor,
