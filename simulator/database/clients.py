@@ -160,6 +160,8 @@ class ClientActor:
         result = await self._execute(statements, attempt.token, rng.choice((3, 40, 40)))
         if result is UNKNOWN:
             return
+        if fails:
+            self.world.report.check("D4", result == ABORTED, "{} failed, and is told to be committed", attempt.name)
         if fails and result == ABORTED:
             self.world.report.situation("a transaction failed alone")
         attempt.outcome = "aborted" if result == ABORTED else "ok"

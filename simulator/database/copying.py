@@ -7,10 +7,12 @@ the tokens of its source, so a call under such a token is executed in it, once.
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
+from typing import Any
 
 from buckram.cluster import Client
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, DatabaseBusy, SqlError
 from buckram.namespace import Namespace
 from buckram.state.db.database import Database
 from buckram.state.db.transfer import load
@@ -32,7 +34,7 @@ class CopyActor:
     def __init__(self, stage: Stage) -> None:
         self.stage, self.world, self.rules, self.report = stage, stage.world, stage.rules, stage.world.report
         self._asking = Asking(stage, "copies")
-        self.rng = self._asking.rng
+        self.rng: random.Random = self._asking.rng
         self.host = "k9"
         self._made = 0
 
@@ -58,11 +60,10 @@ class CopyActor:
         return self.stage.directory / f"backup-{self._made}.db"
 
     async def _back_up_replica(self) -> None:
-        hosts = self.stage.living()
-        if not hosts:
+        if not self.stage.living():
             return
-        path = self._path()
-        offset, _ = await self._asking.ask_at(self.rng.choice(hosts), lambda database: database.backup_at(path), 6.0)
+        path, host = self._path(), self.rng.choice(self.stage.living())
+        offset, _ = await self._asking.ask_at(host, lambda database: database.backup_at(path), 6.0)
         self._check_file(path, offset)
         self.report.situation("a replica was backed up under load")
 
@@ -102,7 +103,7 @@ class CopyActor:
         wanted = self._rows(offset)
         async with ns.database(name, create=False, directory=str(self.stage.directory)) as copy:
             await copy.lead()
-            rows = (await copy.execute(READ)).rows
+            rows = await _read(copy)
             self.report.check("copies", rows == wanted, "{} of {} has {}, not {}", name, offset, rows, wanted)
             await self._repeat_token(copy, name)
 
@@ -127,7 +128,7 @@ class CopyActor:
             await _change_schema(empty, _cookie(path))
             await load(empty, path)
             wanted = self._rows(offset)
-            rows = (await empty.execute(READ)).rows
+            rows = await _read(empty)
             self.report.check("copies", rows == wanted, "{} is loaded and has {}, not {}", name, rows, wanted)
             self.report.situation("a file was loaded into an open database")
 
@@ -135,6 +136,16 @@ class CopyActor:
 def _cookie(path: Path) -> int:
     """Return the number that changes with the schema of a file."""
     return int.from_bytes(path.read_bytes()[_COOKIE], "big")
+
+
+async def _read(copy: Database) -> Any:
+    """Return the rows of all lists, or the error for a copy that does not have the table."""
+    try:
+        return (await copy.execute(READ)).rows
+    except SqlError as error:
+        if isinstance(error, DatabaseBusy):
+            raise
+        return str(error)
 
 
 async def _change_schema(database: Database, times: int) -> None:

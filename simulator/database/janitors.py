@@ -95,7 +95,7 @@ class JanitorActor:
                 trouble = self.rng.random()
                 if trouble < 0.1:
                     process.crash_after(int(self.rng.random() * 200))
-                elif trouble < 0.4:
+                elif trouble < 0.6:
                     self.world.loop.create_task(self._sleep(), context=self.world.loop.world.context)
                 head = (await streams.read(NAME)).head
                 report = JanitorReport()
@@ -109,14 +109,15 @@ class JanitorActor:
             await client.close()
 
     async def _sleep(self) -> None:
-        """Stop the process soon, and for longer than its session lives."""
+        """Stop the process soon, often for longer than its session lives."""
         await asyncio.sleep(self.rng.random() * 0.06)
         process = self.world.processes[self.host]
         if self.stage.over or process.dead or process.paused:
             return
         self.world.pause(self.host)
-        self.world.sessions[self.host].expire()
-        await asyncio.sleep(self.rng.random() * 2)
+        if self.rng.random() < 0.6:
+            self.world.sessions[self.host].expire()
+        await asyncio.sleep(self.rng.random())
         self.world.resume(self.host)
 
 

@@ -27,7 +27,7 @@ from simulator.database.plan import DatabasePlan
 from simulator.database.replicas import ReplicaActor
 from simulator.database.rules import Rules
 from simulator.database.serving import Servers
-from simulator.database.sleeping import Sleeper
+from simulator.database.sleeping import Days, Sleeper
 from simulator.database.stage import Stage
 from simulator.database.trouble import Troubled
 from simulator.database.watching import small_limits, watch_databases
@@ -108,6 +108,8 @@ class Life(PlannedLife[DatabasePlan]):
         if stage.servers is not None:
             for client in (NetClient(stage, stage.servers, f"n{n + 1}") for n in range(2)):
                 self._wider.append(self.start(client.run(), client.name))
+        if "days" in extras:
+            self._wider.append(self.start(Days(stage).run(), "days"))
         if "janitor" in extras:
             self._place.mkdir()
             for host in ("j1", "j2"):

@@ -159,10 +159,15 @@ class LookActor:
         """Ask much at once of one replica, some of it slow, and go on asking for what is written meanwhile."""
         crowd = [self._look_anyhow(host, 0.02 if n < 3 else 0.0) for n in range(10)]
         asked = [asyncio.create_task(one, name="crowd") for one in crowd]
-        for _ in range(4):
+        await asyncio.gather(self._write_on(), *(self._look_on(host) for _ in range(2)), *asked)
+
+    async def _write_on(self) -> None:
+        for _ in range(6):
             await self._writer.unit()
+
+    async def _look_on(self, host: str) -> None:
+        for _ in range(8):
             await self.looking.look(host, _NOW)
-        await asyncio.gather(*asked)
 
     async def _look_anyhow(self, host: str, slow_s: float) -> None:
         await self.looking.look(host, ("stale", None, None), slow_s=slow_s)

@@ -19,8 +19,8 @@ class Mutant(hunting.Mutant[DatabasePlan]):
     """True if its lives take snapshots often, and replicas often begin anew from them and lead."""
     spills: bool = False
     """True if its lives have a cache that is too small for their transactions."""
-    extras: tuple[str, ...] | None = None
-    """The wider actors of its lives (`EXTRAS` in `plan.py`); None: those of each plan."""
+    extras: tuple[str, ...] = ()
+    """The wider actors of its lives (`EXTRAS` in `plan.py`)."""
     clocks: bool = False
     """True if the clocks of its lives are days apart."""
 
@@ -34,8 +34,7 @@ class Mutant(hunting.Mutant[DatabasePlan]):
             machines.settings = replace(machines.settings, snapshot_commands=4)
         if self.spills:
             plan.cache_kib = 40
-        if self.extras is not None:
-            plan.extras = self.extras
+        plan.extras = self.extras
         if self.clocks:
             plan.cluster.pace = replace(plan.cluster.pace, clocks_us=72 * HOUR_US, jumps=True)
         return True

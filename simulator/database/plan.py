@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from simulator.engine.plan import Plan
 from simulator.machine.plan import MachinePlan, make_machine_plan
 
-EXTRAS = ("looks", "bank", "schema", "newcomer", "deleter", "sleeper", "copies", "janitor", "network")
-"""Actors beside clients, replicas and forks, each in a third of the lives:
+EXTRAS = ("looks", "bank", "schema", "newcomer", "deleter", "sleeper", "copies", "janitor", "network", "days")
+"""Actors beside clients, replicas and forks, each in a third of the lives. New ones come last: they are drawn in order.
 
-looks: reads of all consistencies, and slow statements beside them; bank: transfers between accounts, with foreign keys
-that are off at times; schema: tables and columns that come and go; newcomer: a replica that begins empty and serves at
-once; deleter: somebody empties the folder of the replicas' files; sleeper: a leader sleeps for longer than its session
-lives, and wakes while another one leads; copies: backups, restores and forks under load, which are used afterwards;
-janitor: backups by a policy, by two processes; network: clients of servers, over a network that loses answers.
+* looks: reads of all consistencies, and slow statements beside them
+* bank: transfers between accounts, with foreign keys that are off at times
+* schema: columns and indexes that come and go
+* newcomer: a replica that begins empty and serves at once
+* deleter: somebody empties the folder of the replicas' files
+* sleeper: a leader sleeps for longer than its session lives, and wakes while another one leads
+* copies: backups, restores and forks under load, which are used afterwards
+* janitor: backups by a policy, by two processes
+* network: clients of servers, over a network that loses answers
+* days: days pass for all clocks at once
 """
 
 

@@ -34,7 +34,8 @@ from buckram.serve.http.problems import HttpProblem
 from buckram.state.db.database import Database
 from buckram.state.machine.settings import MachineSettings
 from simulator.database.rules import DATABASE
-from simulator.engine.loop import PROCESS
+from simulator.engine.checkers.report import Report
+from simulator.engine.loop import PROCESS, Process
 from simulator.engine.planting import patched
 from simulator.engine.world import Died, World
 from simulator.machine.faults import MACHINE, NAMESPACE
@@ -75,7 +76,8 @@ class Servers:
         self.rng = random.Random(f"{world.seed} servers")
         self.over = False
         """Set when the network is to lose nothing any more."""
-        self._services: dict[str, Service] = {}
+        self._services: dict[str, tuple[Service, Process]] = {}
+        """The servers by host, each with the process that it runs in: a host may have another one by now."""
 
     @asynccontextmanager
     async def serving(self, host: str, client: Client) -> AsyncIterator[Database]:
@@ -93,7 +95,7 @@ class Servers:
         try:
             await service.start()
             database = await databases.get(DATABASE)
-            self._services[host] = service
+            self._services[host] = service, self.world.processes[host]
             yield database
         finally:
             self._services.pop(host, None)
@@ -102,19 +104,20 @@ class Servers:
 
     def hosts(self) -> list[str]:
         """Return the hosts whose server runs."""
-        return [host for host in self._services if not self.world.processes[host].dead]
+        return [host for host, (_, process) in self._services.items() if not process.dead]
 
     async def exchange(self, source: str, host: str, path: str, headers: Mapping[str, str], body: bytes) -> Sent:
         """Send a request from one host to the server of another. Raises Unreachable, Lost."""
         await self._travel(source, host)
-        service, process = self._services.get(host), self.world.processes[host]
-        if service is None or process.dead or self.world.fabric.blocked(source, host):
+        if host not in self.hosts() or self.world.fabric.blocked(source, host):
             raise Unreachable(f"{host} is not reached")
+        service, process = self._services[host]
         if not self.over and self.rng.random() < _LOST_BEFORE:
             raise Lost(f"the request to {host} is lost")
         gone = asyncio.Event()
         try:
-            answer = await self.world.join(process, _answer(service, host, path, headers, body, gone), "request")
+            work = _answer(service, self.world.report, host, path, headers, body, gone)
+            answer = await self.world.join(process, work, "request")
         except Died:
             raise Lost(f"{host} dies") from None
         finally:
@@ -148,7 +151,13 @@ class Servers:
 
 
 async def _answer(
-    service: Service, host: str, path: str, headers: Mapping[str, str], body: bytes, gone: asyncio.Event
+    service: Service,
+    report: Report,
+    host: str,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    gone: asyncio.Event,
 ) -> Sent:
     """Answer a request, in the server's process."""
 
@@ -167,6 +176,10 @@ async def _answer(
         response = await service.post(request, target, body)
     except HttpProblem as problem:
         return Sent(problem.status, f"{problem.code}: {problem.message}".encode(), "", problem.headers)
+    except Exception as error:  # A real server would answer with 500, and call it a bug.
+        report.check("served", False, "{} answers {} with an internal error: {!r}", host, path, error)
+        return Sent(500, repr(error).encode(), "", {})
+    report.check("served", True)
     return Sent(response.status_code, bytes(response.body), "", dict(response.headers))
 
 

@@ -1,14 +1,18 @@
-"""A leader that sleeps for longer than its session lives, and wakes while another one leads.
+"""Time that a leader misses, and days that pass.
 
-What it is asked on waking is asked before it can notice: its timers, the end of its session and the questions come in
-whatever order the seed has. A call that waited in its queue meanwhile belongs to a leadership that has ended: whoever
-asked the next leader about it was told that it is aborted, so it must never be executed, even if the sleeper leads
-once more.
+A leader sleeps for longer than its session lives, and wakes while another one leads. What it is asked on waking is
+asked before it can notice: its timers, the end of its session and the questions come in whatever order the seed has. A
+call that waited in its queue meanwhile belongs to a leadership that has ended: whoever asked the next leader about it
+was told that it is aborted, so it must never be executed, even if the sleeper leads once more.
+
+Days pass for all clocks at once: a token is known for a day, and the newest ones for longer than that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import Any
 
 from buckram.core.db.sql import SqlResult
 from buckram.errors import BuckramError, CommitUnknown, SqlError
@@ -19,6 +23,7 @@ from simulator.database.looking import Bounds, Looking
 from simulator.database.rules import Attempt
 from simulator.database.stage import Stage
 from simulator.engine.checkers.serializability import Append
+from simulator.engine.pace import HOUR_US
 from simulator.engine.world import Died
 
 _TROUBLE = (BuckramError, TimeoutError, Died, KeyError)
@@ -77,7 +82,9 @@ class Sleeper:
                 await self._write(other)
                 self.world.report.situation("a leader slept while another one led")
         finally:
-            asked = [asyncio.create_task(self._looking.look(host, bounds), name="on waking") for bounds in _ON_WAKING]
+            asked: list[asyncio.Task[Any]] = [
+                asyncio.create_task(self._looking.look(host, bounds), name="on waking") for bounds in _ON_WAKING
+            ]
             asked.append(asyncio.create_task(self._write(host), name="on waking"))
             self.world.resume(host)
         await self._lead_again(host)
@@ -117,7 +124,7 @@ class Sleeper:
         async def hold(database: Database) -> None:
             transaction = await database.begin("immediate")
             try:
-                await asyncio.sleep(self.rng.random() * 0.5)
+                await asyncio.sleep(self.rng.random() * self.rng.choice((0.5, 4.5)))
             finally:
                 await transaction.rollback()
 
@@ -162,6 +169,23 @@ class Sleeper:
             return ""
 
 
+class Days:
+    """Lets days pass between two moments of a life."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.world = stage, stage.world
+        self.rng = random.Random(f"{stage.machines.seed} days")
+
+    async def run(self) -> None:
+        for _ in range(2):
+            await asyncio.sleep(1.0 + self.rng.random() * 3.0)
+            if self.stage.over:
+                return
+            self.world.passed.us += int(self.rng.choice((30.0, 80.0)) * HOUR_US)
+            self.world.report.situation("days passed")
+            self.world.trace.note("days", "days pass")
+
+
 async def _quiet(asked: object) -> None:
     try:
         await asked  # type: ignore[misc]  # an awaitable
@@ -169,4 +193,4 @@ async def _quiet(asked: object) -> None:
         return
 
 
-__all__ = ["Sleeper"]
+__all__ = ["Days", "Sleeper"]

@@ -203,10 +203,10 @@ WIDER: tuple[Mutant, ...] = (
     Mutant(
         "tokens-by-the-clock-alone",
         "D6",
-        "a leader whose clock is days ahead makes others forget the newest tokens",
+        "a token is forgotten after a day although few came after it",
         edited(("buckram.core.db.outcomes:Outcomes._expired", "or left < KEPT_ANYWAY", "")),
         100,
-        clocks=True,
+        extras=("days",),
     ),
     Mutant(
         "call-of-another-leadership",
@@ -271,20 +271,6 @@ WIDER: tuple[Mutant, ...] = (
         edited((f"{_BACKUPS}._claimed", "if found.value == self._nonce:", "if True:")),
         100,
         extras=("janitor",),
-    ),
-    Mutant(
-        "snapshot-of-another-length",
-        "R9",
-        "a snapshot is read although its ledger ends elsewhere than its row says",
-        edited(
-            (
-                "buckram.state.machine.snapshots:_read",
-                "reader.last_confirmed != row.last_entry or not reader.metadata.closed",
-                "False",
-            )
-        ),
-        100,
-        restless=True,
     ),
     Mutant(
         "snapshot-published-again",
