@@ -89,7 +89,7 @@ class SchemaChanger:
                 await self._add()
             else:
                 await self._write_all()
-        self.report.situation("schema: a leader led again after another one")
+        self.report.situation("another leader changed the schema between two writes")
 
     async def _drop(self, column: str) -> None:
         await self._execute(f"DROP INDEX IF EXISTS by_{column}", 40)

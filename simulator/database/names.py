@@ -88,7 +88,7 @@ SITUATIONS = (
     "a token of its source was used in a copy",
     "a file was loaded into an open database",
     "a backup was recorded",
-    "schema: a leader led again after another one",
+    "another leader changed the schema between two writes",
     "a call was made over the network",
     "a read was answered over the network",
     "an answer was lost on the network",

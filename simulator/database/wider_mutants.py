@@ -253,6 +253,24 @@ WIDER: tuple[Mutant, ...] = (
         ),
         extras=("network",),
     ),
+    Mutant(
+        "lead-lost-twice",
+        "served",
+        "a server that led when it was to pass a request on, and leads no more, does not know what to do with it",
+        edited(("buckram.serve.hrana.execution:Execution._send_on", "with suppress(SendOn):", "with suppress():")),
+        200,
+        extras=("network", "sleeper"),
+        restless=True,
+    ),
+    Mutant(
+        "failed-call-shares-the-doubt",
+        "D4",
+        "a call that failed by itself is told the unknown outcome of the group that it was to be part of",
+        edited((f"{_EXECUTION}.group", "_failed(results) == len(self._partly)", "True")),
+        200,
+        faults=("deafen the leader",) * 4,
+        extras=("looks",),
+    ),
     # -- backups and snapshots ----------------------------------------------------------------------------
     Mutant(
         "older-backup-is-recorded",
