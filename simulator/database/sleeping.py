@@ -89,6 +89,9 @@ class Sleeper:
             self.world.resume(host)
         await self._lead_again(host)
         await asyncio.gather(queued, *asked)
+        if said:
+            assert waiting.token is not None
+            self.rules.said_meanwhile(waiting.token, said, waiting.outcome == "ok")
         if waiting.outcome == "unknown" and said in ("committed", "aborted"):
             waiting.outcome = "ok" if said == "committed" else "aborted"
             self.rules.told(waiting)
