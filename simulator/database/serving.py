@@ -165,6 +165,7 @@ async def _answer(
         await gone.wait()
         return {"type": "http.disconnect"}
 
+    process = PROCESS.get()
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "headers": raw, "query_string": b"", "server": (host, 80)}
     request = Request(scope, receive)
@@ -177,6 +178,8 @@ async def _answer(
     except HttpProblem as problem:
         return Sent(problem.status, f"{problem.code}: {problem.message}".encode(), "", problem.headers)
     except Exception as error:  # A real server would answer with 500, and call it a bug.
+        if process.dead:
+            raise  # The life is over, and its coroutines are closed.
         report.check("served", False, "{} answers {} with an internal error: {!r}", host, path, error)
         return Sent(500, repr(error).encode(), "", {})
     report.check("served", True)
