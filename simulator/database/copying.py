@@ -41,8 +41,6 @@ class CopyActor:
     async def run(self) -> None:
         while not self.stage.over and self._made < 6:
             await asyncio.sleep(0.3 + self.rng.random() * 1.5)
-            if self.stage.over:
-                return
             self._made += 1
             kind = self.rng.choice(("of a replica", "of a replica", "of the log", "fork", "restore", "load"))
             try:
