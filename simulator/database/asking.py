@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from buckram.errors import BuckramError, CommitUnknown, SqlError
 from buckram.state.db.database import Database
 from simulator.database.stage import Stage
 from simulator.engine.world import Died
 from simulator.machine import asking
+
+T = TypeVar("T")
 
 
 class Asking(asking.Asking[Database]):
@@ -19,6 +23,14 @@ class Asking(asking.Asking[Database]):
     def __init__(self, stage: Stage, name: str) -> None:
         super().__init__(stage, name)
         self.stage, self.rules = stage, stage.rules
+        self.answered = ""
+        """The handle of the replica that answered last."""
+
+    async def ask_at(self, host: str, question: Callable[[Database], Awaitable[T]], within_s: float) -> T:
+        handle = self.rules.histories.handles.get(host)
+        answer = await super().ask_at(host, question, within_s)
+        self.answered = handle.name if handle is not None else ""
+        return answer
 
     async def outcome(self, token: str) -> str:
         """Return a transaction's outcome: "committed", "aborted", or "pending" if no replica could say."""

@@ -160,6 +160,8 @@ class ClientActor:
         result = await self._execute(statements, attempt.token, rng.choice((3, 40, 40)))
         if result is UNKNOWN:
             return
+        if fails:
+            self.world.report.check("D4", result == ABORTED, "{} failed, and is told to be committed", attempt.name)
         if fails and result == ABORTED:
             self.world.report.situation("a transaction failed alone")
         attempt.outcome = "aborted" if result == ABORTED else "ok"
@@ -168,7 +170,7 @@ class ClientActor:
         if attempt.token is not None and counts is not None:
             self.doubting.remember(statements, attempt.token, counts)
         if attempt.outcome == "ok":
-            self.rules.acknowledged(attempt, self.asking.applied)
+            self.rules.acknowledged(attempt, self.asking.applied, self.asking.answered)
 
     async def _execute(self, statements: Any, token: str | None, attempts: int) -> list[SqlResult] | Any:
         """Return the results, "aborted", None if it is committed and the results are not known, or UNKNOWN."""

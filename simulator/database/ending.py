@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from buckram.cluster import Client
 from buckram.errors import NotLeader, OffsetTruncated, StateLost
 from buckram.state.db.database import Database
+from simulator.database.banking import Banker
 from simulator.database.clients import ClientActor
 from simulator.database.reading import READ
 from simulator.database.stage import Stage
@@ -18,8 +21,9 @@ _REGISTERS = "SELECT key, value FROM registers ORDER BY key"
 class Ending(ReplicaEnding[Database]):
     """Ends one life."""
 
-    def __init__(self, stage: Stage, faults: FaultRunner) -> None:
+    def __init__(self, stage: Stage, faults: FaultRunner, bankers: Sequence[Banker] = ()) -> None:
         super().__init__(stage, faults)
+        self._bankers = bankers
         self.stage, self.rules = stage, stage.rules
 
     def _judge(self) -> None:
@@ -33,6 +37,8 @@ class Ending(ReplicaEnding[Database]):
             await last.unit()
             await last.register()
         await last.read()
+        for banker in self._bankers:
+            await banker.check_end()
         applied = (await self._leader()).applied
         for host in self.stage.living():
             database = self.stage.open[host]

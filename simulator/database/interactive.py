@@ -58,7 +58,7 @@ class Interactive:
             return
         asking.rules.told(attempt, self.counts)
         if attempt.outcome == "ok":
-            asking.rules.acknowledged(attempt, asking.applied)
+            asking.rules.acknowledged(attempt, asking.applied, asking.answered)
 
     async def _transact(self, database: Database) -> bool:
         """Execute the transaction in the replica's process. Return whether it was committed."""

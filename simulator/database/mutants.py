@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from simulator.database.plan import DatabasePlan
-from simulator.engine import hunting
+from simulator.database.mutant import Mutant
+from simulator.database.wider_mutants import WIDER
 from simulator.engine.edits import edited
 
 _EXECUTION = "buckram.state.db.table_engine.execution:Execution"
@@ -20,33 +18,10 @@ _DEPOSED = ("depose the leader",) * 4
 _DEAF = ("deafen the leader",) * 4
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant(hunting.Mutant[DatabasePlan]):
-    """A planted bug of databases."""
-
-    faults: tuple[str, ...] = ()
-    """Faults of the mutant's lives, for bugs that show only under some faults; empty: those of each plan."""
-    restless: bool = False
-    """True if its lives take snapshots often, and replicas often begin anew from them and lead."""
-    spills: bool = False
-    """True if its lives have a cache that is too small for their transactions."""
-
-    def suits(self, plan: DatabasePlan) -> bool:
-        machines = plan.machines
-        if self.faults:
-            plan.cluster.faults = list(self.faults)
-            machines.clients, machines.commands = 4, 25
-        if self.restless:
-            machines.restless, machines.clients, machines.commands = 0.9, 3, 25
-            machines.settings = replace(machines.settings, snapshot_commands=4)
-        if self.spills:
-            plan.cache_kib = 40
-        return True
-
-
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
     for mutant in (
+        *WIDER,
         Mutant(
             "commit-before-acknowledgement",
             "D1",

@@ -1,7 +1,7 @@
 """The invariants and situations of replicated databases that lives evaluate and reach.
 
-D1 to D7 are the rules of docs/explanation/databases-design.md, R7 and R8 those of machines. D4 and D8 have no check of
-their own: the histories show the effects of transactions that failed, or that another process's leadership ended.
+D1 to D7 are the rules of docs/explanation/databases-design.md, R7 and R8 those of machines. D8 has no check of its
+own: the histories show the effects of transactions that another process's leadership ended.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ INVARIANTS: dict[str, str] = {
     "D1": "no file of a replica has a transaction before its group is in the log",
     "D2": "replicas agree on which groups are void",
     "D3": "after each group, every replica has byte for byte the pages of an independent fold of the log",
+    "D4": "a call that failed is never told that it is committed, whatever became of the rest of its group",
     "D5": "what a caller is told to be committed is in the log; what is told to be aborted never is",
     "D6": "under a token something is committed at most once, and whoever repeats it is told the counts of the first",
     "D7": "reads and transactions, stale reads as well, are explained by one order, which respects time",
@@ -20,6 +21,14 @@ INVARIANTS: dict[str, str] = {
     "fresh": "a stale read lacks nothing that was acknowledged before the moment, or below the offset, that it names",
     "begun": "a replica that was just opened answers from nothing that is older than the end of the log that it found",
     "fork": "a fork has the pages of the state that it was made of",
+    "looks": "every read keeps the promise of its consistency: linearizable, leader, stale, at_most_s, after",
+    "beside": "a look-up does not wait for a slow statement that runs beside it",
+    "bank": "each read, of whatever state, has whole transfers, and none that was not made",
+    "keys": "nothing that violates a foreign key is committed, also after foreign keys were off",
+    "schema": "whoever was told of a change of the schema can use it, at the leader and at any replica that has it",
+    "copies": "a copy has the pages of the position that it names, and knows no token of its source",
+    "backups": "the record of backups names files with the pages of their positions, goes on, and is one process's",
+    "served": "a server answers every request, if only with an error that it knows",
     "log": "all that is kept can be read and verified; each replica answers from the newest state",
     "ends": "without faults somebody leads, every call ends, and every follower catches up",
 }
@@ -52,4 +61,37 @@ SITUATIONS = (
     "a replica was asked for whatever it has",
     "a replica was read at once",
     "a database was forked",
+    "a linearizable look was answered",
+    "a leader look was answered",
+    "a look of at most so many seconds was answered",
+    "a look after a position was answered",
+    "a look at any state was answered",
+    "a look was answered beside a slow statement",
+    "a newcomer was read while it caught up",
+    "a newcomer was closed",
+    "files of a leader were deleted",
+    "files of a follower were deleted",
+    "a leader slept while another one led",
+    "days passed",
+    "money was moved",
+    "a foreign key was violated and refused",
+    "a table was made anew with foreign keys off",
+    "a transaction with foreign keys off was refused",
+    "a column was added",
+    "a column was written",
+    "a column was dropped",
+    "a new column was read at a replica",
+    "a replica was backed up under load",
+    "the log was backed up under load",
+    "a fork was used",
+    "a restore was used",
+    "a token of its source was used in a copy",
+    "a file was loaded into an open database",
+    "a backup was recorded",
+    "another leader changed the schema between two writes",
+    "a call was made over the network",
+    "a read was answered over the network",
+    "an answer was lost on the network",
+    "a request was passed on to the leader",
+    "a token was repeated at another server",
 )

@@ -4,6 +4,7 @@ random."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 
 from buckram.cluster import Client
 from buckram.errors import BuckramError, SqlError
@@ -46,16 +47,22 @@ class ReplicaActor(RestlessActor):
         if filled:
             self.stage.rules.report.situation("a replica was read at once")
 
+    def _opened(self, client: Client) -> AbstractAsyncContextManager[Database]:
+        if self.stage.servers is not None:
+            return self.stage.servers.serving(self.host, client)
+        return client.namespace(NAMESPACE).database(
+            MACHINE,
+            create=False,
+            announce=self.host,
+            settings=self.stage.machines.settings,
+            directory=str(self.stage.directory),
+        )
+
     async def live(self, client: Client) -> None:
         try:
-            filled = self.stage.rules.acked >= _MANY
-            async with client.namespace(NAMESPACE).database(
-                MACHINE,
-                create=False,
-                announce=self.host,
-                settings=self.stage.machines.settings,
-                directory=str(self.stage.directory),
-            ) as database:
+            filled, began = self.stage.rules.acked >= _MANY, self.world.loop.time()
+            async with self._opened(client) as database:
+                self.stage.rules.histories.opened(self.host, began)
                 self.stage.open[self.host] = database
                 self.note(f"is open at {database.applied}")
                 await self._read_at_once(database, filled)

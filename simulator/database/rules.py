@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.state.db.table_engine.engine import Engine
+from simulator.database.histories import Histories
 from simulator.database.reference import Reference
 from simulator.engine.checkers.linearizability import UNKNOWN, Call, Undecided, not_linearizable, register_step
 from simulator.engine.checkers.serializability import Append, Outcome, Read, Transaction, not_serializable
@@ -28,6 +29,10 @@ class Attempt:
     ended: float | None = None
     outcome: Outcome = "unknown"
     token: str | None = None
+    position: int | None = None
+    """Position below which it is committed, None if its client was told none."""
+    replica: str = ""
+    """The handle of the replica that acknowledged it."""
 
 
 @dataclass(slots=True)
@@ -44,6 +49,7 @@ class Rules:
 
     def __init__(self, world: World) -> None:
         self.world, self.report = world, world.report
+        self.histories = Histories(world)
         self.references: dict[str, Reference] = {}
         self.calls: list[Call] = []
         self.attempts: list[Attempt] = []
@@ -147,9 +153,10 @@ class Rules:
             "D5", not (said == "aborted" and committed), "{} was said to be aborted, and then it was committed", token
         )
 
-    def acknowledged(self, attempt: Attempt, offset: int) -> None:
-        """Record the appends of a committed transaction, all of which lie below the offset."""
+    def acknowledged(self, attempt: Attempt, offset: int, replica: str) -> None:
+        """Record the appends of a committed transaction, which are below the offset; `replica`: who acknowledged it."""
         self.acked += 1
+        attempt.position, attempt.replica = offset, replica
         for one in attempt.operations:
             if isinstance(one, Append):
                 self.values.append(Acknowledged(self.world.loop.time(), offset, str(one.value)))
@@ -181,6 +188,7 @@ class Rules:
         ]
         why = not_serializable(history)
         self.report.check("D7", not why, "{}", why)
+        self.histories.judge(self.attempts)
         for token, said in self._own.items():
             self._check_own(token, said)
         for one in self.attempts:

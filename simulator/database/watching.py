@@ -5,10 +5,14 @@ Planted bugs are applied before, so the rules observe their effects. Not here: t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import apsw
+
+from buckram.core.db.sql import SqlResult, Statement
 from buckram.core.machine import records
 from buckram.core.machine.fold import Applied, Fold
 from buckram.core.machine.records import CommandRecord
@@ -16,10 +20,13 @@ from buckram.core.machine.sessions import Forgotten, Outcome
 from buckram.errors import BuckramError, HandleClosed, ReplicaStopped
 from buckram.state.db.commits import committing
 from buckram.state.db.commits.state_machine import DatabaseState
+from buckram.state.db.commits.transactions import Transactions
 from buckram.state.db.commits.write_queue import WriteQueue
 from buckram.state.db.table_engine import execution, wal_files
 from buckram.state.db.table_engine.engine import Engine
 from buckram.state.db.table_engine.execution import Execution
+from buckram.state.db.table_engine.readers import Reading
+from buckram.state.db.table_engine.statements import Executor
 from buckram.state.machine.leader import Leader
 from buckram.state.machine.replica import Replica
 from simulator.database.plan import DatabasePlan
@@ -44,6 +51,7 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
     advance, stop, fail = Engine.advance, Replica._stop, Leader.fail
     restore, spill, restarted = Engine._restore, Execution.on_spill, Execution.on_log_restarted
     failed, repeated = Engine._fail, WriteQueue._repeated
+    begin, execute, read = Leader.__init__, Executor.__init__, Transactions.read
 
     def host() -> str:
         return PROCESS.get(world.loop.world).name
@@ -77,6 +85,28 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
                 world.report.situation("a leader was fenced")
         fail(self, error)
 
+    def watched_begin(self: Leader, *args: Any) -> None:
+        begin(self, *args)
+        rules.histories.led[self] = world.loop.time(), host()
+
+    def with_dawdle(
+        self: Executor,
+        name: str,
+        connection: apsw.Connection,
+        bytes_: int,
+        s: float,
+        now: Any,
+        *more: Any,
+        **names: Any,
+    ) -> None:
+        execute(self, name, connection, bytes_, s, now, *more, **names)
+        connection.create_scalar_function("dawdle", now.__self__.sleep, 1)
+
+    def read_of_files(self: Transactions, reading: Reading, one: Statement) -> asyncio.Future[SqlResult]:
+        if reading._executor is not None or reading._engine.files.intact:
+            return read(self, reading, one)
+        return asyncio.ensure_future(_once_intact(reading, lambda: read(self, reading, one)))
+
     def watched_spill(self: Execution, pages: int) -> None:
         if self._captured is None:
             world.report.situation("a transaction spilled")
@@ -99,12 +129,23 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
             (Engine, "_fail", watched_failed),
             (Replica, "_stop", watched_stop),
             (Leader, "fail", watched_fail),
+            (Leader, "__init__", watched_begin),
+            (Executor, "__init__", with_dawdle),
+            (Transactions, "read", read_of_files),
             (Execution, "on_spill", watched_spill),
             (Execution, "on_log_restarted", watched_restarted),
             (WriteQueue, "_repeated", watched_repeated),
         ),
     ):
         yield
+
+
+async def _once_intact(reading: Reading, read: Callable[[], asyncio.Future[SqlResult]]) -> SqlResult:
+    """Read when deleted files have been made anew. A thread would wait for that, and the simulator has none here."""
+    while not reading._engine.files.intact:
+        reading._engine.check()
+        await asyncio.sleep(0.02)
+    return await read()
 
 
 def _watch_folds(rules: Rules, host: Callable[[], str]) -> AbstractContextManager[None]:

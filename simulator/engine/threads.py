@@ -86,6 +86,11 @@ class SimThreads:
     def now(self) -> float:
         return self.loop.time()
 
+    def sleep(self, seconds: float) -> None:
+        until = self.loop.time() + seconds
+        self.loop.call_at(until, self.wake, context=self.process.context)
+        self.wait(lambda: self.loop.time() >= until)
+
     def start(self, run: Callable[[], None], name: str) -> _Thread:
         thread = _Thread(self, run, name)
         self._threads.append(thread)

@@ -37,7 +37,8 @@ def _leader(f: FaultRunner) -> str:
     for key, found in f.world.metadata.snapshot().keys.items():
         if key.endswith(place):
             writer = decode_head(str(NAME), found.value).writer
-            return writer.name if writer is not None else ""
+            name = writer.name if writer is not None else ""
+            return name.removeprefix("http://").partition(":")[0]  # Servers of databases announce their addresses.
     return ""
 
 

@@ -315,6 +315,10 @@ class Threads(Protocol):
         """Return monotonic seconds. Any thread."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Wait for so long. Only threads call this, not the loop."""
+        ...
+
 
 class SystemThreads:
     """Threads of the operating system."""
@@ -332,6 +336,9 @@ class SystemThreads:
 
     def now(self) -> float:
         return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 THREADS = SystemThreads()

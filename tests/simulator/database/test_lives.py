@@ -11,6 +11,7 @@ from buckram.core.machine.records import CommandRecord
 from buckram.core.streams.records.codecs import Codec
 from simulator.__main__ import main
 from simulator.database.mutants import MUTANTS, written_twice
+from simulator.database.plan import EXTRAS, make_database_plan
 from simulator.database.reference import Reference
 from simulator.database.subject import Databases, run_database_life
 from simulator.engine.edits import stale
@@ -31,8 +32,20 @@ def test_lives_that_broke_a_rule_once(seed: int) -> None:
     """38: a replica was overtaken while it became the leader. 111: the last replica kept fewer snapshots than the
     others. 243: a query that comes while its replica is closed opens files that are gone. 583: a take-over that is
     asked for is tried again when the follower begins anew. 672: a query that comes while its replica is closed begins a
-    thread, and one that was to end never does."""
-    result = run_database_life(seed)
+    thread, and one that was to end never does. All of them before there were wider actors."""
+    plan = make_database_plan(seed)
+    plan.extras = ()
+    result = run_database_life(seed, plan=plan)
+    assert not result.violations, result.violations[0]
+
+
+@pytest.mark.share(6, "wider actors of databases")
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_lives_with_one_wider_actor(extra: str) -> None:
+    """Each kind of actor by itself, in a life without faults."""
+    plan = make_database_plan(5)
+    plan.extras, plan.cluster.faults = (extra,), []
+    result = run_database_life(5, plan=plan)
     assert not result.violations, result.violations[0]
 
 
@@ -68,6 +81,13 @@ def test_bugs_can_be_planted(name: str) -> None:
         "pages-beyond-the-end",
         "what-waits-is-aborted",
         "no-receipt-of-nothing",
+        "after-is-not-awaited",
+        "deleted-files-are-read",
+        "deleted-log-is-forgotten",
+        "keys-stay-off",
+        "keys-are-not-looked-at",
+        "fork-knows-the-tokens",
+        "snapshot-published-again",
     ],
 )
 def test_a_planted_bug_is_caught(name: str) -> None:

@@ -98,9 +98,42 @@ def test_bad_histories(name: str) -> None:
     assert (not_serializable(BAD[name], strict=False) == "") is (name in ONLY_STRICT)
 
 
+NAMES = {
+    "aborted read": "G1a",
+    "intermediate read": "G1b",
+    "garbage read": "garbage read",
+    "read twice": "duplicate elements",
+    "own append missed": "internal",
+    "orders differ": "incompatible order",
+    "writes in a circle": "G0",
+    "they see each other": "G1c",
+    "lost append": "G-single-realtime",
+    "stale read": "G-single-realtime",
+    "lost update": "lost update, G-single",
+    "a read that tears a transaction": "G-single",
+    "write skew": "G2",
+    "a cycle of three": "G2",
+    "order of time": "G0-realtime",
+    "what was told to be aborted is in the order": "G1a",
+}
+"""What Elle calls the bad histories."""
+CIRCLE = {
+    "writes in a circle": [
+        t("A", 0, 9, a(1), a(4, "y")),
+        t("B", 0, 9, a(2), a(3, "y")),
+        t("C", 10, 11, r(1, 2), r(3, 4, key="y")),
+    ]
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_anomalies_have_their_names(name: str) -> None:
+    assert not_serializable((BAD | CIRCLE)[name]).partition(":")[0] == NAMES[name]
+
+
 def test_a_cycle_is_told() -> None:
     found = not_serializable(BAD["write skew"])
-    assert found == "no order explains it: A -[rw x]-> B -[rw y]-> A"
+    assert found == "G2: no order explains it: A -[rw x]-> B -[rw y]-> A"
 
 
 def test_a_long_history_is_decided() -> None:

@@ -246,7 +246,7 @@ class WriteQueue:
             if waiting.future.done():
                 continue
             if isinstance(result, BuckramError):
-                fail_future(waiting.future, result)
+                fail_future(waiting.future, self._own(result, waiting))
             elif isinstance(result, Exception):
                 waiting.future.set_exception(result)
             else:

@@ -20,7 +20,7 @@ from buckram.core.db.group import Group, PageChange, Receipt, encode_group
 from buckram.core.db.sql import SqlResult, Statement, encode_counts
 from buckram.core.db.wal_format import PAGE_BYTES
 from buckram.core.streams.records.codecs import Codec
-from buckram.errors import BuckramError, DatabaseFailed, NotLeader, SqlError, TransactionTooLarge
+from buckram.errors import BuckramError, CommitUnknown, DatabaseFailed, NotLeader, SqlError, TransactionTooLarge
 from buckram.seams import Signal, Threads
 from buckram.state.db.settings import DatabaseLimits
 from buckram.state.db.table_engine.capture_vfs import Captured, CaptureVfs
@@ -153,7 +153,8 @@ class Execution:
         """Execute units in one transaction. Returns the outcome of each, and whether anything was written.
 
         The last units are left out, and not begun, if the results of those before already have as many bytes as may be
-        held. Raises the error with which the commit was refused.
+        held. Raises the error with which the commit was refused; where some calls failed by themselves, each of the
+        others has it as its outcome.
         """
         results: dict[int, Given] = {}
         self._partly.clear()
@@ -167,6 +168,14 @@ class Execution:
                 for index in range(len(units)):
                     if index in self._partly or not isinstance(results.get(index), Exception):
                         results[index] = error
+            except CommitUnknown as error:
+                if _failed(results) == len(self._partly):
+                    raise
+                # Who failed is no part of what may be committed, and failed in a state that nothing proves any more.
+                for index, given in results.items():
+                    alone = isinstance(given, Exception) and index not in self._partly
+                    results[index] = NotLeader(self._host.database, "") if alone else error
+                again, wrote = False, True
             if not again:
                 return list(map(results.__getitem__, takewhile(results.__contains__, range(len(units))))), wrote
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,13 +81,14 @@ class Reading:
 
         Raises DatabaseBusy after _ANEW_S.
         """
-        pause, until = threading.Event(), time.monotonic() + _ANEW_S
+        threads = self._engine.threads
+        until = threads.now() + _ANEW_S
         while files is self._engine.files:
             self._engine.check()
-            if time.monotonic() > until:
+            if threads.now() > until:
                 text = "its local files were deleted, and are not made anew while a transaction is open; try again"
                 raise DatabaseBusy(self._engine.database, text)
-            pause.wait(_PAUSE_S)
+            threads.sleep(_PAUSE_S)
 
     def execute(self, statement: Statement) -> SqlResult:
         executor, engine = self.executor(), self._engine
