@@ -329,17 +329,19 @@ _WRITERS = (
         cancelling=0.0,
     ),
     Mutant(
-        "gone-without-fence",
+        "gone-without-a-look",
         "live, bytes, history",
-        "the ledger of a writer that is gone is taken for empty and unused, and nobody looks at its objects",
+        "the ledger of a writer that is gone is deleted, and nobody looks at its objects",
         edited(
             (
-                f"{_SPACE}.seal",
-                "self._judge(ledger, row)",
-                "row.references = 0 if total == 0 else row.references\n        self._judge(ledger, row)",
+                f"{_SWEEPER}._give_up_abandoned",
+                'await self._index.execute(["seal", ledger, size])',
+                'await self._index.execute(["seal", ledger, size])\n        await self._drop(ledger)',
             )
         ),
-        160,
+        60,
+        faults=("crash a putter", "crash a putter"),
+        putters=2,
     ),
 )
 
@@ -357,6 +359,7 @@ _TIMES = (
         ),
         160,
         faults=("set clocks", "set clocks", "set clocks"),
+        aimed=True,
     ),
     Mutant(
         "expires-in-doubt",
@@ -373,6 +376,7 @@ _TIMES = (
         ),
         160,
         faults=("set clocks", "set clocks", "set clocks"),
+        aimed=True,
     ),
     Mutant(
         "never-expires",

@@ -51,7 +51,9 @@ class ObjectsPlan:
     beside: bool = False
     """True if another store is filled and deleted meanwhile."""
     aimed: bool = False
-    """True if calls are cancelled as their bytes are written, and names replaced as their packs are rewritten."""
+    """True if calls are cancelled as their bytes are written, names replaced as their packs are rewritten, and objects
+    that expire are looked at more often.
+    """
 
     @property
     def seed(self) -> int:

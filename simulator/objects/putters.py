@@ -53,6 +53,8 @@ class PutterActor:
             (1, self.calls.look_brief),
             (3 if plan.at_once else 0, self._sweep),
             (6 if plan.aimed else 0, self._replace_moved),
+            (4 if plan.aimed else 0, self._brief),
+            (8 if plan.aimed else 0, self.calls.look_brief),
         ]
 
     async def run(self) -> None:
