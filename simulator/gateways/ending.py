@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from buckram.cluster import Client
 from simulator.engine.faults import FaultRunner
 from simulator.engine.finish import Finish
+from simulator.gateways.filing import FilerActor
 from simulator.gateways.following import FollowerActor
+from simulator.gateways.histories import FILE_GROUPS
 from simulator.gateways.serving import NAMESPACE
 from simulator.gateways.stage import Stage
 
+_NAMES = ("d0", "d1", "x0", "x1")
 FINAL = "f1"
 """The host that reads everything at the end."""
 
@@ -35,6 +38,9 @@ class Ending(Finish):
         await self.within(self._read(), "reading")
         if not self.report.violations:
             await self.within(self._caught_up(followers), "the tails")
+        if self.stage.gateways.filers and not self.report.violations:
+            await self.within(self._look(), "looking at the files")
+        self.rules.histories.judge()
         for stream, final in self._streams.items():
             self.rules.judge(stream, final)
         self.stage.finished = True
@@ -55,8 +61,15 @@ class Ending(Finish):
                 async for record in reader:
                     self.report.check("found", record.offset == len(found), "record {} is missing", len(found))
                     found.append(bytes(record.value or b""))
-            self._streams[stream] = found
+            self._streams[stream], self.stage.lengths[stream] = found, len(found)
         await client.close()
+
+    async def _look(self) -> None:
+        """Look at every path, so that the histories end with all that is there."""
+        last = FilerActor(self.stage, "h9")
+        for group in FILE_GROUPS:
+            for path in (*_NAMES, *(f"{above}/{name}" for above in _NAMES[:2] for name in _NAMES)):
+                await last.look(f"{group}/{path}")
 
     async def _caught_up(self, followers: Sequence[FollowerActor]) -> None:
         for follower in followers:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import random
+import sys
 
 from simulator.gateways.asking import Asker, Lost
 from simulator.gateways.rules import Tail
@@ -29,6 +30,9 @@ class FollowerActor:
 
     async def run(self) -> None:
         while not self.stage.finished:
+            if self._has_all():
+                await asyncio.sleep(0.2)
+                continue
             gateway = self.asker.choose()
             if self._at not in ("", gateway) and self.tail.rows:
                 self.world.report.situation("a tail went on at another gateway")
@@ -39,12 +43,16 @@ class FollowerActor:
                 self.world.trace.note(self.host, f"follows no more: {lost}")
             await asyncio.sleep(self.rng.random() * 0.5)
 
+    def _has_all(self) -> bool:
+        """Return whether the stream grows no more, and all of it is here: others may want the place."""
+        return self.tail.position >= self.stage.lengths.get(self.stream, sys.maxsize)
+
     async def _follow(self, gateway: str) -> None:
         """Follow at a gateway until that ends, or this client has enough of it."""
         target = f"/v2/namespaces/{NAMESPACE}/streams/{self.stream}/tail?start=earliest"
         headers = {"last-event-id": str(self.tail.position - 1)} if self.tail.rows else {}
         loop = self.world.loop
-        until = loop.time() + self.rng.choice((0.3, 2.0, 20.0))
+        until = loop.time() + self.rng.choice((0.3, 2.0, 2.0 if self.stage.over else 20.0))
         self._rest = b""
         async with self.asker.following(gateway, target, headers) as incoming:
             if incoming.status != 200:
@@ -53,8 +61,8 @@ class FollowerActor:
             open_here = self.stage.following[gateway] = self.stage.following[gateway] + 1
             try:
                 self.stage.follows(gateway, open_here)
-                while loop.time() < until or (self.stage.over and not self.stage.finished):
-                    data = await self.asker.more(incoming, 10.0)
+                while loop.time() < until and not self._has_all():
+                    data = await self.asker.more(incoming, 5.0)
                     if not data or self._take(data):
                         return
             finally:

@@ -14,7 +14,9 @@ from simulator.engine.planned import PlannedLife
 from simulator.engine.trace import Echo
 from simulator.gateways.appending import WriterActor
 from simulator.gateways.ending import Ending
+from simulator.gateways.filing import FilerActor
 from simulator.gateways.following import FollowerActor
+from simulator.gateways.histories import FILE_GROUPS
 from simulator.gateways.names import INVARIANTS, SITUATIONS
 from simulator.gateways.paging import PagerActor
 from simulator.gateways.plan import LIFE_S, GatewaysPlan
@@ -47,6 +49,7 @@ class Life(PlannedLife[GatewaysPlan]):
         actors = [
             *(WriterActor(stage, f"c{n + 1}") for n in range(plan.writers)),
             *(PagerActor(stage, f"p{n + 1}") for n in range(plan.pagers)),
+            *(FilerActor(stage, f"h{n + 1}") for n in range(plan.filers)),
         ]
         self.awaited = [self.start(actor.run(), actor.host) for actor in actors]
 
@@ -60,6 +63,10 @@ class Life(PlannedLife[GatewaysPlan]):
         ns = client.namespace(NAMESPACE)
         for stream in self.plan.stream_names:
             await ns.create(stream, **self.plan.policy)
+        if self.plan.filers or self.plan.putters:
+            async with client.objects(NAMESPACE, process="s1", **self.plan.policy) as objects:
+                for group in FILE_GROUPS:
+                    await objects.mkdirs(group)
         await client.close()
 
     @property

@@ -253,7 +253,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
         Mutant(
             "repeated-create-refused",
-            "attempt",
+            "files",
             "a create that is repeated finds its own file and refuses",
             edited((f"{_FILES}:Files.create", "present.metadata.get(ATTEMPTED) == attempt", "False")),
             200,

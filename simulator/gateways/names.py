@@ -13,7 +13,6 @@ INVARIANTS: dict[str, str] = {
     "found": "a record that was acknowledged before is found at each gateway",
     "limit": "no more tails and uploads are open than are allowed",
     "files": "calls on files are linearizable by the rules of Hadoop's file systems",
-    "attempt": "a create that is repeated by its mark is not refused because of itself",
     "objects": "calls on an object are linearizable, and a read gives the bytes of one version",
     "ends": "without faults every call ends, and tails have all records",
 }
@@ -37,6 +36,8 @@ SITUATIONS = (
     "a tail was ended by its gateway",
     "a tail was refused by the limit",
     "a page ended within the stream",
+    "a directory was listed in pages",
+    "a call on files was repeated with its marks",
 )
 
 __all__ = ["INVARIANTS", "SITUATIONS"]

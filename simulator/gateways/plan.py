@@ -107,12 +107,14 @@ def make_gateways_plan(seed: int) -> GatewaysPlan:
     cluster.configs.client = replace(cluster.configs.client, placement="rack:2")
     cluster.configs.bookie = BookieConfig()
     draw_faults(rng, cluster, OWN_FAULTS, (0, 0, 1, 2), (1, 2, 3))
-    policy = log_policy(rng, cluster, (1024, 4096, 65536), (0.5, 2.0, 60.0))
+    policy = log_policy(rng, cluster, (4096, 4096, 65536), (0.5, 2.0, 60.0))
     plan = GatewaysPlan(cluster, policy, _sizes(rng))
     plan.gateways, plan.streams = rng.choice((1, 2, 2, 3)), rng.choice((1, 1, 2))
     plan.writers, plan.appends = rng.choice((1, 2, 2)), rng.choice((4, 8, 14))
     plan.kinds = rng.choice((KINDS, KINDS, ("sequences",), ("keys",), ("sequences", "plain")))
     plan.tails, plan.pagers = rng.choice((0, 1, 1, 2)), rng.choice((0, 1))
+    if rng.random() < 0.6:
+        plan.filers, plan.calls = rng.choice((1, 2, 3)), rng.choice((8, 16))
     plan.impatience = 0.0 if not cluster.faults else rng.choice((0.0, 0.1, 0.3))
     return plan
 

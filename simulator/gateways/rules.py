@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from buckram.types import Offset
 from simulator.engine.world import World
+from simulator.gateways.histories import Histories
 
 ACKED, REFUSED, UNKNOWN = "acknowledged", "refused", "unknown"
 _SHOWN = 4
@@ -64,6 +65,7 @@ class Rules:
 
     def __init__(self, world: World) -> None:
         self.world, self.report = world, world.report
+        self.histories = Histories(world)
         self.sent: list[Sent] = []
         self.pages: dict[str, list[Seen]] = defaultdict(list)
         self.tails: dict[str, list[Tail]] = defaultdict(list)
