@@ -65,6 +65,23 @@ async def test_delete(web: Web) -> None:
     await refused(web.delete("/", recursive=True), "AccessControlException")
 
 
+async def test_a_directory_with_an_empty_one_in_it_is_not_empty(web: Web) -> None:
+    await web.mkdirs("/shop/a/b")
+    await refused(web.delete("/shop/a"), "PathIsNotEmptyDirectoryException")
+    assert await web.exists("/shop/a/b")
+    assert await web.delete("/shop/a/b")
+    assert await web.delete("/shop/a")
+
+
+async def test_a_file_in_the_place_of_a_directory_is_refused_in_either_step(web: Web) -> None:
+    """A directory may be made between the steps of CREATE."""
+    await web.mkdirs("/shop/a")
+    for step in ("false", "true"):
+        for overwrite in ("false", "true"):
+            call = web.ask("PUT", "/shop/a", "CREATE", data=step, overwrite=overwrite)
+            await refused(call, "FileAlreadyExistsException")
+
+
 async def test_rename2_replaces_nothing(web: Web) -> None:
     await web.create("/shop/a", b"1")
     await web.create("/shop/b", b"2")

@@ -163,6 +163,11 @@ class Files:
                 if attempt and isinstance(present, ObjectInfo) and present.metadata.get(ATTEMPTED) == attempt:
                     return present
                 raise
+            except NameBlocked:
+                (present,) = await objects.statuses(path.name)
+                if isinstance(present, DirectoryInfo):
+                    raise RemoteProblem(EXISTS, f"{path} is a directory") from None
+                raise
 
     async def mkdirs(self, path: FilePath) -> None:
         """Make a directory and all above it; one that is there stays. Raises RemoteProblem."""
@@ -189,6 +194,8 @@ class Files:
                 present, above = await objects.statuses(path.name, path.parent.name)
             if present is None:
                 return repeated
+            if not recursive:
+                await _check_is_bare(objects, path, present)
             await _keep(objects, path.parent, above)
             try:
                 await objects.remove(path.name, recursive=recursive)
@@ -319,6 +326,14 @@ async def _needed(objects: Objects, path: FilePath) -> Info:
     if found is None:
         raise RemoteProblem(ABSENT, f"File does not exist: {path}")
     return found
+
+
+async def _check_is_bare(objects: Objects, path: FilePath, present: Info) -> None:
+    """Raises RemoteProblem for a directory with anything in it, also an empty one, which objects remove with it."""
+    if isinstance(present, DirectoryInfo) and present.children:
+        (present_now,) = await objects.statuses(path.name)
+        if isinstance(present_now, DirectoryInfo) and present_now.children:
+            raise RemoteProblem(FILLED, f"directory {path} is not empty, so only a recursive delete removes it")
 
 
 def _directories_above(path: FilePath) -> list[str]:
