@@ -11,6 +11,7 @@ from simulator.engine.finish import Finish
 from simulator.gateways.filing import FilerActor
 from simulator.gateways.following import FollowerActor
 from simulator.gateways.histories import FILE_GROUPS
+from simulator.gateways.putting import NAMES, PutterActor
 from simulator.gateways.serving import NAMESPACE
 from simulator.gateways.stage import Stage
 
@@ -38,8 +39,8 @@ class Ending(Finish):
         await self.within(self._read(), "reading")
         if not self.report.violations:
             await self.within(self._caught_up(followers), "the tails")
-        if self.stage.gateways.filers and not self.report.violations:
-            await self.within(self._look(), "looking at the files")
+        if not self.report.violations:
+            await self.within(self._look(), "looking at files and objects")
         self.rules.histories.judge()
         for stream, final in self._streams.items():
             self.rules.judge(stream, final)
@@ -66,8 +67,11 @@ class Ending(Finish):
 
     async def _look(self) -> None:
         """Look at every path, so that the histories end with all that is there."""
+        plan = self.stage.gateways
+        for name in NAMES if plan.putters else ():
+            await PutterActor(self.stage, "o9").look(name)
         last = FilerActor(self.stage, "h9")
-        for group in FILE_GROUPS:
+        for group in FILE_GROUPS if plan.filers else ():
             for path in (*_NAMES, *(f"{above}/{name}" for above in _NAMES[:2] for name in _NAMES)):
                 await last.look(f"{group}/{path}")
 

@@ -8,6 +8,7 @@ from typing import Any
 from simulator.engine.checkers.linearizability import UNKNOWN, Call, Step, Undecided, not_linearizable
 from simulator.engine.world import World
 from simulator.gateways.file_model import empty, file_step
+from simulator.gateways.object_model import object_step
 
 FILE_GROUPS = ("g0", "g1")
 """Directories that are there from the beginning to the end. Calls never lead out of one, so each has its history."""
@@ -20,6 +21,9 @@ class Histories:
         self.report = world.report
         self._labels: dict[bytes, str] = {}
         self._files: list[Call] = []
+        self._objects: list[Call] = []
+        self.versions: dict[str, str] = {}
+        """The label of each version of an object that somebody was told."""
 
     def new_content(self, rng: random.Random) -> tuple[str, bytes]:
         """Return bytes that nobody has put before, and their label, which is their length."""
@@ -39,10 +43,15 @@ class Histories:
         group = str(operation[1]).partition("/")[0]
         self._files.append(Call(client, group, operation, result, began, ended))
 
+    def objects(self, client: str, operation: tuple[Any, ...], result: Any, began: float, ended: float | None) -> None:
+        """Record a call on objects; `ended` is None where the result is UNKNOWN."""
+        self._objects.append(Call(client, "objects", operation, result, began, ended))
+
     def judge(self) -> None:
         """Check that all calls can be explained."""
         for group in FILE_GROUPS:
             self._judge("files", [call for call in self._files if call.key == group], file_step, empty(group))
+        self._judge("objects", self._objects, object_step, ())
 
     def _judge(self, invariant: str, calls: list[Call], step: Step, state: Any) -> None:
         if not calls:

@@ -20,6 +20,7 @@ from simulator.gateways.histories import FILE_GROUPS
 from simulator.gateways.names import INVARIANTS, SITUATIONS
 from simulator.gateways.paging import PagerActor
 from simulator.gateways.plan import LIFE_S, GatewaysPlan
+from simulator.gateways.putting import PutterActor
 from simulator.gateways.rules import Rules
 from simulator.gateways.serving import NAMESPACE, GatewayActor, served_without_sockets
 from simulator.gateways.stage import Stage
@@ -50,6 +51,7 @@ class Life(PlannedLife[GatewaysPlan]):
             *(WriterActor(stage, f"c{n + 1}") for n in range(plan.writers)),
             *(PagerActor(stage, f"p{n + 1}") for n in range(plan.pagers)),
             *(FilerActor(stage, f"h{n + 1}") for n in range(plan.filers)),
+            *(PutterActor(stage, f"o{n + 1}") for n in range(plan.putters)),
         ]
         self.awaited = [self.start(actor.run(), actor.host) for actor in actors]
 
@@ -63,6 +65,7 @@ class Life(PlannedLife[GatewaysPlan]):
         ns = client.namespace(NAMESPACE)
         for stream in self.plan.stream_names:
             await ns.create(stream, **self.plan.policy)
+        await client.namespaces.set(NAMESPACE, max_uploads=self.plan.sizes.uploads)
         if self.plan.filers or self.plan.putters:
             async with client.objects(NAMESPACE, process="s1", **self.plan.policy) as objects:
                 for group in FILE_GROUPS:

@@ -37,6 +37,7 @@ SITUATIONS = (
     "a tail was refused by the limit",
     "a page ended within the stream",
     "a directory was listed in pages",
+    "an upload was refused by the quota",
     "a call on files was repeated with its marks",
 )
 

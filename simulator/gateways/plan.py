@@ -115,6 +115,8 @@ def make_gateways_plan(seed: int) -> GatewaysPlan:
     plan.tails, plan.pagers = rng.choice((0, 1, 1, 2)), rng.choice((0, 1))
     if rng.random() < 0.6:
         plan.filers, plan.calls = rng.choice((1, 2, 3)), rng.choice((8, 16))
+    if rng.random() < 0.5:
+        plan.putters, plan.calls = rng.choice((1, 2, 3)), rng.choice((8, 16))
     plan.impatience = 0.0 if not cluster.faults else rng.choice((0.0, 0.1, 0.3))
     return plan
 

@@ -25,6 +25,8 @@ class Stage:
     """Number of requests that wait for an answer, by host of the gateway."""
     following: Counter[str] = field(default_factory=Counter)
     """Number of tails that are open at each gateway, as their clients know."""
+    uploads: dict[int, None] = field(default_factory=dict)
+    """Uploads that were begun, and that nobody has begun to give up."""
     lengths: dict[str, int] = field(default_factory=dict)
     """The number of records of each stream, once it grows no more."""
     over: bool = False
