@@ -148,7 +148,9 @@ class Asker:
             said = {"host": f"{gateway}:{PORT}", **headers}
             if body or method in ("POST", "PUT"):
                 said["content-length"] = str(len(body))
-            head = "".join([f"{method} {target} HTTP/1.1\r\n", *(f"{name}: {value}\r\n" for name, value in said.items())])
+            head = "".join(
+                [f"{method} {target} HTTP/1.1\r\n", *(f"{name}: {value}\r\n" for name, value in said.items())]
+            )
             transport.write(f"{head}\r\n".encode() + (body[: self.rng.randrange(len(body))] if fate == "cut" else body))
             if fate:
                 await self._gives_up(fate)

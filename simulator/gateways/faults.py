@@ -9,7 +9,6 @@ import asyncio
 from simulator.engine.faults import FaultRunner, register_common
 from simulator.engine.faults.registry import GATEWAYS, STREAMS, fault_names
 
-
 STOP = "stop"
 """Begins the note of a plan that the gateway of a host is to stop in order (`serving.py`)."""
 

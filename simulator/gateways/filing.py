@@ -85,7 +85,9 @@ class FilerActor:
         attempt = f"{self.host}-{self._serial}" if self.relays else ""
         parameters = {"overwrite": "true" if overwrite else "false"}
         request = Request("PUT", path, "CREATE", parameters, content)
-        await self._until_known(("create", path, label, overwrite, attempt), request, _nothing, {"buckram-attempt": attempt})
+        await self._until_known(
+            ("create", path, label, overwrite, attempt), request, _nothing, {"buckram-attempt": attempt}
+        )
 
     async def _mkdirs(self) -> None:
         path = self._path(directory=1.0)
@@ -98,7 +100,10 @@ class FilerActor:
 
     def _two_paths(self) -> tuple[str, str, dict[str, str]]:
         group, directory = self.rng.choice(FILE_GROUPS), self.rng.choice((0.0, 0.0, 1.0))
-        source, target = self._path(group, directory=directory), self._path(group, directory=self.rng.choice((directory, 0.5)))
+        source, target = (
+            self._path(group, directory=directory),
+            self._path(group, directory=self.rng.choice((directory, 0.5))),
+        )
         return source, target, {"destination": f"/{NAMESPACE}/{target}"}
 
     async def _rename(self) -> None:
@@ -110,7 +115,9 @@ class FilerActor:
 
     async def _move(self) -> None:
         source, target, parameters = self._two_paths()
-        await self._until_known(("move", source, target), Request("PUT", source, "RENAME", parameters), _boolean, marked=True)
+        await self._until_known(
+            ("move", source, target), Request("PUT", source, "RENAME", parameters), _boolean, marked=True
+        )
 
     async def _status(self) -> None:
         await self.look(self._path())
@@ -120,7 +127,9 @@ class FilerActor:
 
     async def _read(self) -> None:
         path = self._path(directory=0.1)
-        await self._until_known(("read", path), Request("GET", path, "OPEN", {}), lambda answer: self.histories.label(answer.body))
+        await self._until_known(
+            ("read", path), Request("GET", path, "OPEN", {}), lambda answer: self.histories.label(answer.body)
+        )
 
     async def _list(self) -> None:
         """List a directory page by page, as clients of large ones do, or as a whole if it is one page."""
@@ -133,7 +142,6 @@ class FilerActor:
                 return
             self.world.report.situation("a directory was listed in pages")
             after = found[1][-1][0]
-
 
     # -- asking -------------------------------------------------------------------------------------------
 
@@ -155,7 +163,7 @@ class FilerActor:
             began = self.world.loop.time()
             more = (repeated,) if marked else ()
             marks = {"buckram-repeated": "true"} if repeated and self.relays else {}
-            outcome = await self._ask(request, headers | marks, read, began)
+            outcome = await self._ask(request, headers | marks, read, carried=repeated and request.op == "CREATE")
             if outcome is not None:
                 result, whole = outcome
                 if not looks or result is not UNKNOWN:
@@ -173,17 +181,23 @@ class FilerActor:
         """Record a call, and the directory that a create makes before it has the bytes."""
         ended = None if result is UNKNOWN else self.world.loop.time()
         if operation[0] == "create":
-            self.histories.files(self.host, ("keep", parent_of(operation[1])), (OK, None) if ended else UNKNOWN, began, ended)
+            self.histories.files(
+                self.host, ("keep", parent_of(operation[1])), (OK, None) if ended else UNKNOWN, began, ended
+            )
         if whole:
             self.histories.files(self.host, operation, result, began, ended)
 
     async def _ask(
-        self, request: Request, headers: dict[str, str], read: Callable[[Answer], Any], began: float
+        self, request: Request, headers: dict[str, str], read: Callable[[Answer], Any], *, carried: bool
     ) -> tuple[Any, bool] | None:
-        """Return the result, and whether the request was whole; None for one that surely was not carried out."""
+        """Return the result, and whether the request was whole; None for one that surely was not carried out.
+
+        `carried`: the second step of a CREATE, which has the bytes, is repeated alone, as the relay does.
+        """
         query = urlencode({"op": request.op, **request.parameters})
         gateway, target = self.asker.choose(), f"/webhdfs/v1/{NAMESPACE}/{request.path}?{query}"
-        fate, carried = self._fate(request), False
+        fate = self._fate(request)
+        target += "&data=true" if carried else ""
         try:
             for _ in range(REDIRECTS):
                 last = carried or request.op not in ("CREATE", "OPEN")

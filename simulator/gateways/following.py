@@ -82,7 +82,9 @@ class FollowerActor:
             lines = dict(line.partition(b": ")[::2] for line in event.split(b"\n"))
             if b"event" in lines:
                 self.world.report.situation("a tail was ended by its gateway")
-                self.rules.report.check("tail", lines[b"event"] != b"end", "{} is told that the stream ended", self.host)
+                self.rules.report.check(
+                    "tail", lines[b"event"] != b"end", "{} is told that the stream ended", self.host
+                )
                 return True
             if b"id" in lines:
                 row = json.loads(lines[b"data"])

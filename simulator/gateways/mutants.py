@@ -165,7 +165,7 @@ MUTANTS: dict[str, Mutant] = {
             "tail-skips-behind-a-page",
             "tail",
             "a tail that is behind goes on at the ring after one page",
-            edited((f"{_TAILS}:Tails.page", "(stop if not found else at if at is not None else stop)", "stop")),
+            edited((f"{_TAILS}:Tails.page", "stop if not found else at if at is not None else stop", "stop")),
             200,
             busy="tails",
         ),

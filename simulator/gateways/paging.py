@@ -40,7 +40,9 @@ class PagerActor:
         answer = await self.asker.ask(self.asker.choose(), "GET", f"{records_of(stream)}?start={start}&limit={limit}")
         if answer.status != 200:
             # Where a page told it to go on, there is the end at least.
-            self.rules.report.check("page", answer.status not in (400, 404, 410), "{} from {}: {}", stream, start, answer)
+            self.rules.report.check(
+                "page", answer.status not in (400, 404, 410), "{} from {}: {}", stream, start, answer
+            )
             return
         rows = [json.loads(line) for line in answer.body.splitlines()]
         found = [(row["offset"], base64.b64decode(row["value_base64"])) for row in rows]
@@ -57,7 +59,8 @@ class PagerActor:
         if not acked:
             return
         sent = self.rng.choice(acked[-4:])
-        assert sent.first is not None and sent.last is not None
+        assert sent.first is not None
+        assert sent.last is not None
         told = sent.last - sent.first + 1
         at = self.rng.randrange(told)
         offset, value = sent.first + at, sent.values[-told:][at]

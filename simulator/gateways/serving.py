@@ -155,7 +155,7 @@ class GatewayActor:
             await gateway.start()
             self.stage.serving[self.host] = gateway
             self.world.trace.note(self.host, f"serves as {gateway.peers.me.id}")
-            while not self.stage.finished and not plan.cluster.notes.pop(self._stop, 0):
+            while not self.stage.finished and not plan.cluster.notes.pop(self._stop, 0):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         finally:
             self.stage.serving.pop(self.host, None)
