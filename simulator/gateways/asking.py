@@ -143,7 +143,9 @@ class Asker:
         except (OSError, TimeoutError) as error:
             raise Lost(f"no connection to {gateway}: {error!r}", sent=False) from None
         assert isinstance(incoming, _Incoming)
+        changes = int(method != "GET")
         self.stage.waiting[gateway] += 1
+        self.stage.appending[gateway] += changes
         try:
             said = {"host": f"{gateway}:{PORT}", **headers}
             if body or method in ("POST", "PUT"):
@@ -157,6 +159,7 @@ class Asker:
             yield incoming
         finally:
             self.stage.waiting[gateway] -= 1
+            self.stage.appending[gateway] -= changes
             transport.abort()
 
     async def _gives_up(self, fate: str) -> None:

@@ -5,9 +5,13 @@ are cut off, and answers that are lost.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, cast
 
 from simulator.engine.faults import FaultRunner, register_common
 from simulator.engine.faults.registry import GATEWAYS, STREAMS, fault_names
+
+if TYPE_CHECKING:
+    from simulator.gateways.stage import Stage
 
 STOP = "stop"
 """Begins the note of a plan that the gateway of a host is to stop in order (`serving.py`)."""
@@ -15,6 +19,17 @@ STOP = "stop"
 
 def _gateways(f: FaultRunner) -> list[str]:
     return [host for host in f.client_hosts() if host.startswith("g") and not f.world.processes[host].dead]
+
+
+async def _busy(f: FaultRunner) -> str:
+    """Return a gateway at which somebody waits for an answer, as soon as there is one; empty if none lives."""
+    stage = cast("Stage", f.stage)
+    for _ in range(60):
+        if hosts := [host for host in _gateways(f) if stage.appending[host]]:
+            return f.rng.choice(hosts)
+        await asyncio.sleep(f.rng.random() * 0.05)
+    hosts = _gateways(f)
+    return f.rng.choice(hosts) if hosts else ""
 
 
 async def kill_gateway(f: FaultRunner) -> None:
@@ -30,10 +45,9 @@ async def kill_gateway(f: FaultRunner) -> None:
 
 async def hang_gateway(f: FaultRunner) -> None:
     """Stop a gateway's process for so long that its leases may go to others; it wakes and goes on where it was."""
-    hosts = _gateways(f)
-    if not hosts:
+    host, world = await _busy(f), f.world
+    if not host:
         return
-    host, world = f.rng.choice(hosts), f.world
     world.pause(host)
     if f.rng.random() < 0.7 and host in world.sessions:
         world.sessions[host].expire()
@@ -55,19 +69,23 @@ async def expire_gateway(f: FaultRunner) -> None:
 
 
 async def cut_off_gateway(f: FaultRunner) -> None:
-    """Cut a gateway off from the metadata store, from all bookies, or have it hear no answers of bookies."""
-    hosts = _gateways(f)
-    if not hosts:
+    """Cut a gateway off from the metadata store or from all bookies, or have it hear no answers, while its lease ends
+    or not."""
+    host, world = await _busy(f), f.world
+    if not host:
         return
-    host, world = f.rng.choice(hosts), f.world
     bookies = [machine.host for machine in world.machines.values()]
-    others = f.rng.choice(([world.metadata.host], bookies, [*bookies, world.metadata.host]))
+    others = f.rng.choice(([world.metadata.host], bookies, bookies, [*bookies, world.metadata.host]))
     links = [(other, host) for other in others]
-    if f.rng.random() < 0.6:
+    if f.rng.random() < 0.4:
         links += [(host, other) for other in others]
     world.disturb(host, 1)
     for link in links:
         world.fabric.block(*link)
+    if f.rng.random() < 0.5:
+        await asyncio.sleep(f.rng.random())
+        if host in world.sessions and not world.processes[host].dead:
+            world.sessions[host].expire()
     await asyncio.sleep(f.rng.random() * 8)
     for link in links:
         world.fabric.unblock(*link)

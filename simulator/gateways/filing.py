@@ -51,9 +51,9 @@ class FilerActor:
         """True if it marks repetitions, as the relay does."""
         self._serial = 0
         self._acts: list[tuple[float, Callable[[], Awaitable[None]]]] = [
-            (8, self._create),
+            (12, self._create),
             (2, self._mkdirs),
-            (4, self._delete),
+            (3, self._delete),
             (4, self._rename),
             (4, self._move),
             (4, self._status),
@@ -74,7 +74,7 @@ class FilerActor:
         """Return a path in a group: with chance `directory` that of a directory, but any of them may be either."""
         rng, group = self.rng, group or self.rng.choice(FILE_GROUPS)
         name = f"d{rng.randrange(2)}" if rng.random() < directory else f"x{rng.randrange(2)}"
-        return f"{group}/d{rng.randrange(2)}/{name}" if rng.random() < 0.4 else f"{group}/{name}"
+        return f"{group}/d{rng.randrange(2)}/{name}" if rng.random() < 0.3 else f"{group}/{name}"
 
     # -- calls --------------------------------------------------------------------------------------------
 
@@ -163,7 +163,8 @@ class FilerActor:
             began = self.world.loop.time()
             more = (repeated,) if marked else ()
             marks = {"buckram-repeated": "true"} if repeated and self.relays else {}
-            outcome = await self._ask(request, headers | marks, read, carried=repeated and request.op == "CREATE")
+            carried = request.op == "CREATE" and (repeated or self.rng.random() < 0.3)
+            outcome = await self._ask(request, headers | marks, read, carried=carried)
             if outcome is not None:
                 result, whole = outcome
                 if not looks or result is not UNKNOWN:
@@ -192,7 +193,8 @@ class FilerActor:
     ) -> tuple[Any, bool] | None:
         """Return the result, and whether the request was whole; None for one that surely was not carried out.
 
-        `carried`: the second step of a CREATE, which has the bytes, is repeated alone, as the relay does.
+        `carried`: the second step of a CREATE, which has the bytes, is sent alone, as the relay does to repeat it, and
+        other clients always do.
         """
         query = urlencode({"op": request.op, **request.parameters})
         gateway, target = self.asker.choose(), f"/webhdfs/v1/{NAMESPACE}/{request.path}?{query}"

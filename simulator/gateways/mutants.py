@@ -232,7 +232,10 @@ MUTANTS: dict[str, Mutant] = {
             "delete-takes-all",
             "files",
             "a delete that is not recursive takes what is in the directory",
-            edited((f"{_FILES}:Files.delete", "recursive=recursive", "recursive=True")),
+            edited(
+                (f"{_FILES}:Files.delete", "if not recursive:", "if False:"),
+                (f"{_FILES}:Files.delete", "recursive=recursive", "recursive=True"),
+            ),
             busy="files",
         ),
         Mutant(

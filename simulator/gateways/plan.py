@@ -83,9 +83,9 @@ class GatewaysPlan:
         else:
             self.writers = self.tails = self.pagers = 0
             if busy == "files":
-                self.filers, self.calls = 3, 20
+                self.filers, self.calls = 3, 30
             else:
-                self.putters, self.calls = 3, 16
+                self.putters, self.calls = 3, 20
 
     def __str__(self) -> str:
         cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
@@ -114,7 +114,7 @@ def make_gateways_plan(seed: int) -> GatewaysPlan:
     plan.kinds = rng.choice((KINDS, KINDS, ("sequences",), ("keys",), ("sequences", "plain")))
     plan.tails, plan.pagers = rng.choice((0, 1, 1, 2)), rng.choice((0, 1))
     if rng.random() < 0.6:
-        plan.filers, plan.calls = rng.choice((1, 2, 3)), rng.choice((8, 16))
+        plan.filers, plan.calls = rng.choice((1, 2, 3)), rng.choice((10, 20))
     if rng.random() < 0.5:
         plan.putters, plan.calls = rng.choice((1, 2, 3)), rng.choice((8, 16))
     plan.impatience = 0.0 if not cluster.faults else rng.choice((0.0, 0.1, 0.3))

@@ -26,6 +26,7 @@ from buckram.serve.gateway.streams import tails
 from buckram.serve.http.server import HttpServer, Listening
 from buckram.serve.webhdfs import server as webhdfs_server
 from buckram.serve.webhdfs.limits import FileLimits
+from buckram.state.objects import index_client, objects, values, writing
 from simulator.engine.planting import patched
 from simulator.engine.world import Died
 from simulator.gateways.faults import STOP
@@ -33,6 +34,8 @@ from simulator.gateways.plan import Sizes
 from simulator.gateways.stage import Stage
 
 PORT = 8080
+_SMALL_BYTES = 500
+"""Bytes up to which objects share ledgers."""
 _HTTP = replace(HTTP_LIMITS, drain_s=3)
 NAMESPACE = "default"
 
@@ -105,6 +108,8 @@ def served_without_sockets(sizes: Sizes, seed: int) -> Iterator[None]:
         (tails, "_PAGE_BYTES", sizes.behind_bytes),
         (object_pages, "_PAGE", sizes.listed),
         (webhdfs_server, "FileLimits", partial(FileLimits, page=sizes.listed)),
+        (index_client, "TURN_S", 0.2),
+        *((module, "SMALL_BYTES", _SMALL_BYTES) for module in (writing, values, objects)),
         (secrets, "token_hex", token_hex),
         (secrets, "token_bytes", token_bytes),
     ):

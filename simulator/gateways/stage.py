@@ -23,6 +23,8 @@ class Stage:
     """The gateways that serve, by host."""
     waiting: Counter[str] = field(default_factory=Counter)
     """Number of requests that wait for an answer, by host of the gateway."""
+    appending: Counter[str] = field(default_factory=Counter)
+    """Number of appends and other changes among them."""
     following: Counter[str] = field(default_factory=Counter)
     """Number of tails that are open at each gateway, as their clients know."""
     uploads: dict[int, None] = field(default_factory=dict)
