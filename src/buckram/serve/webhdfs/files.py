@@ -36,6 +36,8 @@ answer was lost.
 """
 ATTEMPTED = "webhdfs.attempt"
 """Metadata key of a file that was to replace nothing: the request that created it, so that its repetition succeeds."""
+_REFUSALS = (RemoteProblem, ObjectExists, NameBlocked, NoSuchObject)
+"""Errors of a change that is not possible, or no longer since it was looked at."""
 
 
 class Files:
@@ -174,10 +176,16 @@ class Files:
         if not path.namespace:
             return
         async with self._objects(path) as objects:
-            (present,) = await objects.statuses(path.name)
-            if isinstance(present, ObjectInfo):
-                raise RemoteProblem(EXISTS, f"{path} is a file")
-            await _keep(objects, path, present)
+            for left in (1, 0):
+                (present,) = await objects.statuses(path.name)
+                if isinstance(present, ObjectInfo):
+                    raise RemoteProblem(EXISTS, f"{path} is a file")
+                try:
+                    await _keep(objects, path, present)
+                    return
+                except RemoteProblem:  # It may have become a file since the look.
+                    if not left:
+                        raise
 
     async def delete(self, path: FilePath, recursive: bool, *, repeated: bool = False) -> bool:
         """Delete a file or a directory in one step; return False if there was none. Raises RemoteProblem.
@@ -259,11 +267,11 @@ async def _around(objects: Objects, source: FilePath, target: FilePath, proven: 
 
 async def _refused_with_proof(attempt: Callable[[bool], Awaitable[None]]) -> None:
     """Attempt a change by the state known to this process, as the change itself proves the leadership; before
-    refusing, attempt it once more by proven state.
+    refusing, attempt it once more by proven state, which also has what came between the look and the change.
     """
     try:
         await attempt(False)
-    except (RemoteProblem, ObjectExists):
+    except _REFUSALS:
         await attempt(True)
 
 
@@ -283,7 +291,7 @@ async def _rename_into(objects: Objects, source: FilePath, target: FilePath, *, 
     try:
         _check_above_target(around.above_target, target)
         await _move(objects, source, target, around, False)
-    except (RemoteProblem, ObjectExists):
+    except _REFUSALS:
         return False
     return True
 
