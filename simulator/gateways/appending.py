@@ -48,8 +48,13 @@ class WriterActor:
             await self._append()
             await asyncio.sleep(self.rng.random() * self.rng.choice((0.01, 0.3, 1.0)))
 
-    def _draw(self) -> Sent:
-        rng, kind = self.rng, self.rng.choice(self.stage.gateways.kinds)
+    async def append_at(self, gateway: str) -> None:
+        """Append at this gateway, or wherever it sends this client, until that is acknowledged."""
+        self.asker.only, self._last = gateway, ""
+        await self._append("sequences")
+
+    def _draw(self, kind: str) -> Sent:
+        rng, kind = self.rng, kind or self.rng.choice(self.stage.gateways.kinds)
         stream = rng.choice(self.stage.gateways.stream_names)
         values = []
         for _ in range(rng.choice((1, 1, 2, 3, 6))):
@@ -58,9 +63,9 @@ class WriterActor:
         expected = self._ends.get(stream, 0) if kind == "conditions" else None
         return Sent(self.host, stream, kind, values, expected, rng.random() < 0.2)
 
-    async def _append(self) -> None:
+    async def _append(self, kind: str = "") -> None:
         """Append some records, until the outcome is known or can not be found out."""
-        sent = self._draw()
+        sent = self._draw(kind)
         self.rules.sent.append(sent)
         query: dict[str, str] = {"atomic": "true"} if sent.atomic else {}
         headers = {"content-type": LINES}

@@ -101,6 +101,8 @@ class Asker:
 
     def __init__(self, stage: Stage, host: str, rng: random.Random) -> None:
         self.stage, self.world, self.host, self.rng = stage, stage.world, host, rng
+        self.only = ""
+        """The gateway to ask; empty: any."""
 
     @property
     def network(self) -> Network:
@@ -108,7 +110,7 @@ class Asker:
 
     def choose(self) -> str:
         """Return the host of a gateway, which may be dead."""
-        return self.rng.choice(self.stage.gateways.gateway_hosts)
+        return self.only or self.rng.choice(self.stage.gateways.gateway_hosts)
 
     async def ask(
         self,

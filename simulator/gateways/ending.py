@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from buckram.cluster import Client
 from simulator.engine.faults import FaultRunner
 from simulator.engine.finish import Finish
+from simulator.gateways.appending import WriterActor
 from simulator.gateways.filing import FilerActor
 from simulator.gateways.following import FollowerActor
 from simulator.gateways.histories import FILE_GROUPS
@@ -36,6 +37,8 @@ class Ending(Finish):
         await self.heal()
         self.stage.healed = True
         await self.within(self.done(clients), "the clients")
+        for gateway in self.stage.gateways.gateway_hosts:
+            await self.within(WriterActor(self.stage, f"{gateway}-last").append_at(gateway), f"an append at {gateway}")
         await self.within(self._read(), "reading")
         if not self.report.violations:
             await self.within(self._caught_up(followers), "the tails")

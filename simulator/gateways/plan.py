@@ -78,12 +78,14 @@ class GatewaysPlan:
             self.kinds, self.writers, self.appends = (busy,), 2, 16
         elif busy == "tails":
             self.tails, self.writers, self.appends = 3, 2, 16
+            self.sizes = replace(self.sizes, ring_bytes=300, behind_bytes=200)
         elif busy == "pages":
             self.pagers, self.writers, self.appends = 2, 2, 16
         else:
             self.writers = self.tails = self.pagers = 0
             if busy == "files":
                 self.filers, self.calls = 3, 30
+                self.sizes = replace(self.sizes, listed=2)
             else:
                 self.putters, self.calls = 3, 20
 
