@@ -263,6 +263,25 @@ MUTANTS: dict[str, Mutant] = {
             faults=LOST,
             busy="files",
         ),
+        Mutant(
+            "delete-takes-empty-ones",
+            "files",
+            "a delete that is not recursive takes directories with nothing in them",
+            edited((f"{_FILES}:Files.delete", "if not recursive:", "if False:")),
+            100,
+            busy="files",
+        ),
+        Mutant(
+            "look-is-the-last-word",
+            "files",
+            "a rename whose source or target has changed since the look fails with another error",
+            edited(
+                (f"{_FILES}:_refused_with_proof", "except _REFUSALS:", "except (RemoteProblem, ObjectExists):"),
+                (f"{_FILES}:_rename_into", "except _REFUSALS:", "except (RemoteProblem, ObjectExists):"),
+            ),
+            300,
+            busy="files",
+        ),
         # -- objects -----------------------------------------------------------------------------------
         Mutant(
             "cut-object-is-there",
@@ -291,6 +310,21 @@ MUTANTS: dict[str, Mutant] = {
             ),
             busy="objects",
         ),
+        Mutant(
+            "late-object-unmarked",
+            "answers",
+            "a change of objects that is late does not say that its outcome is unknown",
+            edited(
+                (
+                    f"{_OBJECTS}.object_calls:ObjectCalls._unknown",
+                    "return with_unknown_outcome(problem)",
+                    "return problem",
+                )
+            ),
+            200,
+            faults=("cut off a gateway", "cut off a gateway", "cut off a gateway"),
+            busy="objects",
+        ),
         # -- gateways ----------------------------------------------------------------------------------
         Mutant(
             "lost-writer-stays",
@@ -299,6 +333,29 @@ MUTANTS: dict[str, Mutant] = {
             edited((f"{_WRITERS}.__init__", "writer.closed or writer.lost.is_set()", "False")),
             200,
             faults=HUNG,
+        ),
+        Mutant(
+            "cancelled-is-answered-500",
+            "answers",
+            "a gateway that stops answers 500 to whoever waits too long",
+            edited(("buckram.serve.http.connection:_OneWrite.__call__", "self._cycle.transport.abort()", "pass")),
+            200,
+            faults=("cut off a gateway", "stop a gateway", "stop a gateway", "stop a gateway"),
+        ),
+        Mutant(
+            "old-list-of-segments",
+            "page",
+            "a reader that opens while the last segment goes says that its ledger does not exist",
+            edited(
+                (
+                    "buckram.streams.read.locate:by_newest_list",
+                    "(await streams.read(name)).version == at.version",
+                    "True",
+                )
+            ),
+            300,
+            faults=HUNG,
+            busy="pages",
         ),
     )
 }

@@ -197,7 +197,7 @@ class PutterActor:
                 if answer.status == 421:
                     if doubt:
                         break
-                elif answer.unknown or answer.code == "OUTCOME_UNKNOWN":
+                elif answer.unknown:
                     self.world.report.situation("an outcome was told as unknown")
                     doubt = True
                     break
