@@ -157,6 +157,9 @@ class WriterActor:
             found = re.search(r"the next offset is ([0-9]+)", answer.json["message"])
             self._ends[sent.stream] = int(found[1]) if found is not None else 0
             return UNKNOWN if doubt else REFUSED
+        if answer.code in ("OUT_OF_ORDER_SEQUENCE", "PRODUCER_FORGOTTEN"):
+            # All sequences before were acknowledged, or this is one of a new producer.
+            self.world.report.check("once", False, "{} is answered {}", sent, answer)
         if answer.status in (400, 413, 416, 422):
             self.world.report.check("answers", False, "{} is answered {}", sent, answer)
         return ""
