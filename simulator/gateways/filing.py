@@ -169,7 +169,7 @@ class FilerActor:
                 result, whole = outcome
                 if not looks or result is not UNKNOWN:
                     self._record((*operation, *more), result, began, whole=whole)
-                if result is not UNKNOWN:
+                if isinstance(result, tuple):
                     return result
                 if not looks and not self.relays:
                     return None

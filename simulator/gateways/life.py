@@ -47,7 +47,7 @@ class Life(PlannedLife[GatewaysPlan]):
         self._lasting = [self.start(GatewayActor(stage, host).run(), host) for host in plan.gateway_hosts]
         self._followers = [FollowerActor(stage, f"t{n + 1}") for n in range(plan.tails)]
         self._lasting += [self.start(one.run(), one.host) for one in self._followers]
-        actors = [
+        actors: list[WriterActor | PagerActor | FilerActor | PutterActor] = [
             *(WriterActor(stage, f"c{n + 1}") for n in range(plan.writers)),
             *(PagerActor(stage, f"p{n + 1}") for n in range(plan.pagers)),
             *(FilerActor(stage, f"h{n + 1}") for n in range(plan.filers)),
