@@ -178,6 +178,8 @@ class WriterActor:
     async def _with_key(self, sent: Sent, target: str, headers: dict[str, str], body: bytes) -> str:
         """Send it with a key to one process, and go to another one only while it surely was not carried out."""
         key, gateway, doubt = f"{self.host}-{self._serial}", self._last or self.asker.choose(), ""
+        told = ""
+        """The process that has said that the outcome is unknown."""
         left = self._tries()
         while left or self.stage.healed:
             left -= 1
@@ -204,7 +206,10 @@ class WriterActor:
                 if answer.status == 200:
                     await self._misuse(gateway, meant, key, target, headers)
                 if answer.unknown:
-                    return UNKNOWN
+                    if told or self.rng.random() < 0.3:
+                        return UNKNOWN
+                    doubt = told = meant  # Whoever asks again is told the same.
+                    continue
                 if known := self._known(sent, answer, False):
                     self._last = gateway
                     return known

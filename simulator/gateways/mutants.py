@@ -81,6 +81,7 @@ MUTANTS: dict[str, Mutant] = {
             edited((f"{_WRITERS}._in_time", "raise with_unknown_outcome(problem_of(error)) from error", "raise")),
             300,
             faults=(*HUNG, "cut off a gateway"),
+            busy="plain",
         ),
         Mutant(
             "late-told-as-refusal",

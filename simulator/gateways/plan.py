@@ -73,6 +73,7 @@ class GatewaysPlan:
     def only(self, busy: str) -> None:
         """Have clients do this most: one of KINDS, or tails, pages, files, objects."""
         self.filers = self.putters = 0
+        self.gateways = max(self.gateways, 2)
         self.impatience = max(self.impatience, 0.2)
         if busy in KINDS:
             self.kinds, self.writers, self.appends = (busy,), 2, 16
