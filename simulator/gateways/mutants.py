@@ -18,6 +18,8 @@ _BODY = "buckram.serve.http.body"
 _OBJECTS = "buckram.serve.gateway.objects"
 HUNG = ("hang a gateway", "stop a gateway", "hang a gateway", "kill a gateway")
 """Faults by which a stream goes from one gateway to another."""
+TAKEN = ("hang a gateway", "expire a gateway", "hang a gateway", "cut off a gateway")
+"""Faults by which it goes while a gateway lives that does not know."""
 LOST = ("reset clients", "reset clients", "reset clients")
 
 
@@ -333,7 +335,17 @@ MUTANTS: dict[str, Mutant] = {
             "a writer that lost its lease is used for ever",
             edited((f"{_WRITERS}.__init__", "writer.closed or writer.lost.is_set()", "False")),
             200,
-            faults=HUNG,
+            faults=TAKEN,
+            busy="sequences",
+        ),
+        Mutant(
+            "overtaken-writer-refuses",
+            "once",
+            "a gateway refuses a sequence by what it knew before another one took the stream",
+            edited((f"{_WRITERS}.append", "if await self._is_overtaken(stream, use.item):", "if False:")),
+            200,
+            faults=TAKEN,
+            busy="sequences",
         ),
         Mutant(
             "cancelled-is-answered-500",
@@ -361,4 +373,4 @@ MUTANTS: dict[str, Mutant] = {
     )
 }
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["MUTANTS", "TAKEN", "Mutant"]

@@ -8,7 +8,8 @@ from tests.support.soak import some_of
 from simulator.__main__ import main
 from simulator.engine.edits import stale
 from simulator.gateways.file_model import ABSENT, EXISTS, OK, REFUSED, empty, file_step
-from simulator.gateways.mutants import MUTANTS
+from simulator.gateways.mutants import MUTANTS, TAKEN
+from simulator.gateways.plan import make_gateways_plan
 from simulator.gateways.subject import Gateways, run_gateways_life
 
 LIVES = 3
@@ -19,6 +20,17 @@ def test_lives_without_violation() -> None:
     for seed in some_of(range(2000), LIVES, soak=20):
         result = run_gateways_life(seed)
         assert not result.violations, (seed, result.plan, result.violations[0])
+
+
+@pytest.mark.share(2, "broken once")
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_gateway_that_was_overtaken_refuses_nothing_by_what_it_knew(seed: int) -> None:
+    """4: it refused a sequence whose predecessors another gateway had acknowledged."""
+    plan = make_gateways_plan(seed)
+    plan.cluster.faults = list(TAKEN)
+    plan.only("sequences")
+    result = run_gateways_life(seed, plan=plan)
+    assert not result.violations, (result.plan, result.violations[0])
 
 
 def test_a_seed_decides_everything() -> None:
