@@ -33,6 +33,15 @@ def test_a_gateway_that_was_overtaken_refuses_nothing_by_what_it_knew(seed: int)
     assert not result.violations, (result.plan, result.violations[0])
 
 
+@pytest.mark.share(2, "broken once")
+def test_no_lease_is_left_by_a_writer_that_closes_as_it_renews_it() -> None:
+    """A gateway whose session had ended created its lease anew as its writer closed, and nobody got the stream."""
+    plan = make_gateways_plan(43)
+    assert MUTANTS["doubt-told-as-refusal"].suits(plan)
+    result = run_gateways_life(43, plan=plan)
+    assert not result.violations, (result.plan, result.violations[0])
+
+
 def test_a_seed_decides_everything() -> None:
     assert run_gateways_life(3).trace_hash == run_gateways_life(3).trace_hash
 
