@@ -54,6 +54,8 @@ CHECKS: dict[str, list[str]] = {
     "administration_mutants": [*SIM, "--administration", "--mutants"],
     "archives_lives": [*SIM, "--archives", *LIVES],
     "archives_mutants": [*SIM, "--archives", "--mutants"],
+    "gateways_lives": [*SIM, "--gateways", *LIVES],
+    "gateways_mutants": [*SIM, "--gateways", "--mutants"],
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
     "chaos_sqlite": [PYTHON, "-m", "buckram.chaos", "--minutes", "30", "--metadata", "sqlite"],

@@ -35,6 +35,12 @@ def _pipelines() -> Subject:
     return Pipelines()
 
 
+def _gateways() -> Subject:
+    from simulator.gateways.subject import Gateways  # it loads the HTTP server
+
+    return Gateways()
+
+
 SUBJECTS: Mapping[str, tuple[Callable[[], Subject], str]] = {
     "streams": (Streams, "lives of streams"),
     "archives": (Archives, "lives of streams' forks, history, imports and exports"),
@@ -45,6 +51,7 @@ SUBJECTS: Mapping[str, tuple[Callable[[], Subject], str]] = {
     "pipeline": (_pipelines, "lives of Spark's pipelines"),
     "replication": (Replications, "lives of two clusters and a copy between them"),
     "administration": (Administration, "lives of administration"),
+    "gateways": (_gateways, "lives of gateways and their HTTP clients"),
 }
 """Options that choose what lives are about."""
 UNFINISHED = 3

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from simulator.engine.faults.runner import FaultRunner
     from simulator.engine.plan import Plan
 
-LEDGERS, STREAMS, MACHINES, OBJECTS = "ledgers", "streams", "machines", "objects"
-"""The kinds of lives. Those of machines and objects get the faults of streams that are in the engine, too."""
+LEDGERS, STREAMS, MACHINES, OBJECTS, GATEWAYS = "ledgers", "streams", "machines", "objects", "gateways"
+"""The kinds of lives. Those of machines, objects and gateways get the faults of streams that are in the engine, too."""
 
 
 class RunFault(Protocol):

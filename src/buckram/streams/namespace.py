@@ -32,7 +32,7 @@ from buckram.streams.maintain.delete import delete_stream
 from buckram.streams.maintain.fork import StreamFork, fork_stream
 from buckram.streams.maintain.truncate import offset_keeping, offset_passed_by_all, trim, truncate
 from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place_cursor
-from buckram.streams.read.locate import offset_at_time, readable_end
+from buckram.streams.read.locate import by_newest_list, offset_at_time, readable_end
 from buckram.streams.read.reader import Range, StreamReader, Time, Truncated, microseconds
 from buckram.streams.shared.layout import list_names
 from buckram.streams.shared.metadata import HeadAt, StreamStore, new_uid
@@ -115,7 +115,11 @@ class StreamNamespace(NotCopied):
     async def info(self, stream: str) -> StreamInfo:
         """Return the present state and settings of a stream. Raises NoSuchStream."""
         name = self._name(stream)
-        return await self._info(name, await self._streams.read(name))
+
+        async def look(at: HeadAt) -> StreamInfo:
+            return await self._info(name, at)
+
+        return await by_newest_list(self._streams, name, look)
 
     async def delete(self, stream: str, *, force: bool = False, purpose: str = "records") -> None:
         """Delete a stream with its records, cursors and settings; its writer is fenced first. Raises NoSuchStream.

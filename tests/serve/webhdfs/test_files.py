@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from tests.serve.webhdfs.kit import Remote, Web
 
 from buckram.cluster import Client
 from buckram.serve.gateway.server import Gateway
+from buckram.state.objects.objects import DirectoryInfo, ObjectInfo, Objects
 from buckram.testing import Cluster
 
 
@@ -80,6 +83,54 @@ async def test_what_another_process_put_is_deleted_by_one_that_leads_no_more(
             assert machine.role == "leader", "it is to believe that it leads"
             assert await web.delete("/shop/new")
             assert [one.name for one in await theirs.list()] == ["old"]
+
+
+async def test_a_directory_with_an_empty_one_in_it_is_not_empty(web: Web) -> None:
+    await web.mkdirs("/shop/a/b")
+    await refused(web.delete("/shop/a"), "PathIsNotEmptyDirectoryException")
+    assert await web.exists("/shop/a/b")
+    assert await web.delete("/shop/a/b")
+    assert await web.delete("/shop/a")
+
+
+async def test_a_file_in_the_place_of_a_directory_is_refused_in_either_step(web: Web) -> None:
+    """A directory may be made between the steps of CREATE."""
+    await web.mkdirs("/shop/a")
+    for step in ("false", "true"):
+        for overwrite in ("false", "true"):
+            call = web.ask("PUT", "/shop/a", "CREATE", data=step, overwrite=overwrite)
+            await refused(call, "FileAlreadyExistsException")
+
+
+@contextmanager
+def meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[Objects], Awaitable[object]]) -> Iterator[None]:
+    """Have somebody make a change between the first look at paths and what follows it."""
+    statuses, made = Objects.statuses, list[bool]()
+
+    async def look(self: Objects, *paths: str, **more: bool) -> list[ObjectInfo | DirectoryInfo | None]:
+        found = await statuses(self, *paths, **more)
+        if not made:
+            made.append(True)
+            await change(self)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "statuses", look)
+        yield
+    assert made
+
+
+async def test_what_changes_between_look_and_change_is_told_as_it_is(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    await web.create("/shop/a", b"1")
+    with meanwhile(monkeypatch, lambda objects: objects.put("m", b"")):
+        await refused(web.mkdirs("/shop/m"), "FileAlreadyExistsException")
+    with meanwhile(monkeypatch, lambda objects: objects.mkdirs("b")):
+        await refused(web.rename2("/shop/a", "/shop/b"), "FileAlreadyExistsException")
+    with meanwhile(monkeypatch, lambda objects: objects.mkdirs("c")):
+        assert await web.rename("/shop/a", "/shop/c")
+    assert await web.list("/shop/c") == ["a"]
+    with meanwhile(monkeypatch, lambda objects: objects.delete("c/a")):
+        assert not await web.rename("/shop/c/a", "/shop/d")
 
 
 async def test_rename2_replaces_nothing(web: Web) -> None:

@@ -12,7 +12,7 @@ from tests.support.polling import eventually
 
 from buckram.cluster import Client
 from buckram.core.streams.metadata.head import encode_head
-from buckram.core.streams.names import stream_name
+from buckram.core.streams.names import StreamName, stream_name
 from buckram.core.streams.records.batch import decode
 from buckram.core.streams.records.record_format import Columns, encode
 from buckram.errors import (
@@ -27,6 +27,7 @@ from buckram.namespace import Namespace
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.shared.arrow_batches import schema, to_arrow
 from buckram.streams.shared.ledgers import make_ledger
+from buckram.streams.shared.metadata import HeadAt, StreamStore
 from buckram.testing import Cluster
 
 
@@ -65,6 +66,32 @@ async def test_every_start_and_stop(ns: Namespace) -> None:
     assert await offsets(ns.read("s", stop="latest", follow=True)) == list(range(160))
     with pytest.raises(OffsetOutOfRange, match="earliest is 0, the next to be written is 160"):
         await offsets(ns.read("s", start=161))
+
+
+@pytest.mark.parametrize("look", ["read", "info", "cursors"])
+async def test_the_last_segment_may_go_meanwhile(ns: Namespace, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+    """An open segment without records is deleted when its writer closes, also between a look at the list and one at
+    the ledger that it names."""
+    writer = await ns.writer("s")
+    await writer.append(b"0")
+    await writer.roll()
+    read, closed = StreamStore.read, list[int]()
+
+    async def and_then_it_closes(self: StreamStore, name: StreamName, **more: float) -> HeadAt:
+        found = await read(self, name, **more)
+        if not closed:
+            closed.append(found.version)
+            await writer.close()
+        return found
+
+    monkeypatch.setattr(StreamStore, "read", and_then_it_closes)
+    if look == "read":
+        assert await offsets(ns.read("s")) == [0]
+    elif look == "info":
+        assert (await ns.info("s")).end == 1
+    else:
+        assert await ns.cursors("s") == []
+    assert closed
 
 
 async def test_seeking_by_time_and_txid_is_exact(ns: Namespace) -> None:

@@ -271,7 +271,11 @@ class Connection(HttpToolsProtocol):
 
 
 class _OneWrite:
-    """The application of one request: the head of its answer is written together with the first of its body."""
+    """The application of one request: the head of its answer is written together with the first of its body.
+
+    A request that a stopping server cancels ends with its connection: the 500 that uvicorn would send says that it
+    failed, and nobody knows what it has done.
+    """
 
     __slots__ = ("_app", "_cycle", "_head")
 
@@ -280,7 +284,11 @@ class _OneWrite:
         self._head: Message | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, self._send)
+        try:
+            await self._app(scope, receive, self._send)
+        except asyncio.CancelledError:
+            self._cycle.transport.abort()
+            raise
 
     async def _send(self, message: Message) -> None:
         cycle, head = self._cycle, self._head

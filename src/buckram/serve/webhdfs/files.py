@@ -36,6 +36,8 @@ answer was lost.
 """
 ATTEMPTED = "webhdfs.attempt"
 """Metadata key of a file that was to replace nothing: the request that created it, so that its repetition succeeds."""
+_REFUSALS = (RemoteProblem, ObjectExists, NameBlocked, NoSuchObject)
+"""Errors of a change that is not possible, or no longer since it was looked at."""
 
 
 class Files:
@@ -163,16 +165,27 @@ class Files:
                 if attempt and isinstance(present, ObjectInfo) and present.metadata.get(ATTEMPTED) == attempt:
                     return present
                 raise
+            except NameBlocked:
+                (present,) = await objects.statuses(path.name)
+                if isinstance(present, DirectoryInfo):
+                    raise RemoteProblem(EXISTS, f"{path} is a directory") from None
+                raise
 
     async def mkdirs(self, path: FilePath) -> None:
         """Make a directory and all above it; one that is there stays. Raises RemoteProblem."""
         if not path.namespace:
             return
         async with self._objects(path) as objects:
-            (present,) = await objects.statuses(path.name)
-            if isinstance(present, ObjectInfo):
-                raise RemoteProblem(EXISTS, f"{path} is a file")
-            await _keep(objects, path, present)
+            for left in (1, 0):
+                (present,) = await objects.statuses(path.name)
+                if isinstance(present, ObjectInfo):
+                    raise RemoteProblem(EXISTS, f"{path} is a file")
+                try:
+                    await _keep(objects, path, present)
+                    return
+                except RemoteProblem:  # It may have become a file since the look.
+                    if not left:
+                        raise
 
     async def delete(self, path: FilePath, recursive: bool, *, repeated: bool = False) -> bool:
         """Delete a file or a directory in one step; return False if there was none. Raises RemoteProblem.
@@ -189,6 +202,8 @@ class Files:
                 present, above = await objects.statuses(path.name, path.parent.name)
             if present is None:
                 return repeated
+            if not recursive:
+                await _check_is_bare(objects, path, present)
             await _keep(objects, path.parent, above)
             try:
                 await objects.remove(path.name, recursive=recursive)
@@ -252,11 +267,11 @@ async def _around(objects: Objects, source: FilePath, target: FilePath, proven: 
 
 async def _refused_with_proof(attempt: Callable[[bool], Awaitable[None]]) -> None:
     """Attempt a change by the state known to this process, as the change itself proves the leadership; before
-    refusing, attempt it once more by proven state.
+    refusing, attempt it once more by proven state, which also has what came between the look and the change.
     """
     try:
         await attempt(False)
-    except (RemoteProblem, ObjectExists):
+    except _REFUSALS:
         await attempt(True)
 
 
@@ -276,7 +291,7 @@ async def _rename_into(objects: Objects, source: FilePath, target: FilePath, *, 
     try:
         _check_above_target(around.above_target, target)
         await _move(objects, source, target, around, False)
-    except (RemoteProblem, ObjectExists):
+    except _REFUSALS:
         return False
     return True
 
@@ -319,6 +334,14 @@ async def _needed(objects: Objects, path: FilePath) -> Info:
     if found is None:
         raise RemoteProblem(ABSENT, f"File does not exist: {path}")
     return found
+
+
+async def _check_is_bare(objects: Objects, path: FilePath, present: Info) -> None:
+    """Raises RemoteProblem for a directory with anything in it, also an empty one, which objects remove with it."""
+    if isinstance(present, DirectoryInfo) and present.children:
+        (present_now,) = await objects.statuses(path.name)
+        if isinstance(present_now, DirectoryInfo) and present_now.children:
+            raise RemoteProblem(FILLED, f"directory {path} is not empty, so only a recursive delete removes it")
 
 
 def _directories_above(path: FilePath) -> list[str]:

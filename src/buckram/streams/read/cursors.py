@@ -30,8 +30,8 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.seams import Clock
-from buckram.streams.read.locate import known_end, readable_end
-from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
+from buckram.streams.read.locate import by_newest_list, known_end, readable_end
+from buckram.streams.shared.metadata import HeadAt, StreamStore, head_retries, retry_metadata
 from buckram.types import CheckVersion, Create, KeyValue, Offset
 
 _PAGE = 1000
@@ -172,9 +172,12 @@ async def list_cursors(
     client: LedgerClient, streams: StreamStore, name: StreamName, *, after: str = "", limit: int = _PAGE
 ) -> list[CursorInfo]:
     """Return at most `limit` cursors with names greater than `after`, in the order of their names."""
-    head = (await streams.read(name)).head
-    check_usable(str(name), head)
-    end = await known_end(client, name, head)
+
+    async def ends(at: HeadAt) -> tuple[Head, Offset]:
+        check_usable(str(name), at.head)
+        return at.head, await known_end(client, name, at.head)
+
+    head, end = await by_newest_list(streams, name, ends)
     found: list[CursorInfo] = []
     for cursor, offset, changed in await cursor_positions(streams, head, after, limit):
         found.append(CursorInfo(cursor, offset, changed, max(end - max(offset, head.earliest), 0)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from buckram.client.ledger_client import LedgerClient
 from buckram.client.read.reader import Reader
@@ -16,11 +17,12 @@ from buckram.core.streams.records.record_format import EntryHeader
 from buckram.errors import CorruptEntry, MalformedBatch, NoSuchLedger, OffsetNotReadable
 from buckram.runtime.process.retry import Retries
 from buckram.streams.read.history_reader import HistoryReader, Reached, SegmentReader, open_segment
-from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.metadata import HeadAt, StreamStore
 from buckram.streams.shared.ownership import opened
 from buckram.streams.shared.recovery import entry_header
 from buckram.types import Entry, EntryId, LedgerId, Offset
 
+T = TypeVar("T")
 _READABLE_WITHIN_S = 3.0
 """Longest wait for acknowledged records to become readable, seconds. Those of a dead writer become so at the seal."""
 _LOOK_S = 0.5
@@ -105,6 +107,20 @@ async def readable_reach(name: StreamName, reader: Reader, segment: Segment) -> 
     header = entry_header(name, entry)
     time = header.append_time if header.records else 0
     return Reach(segment.base + header.first + header.records, entry.length, time)
+
+
+async def by_newest_list(streams: StreamStore, name: StreamName, act: Callable[[HeadAt], Awaitable[T]]) -> T:
+    """Return act(head), begun anew where it finds a ledger gone because the list of segments has changed meanwhile.
+
+    Raises NoSuchStream, MetadataUnavailable, and what `act` raises: NoSuchLedger only for a ledger of the newest list.
+    """
+    while True:
+        at = await streams.read(name)
+        try:
+            return await act(at)
+        except NoSuchLedger:
+            if (await streams.read(name)).version == at.version:
+                raise
 
 
 async def end_of_acknowledged(client: LedgerClient, streams: StreamStore, name: StreamName) -> int:

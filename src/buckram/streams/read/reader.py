@@ -21,7 +21,7 @@ from buckram.core.streams.records.batch import Batch, Record
 from buckram.core.streams.records.record_format import NO_TXID
 from buckram.errors import HandleClosed, InvalidArgument, OffsetOutOfRange, OffsetTruncated
 from buckram.streams.read.batch_source import StreamSource
-from buckram.streams.read.locate import known_end, offset_at_time, offset_of_txid, readable_end
+from buckram.streams.read.locate import by_newest_list, known_end, offset_at_time, offset_of_txid, readable_end
 from buckram.streams.shared.metadata import HeadAt, StreamStore
 from buckram.types import Offset
 
@@ -115,7 +115,7 @@ class StreamReader(NotBlocking):
             self._client.services.guard()
             if self._closed:
                 raise HandleClosed(f"the reader of stream {self.stream} is closed; read again")
-            self._source = await self._begin()
+            self._source = await by_newest_list(self._streams, self._name, self._begin)
             self._on_open(self)
         assert self._delivered is not None
         return self._delivered
@@ -245,9 +245,8 @@ class StreamReader(NotBlocking):
             return batch.between(first)
         return batch
 
-    async def _begin(self) -> StreamSource:
+    async def _begin(self, at: HeadAt) -> StreamSource:
         span, name = self._span, self._name
-        at = await self._streams.read(name)
         check_usable(self.stream, at.head)
         end: int | None = None
         if not span.follow:

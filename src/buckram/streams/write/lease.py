@@ -106,6 +106,7 @@ class Lease:
         self._scope = TaskScope(f"lease of {name}")
         self._sending: asyncio.Task[MetadataError | NoSuchStream | None] | None = None
         """The last request that may have created the key."""
+        self._watching: asyncio.Task[None] | None = None
         self._stale = asyncio.Event()
         self._closed = False
 
@@ -141,7 +142,7 @@ class Lease:
             except MetadataUnavailable as error:
                 await retries.wait(error)
         self._stale.set()
-        self._scope.keep(self._watch, "watch", wake=self._stale.set)
+        self._watching = self._scope.keep(self._watch, "watch", wake=self._stale.set)
 
     async def _wait_for_change(self, freed: asyncio.Event) -> None:
         """Wait until the holder's key has changed. A closed client's watches never fire, so `guard` is polled."""
@@ -156,6 +157,9 @@ class Lease:
         if self._closed:
             return
         self._closed = True
+        if self._watching is not None and self._watching is not asyncio.current_task():
+            self._watching.cancel()  # It may send a request of its own, which is waited for as well.
+            await asyncio.wait((self._watching,))
         if self._sending is not None:
             await asyncio.wait((self._sending,))
         await self._scope.close()
@@ -196,7 +200,7 @@ class Lease:
         try:
             found = await self._keys.get(self._key, self._stale.set)
         except NoSuchKey:
-            await self._create()
+            await self._settled(self._create())
             self._stale.set()  # The next check sets a watch on the new key.
             return ""
         holder = Holder.decode(found.value)

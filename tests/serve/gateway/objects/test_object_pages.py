@@ -20,6 +20,7 @@ from buckram.serve.gateway.server import Gateway
 from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.serve.http.limits import MIB, HttpLimits
 from buckram.state.objects.objects import Objects
+from buckram.testing import Cluster
 
 SPACE = "/v2/namespaces/shop"
 OBJECTS = f"{SPACE}/objects"
@@ -207,6 +208,28 @@ async def test_a_put_with_a_key_is_carried_out_once(api: Api) -> None:
     other = {**key, "Buckram_Metadata": '{"a": "b"}'}
     assert await api.code(f"PUT {OBJECTS}/a", b"once", **other) == (422, "IDEMPOTENCY_KEY_REUSED")
     assert (await api.ask(f"GET {OBJECTS}/a")).headers["etag"] == f'"{first["version"]}"'
+
+
+async def test_without_acknowledgement_in_time_the_outcome_is_unknown(three_bookies: Cluster) -> None:
+    limits = GatewayLimits(append_wait_s=2.0)
+    async with three_bookies.client() as client, serving(client, limits=limits) as gateway:
+        api = await Api.to(gateway.url)
+        await client.namespaces.create("shop")
+        await put(api, "a")
+        for number in range(3):
+            await three_bookies.pause(number)
+        rename, key = {"source": "a", "name": "b"}, {"Idempotency_Key": "k"}
+        for head, body, more in (
+            (f"PUT {OBJECTS}/c", b"x", {}),
+            (f"POST {SPACE}/rename-object", rename, key),
+        ):
+            assert await api.code(head, body, **more) == (504, "OUTCOME_UNKNOWN")
+            assert api.last.headers["buckram-outcome"] == "unknown"
+        for number in range(3):
+            await three_bookies.resume(number)
+        # Whether it was renamed is not known, so that it must not be done again.
+        assert await api.code(f"POST {SPACE}/rename-object", rename, **key) == (504, "OUTCOME_UNKNOWN")
+        assert api.last.headers["idempotency-repeated"] == "true"
 
 
 async def test_a_gateway_without_room_says_so(client: Client) -> None:

@@ -20,7 +20,7 @@ from buckram.errors import NoSuchObject, NoSuchStream, ObjectChanged, ObjectExis
 from buckram.runtime.process.handle_cache import BorrowedHandle, HandleCache
 from buckram.serve.gateway.objects.object_headers import METADATA, Precondition
 from buckram.serve.gateway.shared import schema
-from buckram.serve.gateway.shared.error_answers import code_of
+from buckram.serve.gateway.shared.error_answers import code_of, with_unknown_outcome
 from buckram.serve.gateway.shared.limits import GatewayLimits
 from buckram.serve.gateway.shared.operations import Ask, Parameter
 from buckram.serve.http.problems import HttpProblem
@@ -178,13 +178,14 @@ class ObjectCalls:
             raise self._unknown(f"the objects of {ask.path['namespace']}") from None
 
     def _unknown(self, what: str) -> HttpProblem:
-        return HttpProblem(
+        problem = HttpProblem(
             504,
             "OUTCOME_UNKNOWN",
             f"{what}: nothing was acknowledged within {self._limits.append_wait_s:g} s, and the change may still be "
             "made; check before you send it again, or send it with a condition",
             headers={"Retry-After": "1"},
         )
+        return with_unknown_outcome(problem)
 
 
 def permitted(ask: Ask, name: str, asked: Precondition) -> Precondition:

@@ -14,7 +14,14 @@ from buckram.client.write.writer import Writer
 from buckram.cluster import Client
 from buckram.core.backoff import LEADER_WAIT
 from buckram.core.streams.names import StreamName, stream_name
-from buckram.errors import BuckramError, LedgerClosed, WriterExists
+from buckram.errors import (
+    BuckramError,
+    LedgerClosed,
+    OffsetMismatch,
+    OutOfOrderSequence,
+    ProducerForgotten,
+    WriterExists,
+)
 from buckram.runtime.process.handle_cache import HandleCache
 from buckram.runtime.process.retry import Retries
 from buckram.serve.gateway.shared.error_answers import IN_DOUBT, problem_of, with_unknown_outcome
@@ -28,6 +35,10 @@ T = TypeVar("T")
 LINGER_MS = 20.0
 MARK = "buckram.gateway"
 """Key in the custom metadata of a ledger: the sign of the gateway that created it."""
+
+
+_BY_STATE = (OffsetMismatch, OutOfOrderSequence, ProducerForgotten)
+"""Refusals by what a writer knows of the stream."""
 
 
 class Elsewhere(BuckramError):
@@ -82,8 +93,20 @@ class Writers:
         use = await self._streams.take(name)
         try:
             return await self._in_time(f"stream {name}", act(use.item))
+        except _BY_STATE as error:
+            if await self._is_overtaken(stream, use.item):
+                raise _overtaken(name) from error
+            raise
         finally:
             use.give()
+
+    async def _is_overtaken(self, stream: StreamName, writer: StreamWriter) -> bool:
+        """Return whether another writer has the stream, which this one may not know yet: what it refuses by its own
+        records may be right by theirs. Raises MetadataUnavailable, NoSuchStream.
+        """
+        streams = self._client.namespace(stream.namespace).store
+        await streams.keys.sync()
+        return (await streams.read(stream)).head.epoch != writer.epoch
 
     async def end(self, stream: StreamName, *, seal_only: bool) -> int:
         """End the stream, or only seal its segment; the offset after its last record. Raises as `append`."""
@@ -186,3 +209,13 @@ class Writers:
         url = await self._peers.url_of(metadata.custom_metadata.get(MARK, b"").decode(errors="replace"))
         if url is not None and not metadata.closed:
             raise Elsewhere(f"ledger {ledger}", url)
+
+
+def _overtaken(name: str) -> HttpProblem:
+    return HttpProblem(
+        503,
+        "WRITER_OVERTAKEN",
+        f"stream {name}: another writer has taken over, and nothing of this request was written: send it again",
+        headers={"Retry-After": "1"},
+        retryable=True,
+    )
