@@ -1,9 +1,9 @@
 """A place of history in the simulator: a file system whose unsynced files a loss of power takes, or a store of objects.
 
-The same files have two faces: `PosixFace` is seams.PlainFiles, which needs syncs for files and for the names in a
-directory; `ObjectFace` is a file system of fsspec, where a file is there as a whole and durable at once. Faults are set
-at the place: calls that fail or come late, bytes that change on their way in, listings that lack what is new, a place
-that is not mounted. `ops` counts changes, in any of which the process that makes it may die.
+The same files have two faces: `PosixFace` is PlainFiles of `runtime/disk/plain_files.py`, which needs syncs for files
+and for the names in a directory; `ObjectFace` is a file system of fsspec, where a file is there as a whole and durable
+at once. Faults are set at the place: calls that fail or come late, bytes that change on their way in, listings that
+lack what is new, a place that is not mounted. `ops` counts changes, in any of which the process that makes it may die.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Place:
 
 
 class PosixFace:
-    """seams.PlainFiles of the place."""
+    """PlainFiles of the place."""
 
     def __init__(self, place: Place) -> None:
         self.place = place

@@ -49,9 +49,7 @@ def small_limits(plan: DatabasePlan) -> AbstractContextManager[None]:
 def watch_databases(world: World, rules: Rules) -> Iterator[None]:
     """Tell the rules what each replica applies and has in its files, and why it stops."""
     advance, stop, fail = Engine.advance, Replica._stop, Leader.fail
-    restore, spill, restarted = Engine._restore, Execution.on_spill, Execution.on_log_restarted
-    failed, repeated = Engine._fail, WriteQueue._repeated
-    begin, execute, read = Leader.__init__, Executor.__init__, Transactions.read
+    restore, failed, begin = Engine._restore, Engine._fail, Leader.__init__
 
     def host() -> str:
         return PROCESS.get(world.loop.world).name
@@ -89,6 +87,27 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
         begin(self, *args)
         rules.histories.led[self] = world.loop.time(), host()
 
+    with (
+        _watch_folds(rules, host),
+        patched(
+            (Engine, "advance", watched_advance),
+            (Engine, "_restore", watched_restore),
+            (Engine, "_fail", watched_failed),
+            (Replica, "_stop", watched_stop),
+            (Leader, "fail", watched_fail),
+            (Leader, "__init__", watched_begin),
+        ),
+        _watch_statements(world),
+    ):
+        yield
+
+
+@contextmanager
+def _watch_statements(world: World) -> Iterator[None]:
+    """Let statements dawdle, wait for files that are whole, and tell what became of transactions."""
+    spill, restarted, repeated = Execution.on_spill, Execution.on_log_restarted, WriteQueue._repeated
+    execute, read = Executor.__init__, Transactions.read
+
     def with_dawdle(
         self: Executor,
         name: str,
@@ -121,21 +140,12 @@ def watch_databases(world: World, rules: Rules) -> Iterator[None]:
             world.report.situation("a repetition was answered from its receipt")
         return answered
 
-    with (
-        _watch_folds(rules, host),
-        patched(
-            (Engine, "advance", watched_advance),
-            (Engine, "_restore", watched_restore),
-            (Engine, "_fail", watched_failed),
-            (Replica, "_stop", watched_stop),
-            (Leader, "fail", watched_fail),
-            (Leader, "__init__", watched_begin),
-            (Executor, "__init__", with_dawdle),
-            (Transactions, "read", read_of_files),
-            (Execution, "on_spill", watched_spill),
-            (Execution, "on_log_restarted", watched_restarted),
-            (WriteQueue, "_repeated", watched_repeated),
-        ),
+    with patched(
+        (Executor, "__init__", with_dawdle),
+        (Transactions, "read", read_of_files),
+        (Execution, "on_spill", watched_spill),
+        (Execution, "on_log_restarted", watched_restarted),
+        (WriteQueue, "_repeated", watched_repeated),
     ):
         yield
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from buckram.errors import MalformedRecord
 from buckram.types import (
@@ -213,40 +213,6 @@ class LocalFiles(Protocol):
     def open(self, directory: str, identity: str) -> LocalDirectory | None:
         """Return access to what Disk.directory() and Disk.identity() name; None if that is on another machine."""
         ...
-
-
-class PlainFiles(Protocol):
-    """Files and directories by their paths, as places of history on a machine's own file system use them.
-
-    Calls block, and raise OSError as those of `os` do.
-    """
-
-    def open(self, path: str, mode: str) -> BinaryIO:
-        """Open a file, "rb" to read it or "wb" to write it anew."""
-        ...
-
-    def sync(self, opened: BinaryIO) -> None:
-        """Make an open file durable; its name is durable only after `sync_directory`."""
-        ...
-
-    def sync_directory(self, path: str) -> None: ...
-    def is_directory(self, path: str) -> bool: ...
-    def names(self, path: str) -> list[str]: ...
-    def make_directories(self, path: str) -> None: ...
-    def replace(self, path: str, other: str) -> None:
-        """Give a file another name, which may be that of a file: that one is gone then."""
-        ...
-
-    def link(self, path: str, other: str) -> None:
-        """Give a file a second name. FileExistsError if the name is taken."""
-        ...
-
-    def unlink(self, path: str) -> None: ...
-    def rmdir(self, path: str) -> None:
-        """Remove an empty directory."""
-        ...
-
-    def remove_tree(self, path: str) -> None: ...
 
 
 class Clock(Protocol):

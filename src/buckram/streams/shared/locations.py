@@ -19,8 +19,7 @@ from uuid import uuid4
 from buckram.core.streams.external.history import UNFINISHED, copy_of
 from buckram.errors import BuckramError, ConfigError, NoSuchEntry, ReadFailed, WriteFailed
 from buckram.extras import needs
-from buckram.runtime.disk.plain_files import OsFiles
-from buckram.seams import PlainFiles
+from buckram.runtime.disk.plain_files import OsFiles, PlainFiles
 from buckram.types import Buffer, LedgerId
 
 T = TypeVar("T")

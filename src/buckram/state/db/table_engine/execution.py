@@ -173,8 +173,7 @@ class Execution:
                     raise
                 # Who failed is no part of what may be committed, and failed in a state that nothing proves any more.
                 for index, given in results.items():
-                    alone = isinstance(given, Exception) and index not in self._partly
-                    results[index] = NotLeader(self._host.database, "") if alone else error
+                    results[index] = error if index in self._partly else _outcome(given, error, self._host.database)
                 again, wrote = False, True
             if not again:
                 return list(map(results.__getitem__, takewhile(results.__contains__, range(len(units))))), wrote
@@ -530,6 +529,11 @@ class Execution:
 def _deferred(connection: apsw.Connection) -> bool:
     """Return whether a deferred foreign key is violated now; SQLite checks those at the commit."""
     return bool(connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0])
+
+
+def _outcome(given: Given, unknown: CommitUnknown, database: str) -> BuckramError:
+    """Return what a call is told if the outcome of its group is unknown; `given`: what it would have been told."""
+    return NotLeader(database, "") if isinstance(given, Exception) else unknown
 
 
 def _failed(results: dict[int, list[SqlResult] | Exception]) -> int:
