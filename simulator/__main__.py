@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from simulator.administration.subject import Administration
-from simulator.archives.subject import Archives
 from simulator.database.subject import Databases
 from simulator.engine.resuming import InUse, Resumed, code_of
 from simulator.engine.spreading import cores
@@ -35,6 +34,12 @@ def _pipelines() -> Subject:
     return Pipelines()
 
 
+def _archives() -> Subject:
+    from simulator.archives.subject import Archives  # it loads PyArrow
+
+    return Archives()
+
+
 def _gateways() -> Subject:
     from simulator.gateways.subject import Gateways  # it loads the HTTP server
 
@@ -43,7 +48,7 @@ def _gateways() -> Subject:
 
 SUBJECTS: Mapping[str, tuple[Callable[[], Subject], str]] = {
     "streams": (Streams, "lives of streams"),
-    "archives": (Archives, "lives of streams' forks, history, imports and exports"),
+    "archives": (_archives, "lives of streams' forks, history, imports and exports"),
     "healing": (Healing, "lives of self-healing"),
     "machine": (Machines, "lives of replicated machines"),
     "database": (Databases, "lives of replicated databases"),

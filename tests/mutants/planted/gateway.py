@@ -184,4 +184,19 @@ MUTANTS = (
         ),
         (_TAILS + "test_a_feed_that_failed_with_anything_ends_its_tails_and_the_next_one_reads_anew",),
     ),
+    TestMutant(
+        "cut-body-is-another-request",
+        "a repetition is told that its key came with another request where the first one's body was cut",
+        edited(
+            (
+                "buckram.serve.gateway.shared.idempotency:Repeats.once",
+                "if rest is not None and self._kept.get((who, key)) is not found:",
+                "if False:",
+            )
+        ),
+        (
+            "tests/serve/gateway/shared/test_idempotency.py::"
+            "test_a_repetition_of_a_request_whose_body_was_cut_is_sent_again",
+        ),
+    ),
 )

@@ -23,6 +23,11 @@ def test_lives_without_violation() -> None:
 
 
 @pytest.mark.share(2, "broken once")
+def test_a_put_whose_body_was_cut_is_no_other_request() -> None:
+    """Its repetition came while the gateway was being stopped."""
+    assert not run_gateways_life(1940).violations
+
+
 @pytest.mark.parametrize("seed", [4, 5])
 def test_a_gateway_that_was_overtaken_refuses_nothing_by_what_it_knew(seed: int) -> None:
     """4: it refused a sequence whose predecessors another gateway had acknowledged."""

@@ -70,7 +70,8 @@ class Repeats:
 
         Answers of success are kept, and errors with an unknown outcome. Other errors changed nothing, or may be
         retried. `rest`: given if `work` reads the body and adds it to the fingerprint; it reads the body of a
-        repetition. Raises HttpProblem 422 if the key came with another request before.
+        repetition. Raises HttpProblem 422 if the key came with another request before, and 503 if that one ended just
+        now without an answer to keep.
         """
         try:
             if not 0 < len(key.encode()) <= _MOST_KEY_BYTES:
@@ -80,6 +81,8 @@ class Repeats:
                 await rest()
                 await asyncio.wait((found.task,))
             if found is not None and found.fingerprint.value() != fingerprint.value():
+                if rest is not None and self._kept.get((who, key)) is not found:
+                    raise _unfinished(key)  # its body may not have come as a whole, so nothing can be compared
                 raise HttpProblem(
                     422,
                     "IDEMPOTENCY_KEY_REUSED",
@@ -123,3 +126,14 @@ class Repeats:
     def _forget(self, at: tuple[str, str]) -> None:
         del self._kept[at]
         self._owned.remove(at[0], at)
+
+
+def _unfinished(key: str) -> HttpProblem:
+    return HttpProblem(
+        503,
+        "REQUEST_UNFINISHED",
+        f"the request that came with Idempotency-Key {key!r} before has ended, perhaps before its body was whole, and "
+        "this one had to wait for it: send it again",
+        headers={"Retry-After": "1"},
+        retryable=True,
+    )
