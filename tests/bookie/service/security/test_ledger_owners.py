@@ -161,7 +161,8 @@ async def test_a_long_poll_ends_when_its_client_expects_it_also_if_metadata_is_l
     request = Read(ledger_id, LAST_ENTRY, previous_lac=3, timeout_ms=timeout_ms)
     began = access.now()
     ConnectionAccess(access, session).item(session, Incoming(request, ReplyContext(3, 3, OP_READ, ledger_id, 0)))
-    await until(lambda: access.now() > began + 0.03)
+    held = access.now()  # It has waited since before that, and not since `began`.
+    await until(lambda: access.now() > held + 0.03)
     owners.answers.set()
     await until(lambda: handled)
     (item,) = handled
