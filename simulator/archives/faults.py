@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from simulator.engine.faults import FaultRunner, register_common
-from simulator.engine.faults.registry import STREAMS, all_faults, faults_for
+from simulator.engine.faults import FaultRunner
+from simulator.engine.faults.registry import STREAMS, fault_names, register_own
 
 if TYPE_CHECKING:
     from simulator.archives.place import Place
@@ -102,28 +102,26 @@ async def pause_actor(f: FaultRunner) -> None:
         f.world.resume(host)
 
 
-_RUNS = {
-    "place fails": (4, place_fails),
-    "place away": (3, place_is_away),
-    "place late": (5, place_is_late),
-    "place changes bytes": (3, place_changes_bytes),
-    "place lists late": (3, place_lists_late),
-    "place loses power": (5, place_loses_power),
-    "die in place": (5, die_in_place),
-    "lose an archive": (5, lose_archive_messages),
-    "pause an archivist": (4, pause_actor),
-}
-OWN_FAULTS = {name: weight for name, (weight, _) in _RUNS.items()}
+OWN_FAULTS = register_own(
+    ARCHIVES,
+    {
+        "place fails": (4, place_fails),
+        "place away": (3, place_is_away),
+        "place late": (5, place_is_late),
+        "place changes bytes": (3, place_changes_bytes),
+        "place lists late": (3, place_lists_late),
+        "place loses power": (5, place_loses_power),
+        "die in place": (5, die_in_place),
+        "lose an archive": (5, lose_archive_messages),
+        "pause an archivist": (4, pause_actor),
+    },
+)
 """Relative weights."""
-
-for _name, (_weight, _run) in _RUNS.items():
-    register_common(_name, _weight, _run, lives=(ARCHIVES,))
 
 
 def all_fault_names() -> list[str]:
     """Return the names of all faults of lives of archives."""
-    common = [fault.name for independent in (False, True) for fault in faults_for(STREAMS, independent=independent)]
-    return [name for name in all_faults() if name in common or name in OWN_FAULTS]
+    return fault_names(STREAMS, ARCHIVES)
 
 
 __all__ = ["OWN_FAULTS", "all_fault_names"]

@@ -6,10 +6,9 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from buckram.config import BookieConfig
 from simulator.archives.faults import OWN_FAULTS
 from simulator.archives.place import BUCKET, ROOT
-from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster
+from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster, usual_configs
 
 LIFE_S = 7.0
 """Time during which actors are busy, virtual seconds (approximately)."""
@@ -48,9 +47,9 @@ class ArchivesPlan:
         return self.cluster.faults
 
     def __str__(self) -> str:
-        cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
+        cluster = self.cluster
         return (
-            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, streams {self.streams}, "
+            f"{cluster.beginning}, streams {self.streams}, "
             f"{self.policy}, {self.place}, {' '.join(self.actors)}{' twice' if self.two_exporters else ''}, "
             f"{self.readers} readers, parts of {self.part_entries}{', small pages' if self.small_pages else ''}"
             f"{', listed places' if self.listed_places else ''}, crashes {self.crashing:.2f}, faults {cluster.faults}"
@@ -64,8 +63,7 @@ def make_archives_plan(seed: int) -> ArchivesPlan:
     cluster.busy_s = rng.choice((2.0, 4.0, 6.0))
     cluster.pace = replace(cluster.pace, clocks_us=50_000, jumps=False)
     hurry(cluster)
-    cluster.configs.client = replace(cluster.configs.client, join_segments=rng.choice((0, 0, 3)), placement="rack:2")
-    cluster.configs.bookie = BookieConfig()
+    usual_configs(cluster, join_segments=rng.choice((0, 0, 3)))
     draw_faults(rng, cluster, OWN_FAULTS, (0, 0, 1, 1), (0, 1, 2, 3))
     place = rng.choice((ROOT, ROOT, BUCKET))
     actors = [name for name in ACTORS if rng.random() < _SHARES.get(name, 0.3)]

@@ -127,17 +127,26 @@ class Plan:
             )
             if getattr(self, name)
         ]
-        shape = "/".join(map(str, self.shape))
         places = f" stranger {self.tenants}" if self.tenants else ""
         places += f" quotas {self.quotas}" if self.quotas else ""
         places += f" {'regions' if self.regions else 'racks'} {self.racks}" if self.racks else ""
         places += f" hosts {self.sites}" if self.sites else ""
         return (
-            f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
+            f"{self.bookies} bookies, {self.quorums}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
             f"{self.metadata}, about {self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, "
             f"faults {self.faults}, {self.pace}, "
             f"{' '.join(modes)}{places}"
         )
+
+    @property
+    def quorums(self) -> str:
+        """Return the shape of ledgers as text, such as 3/3/2."""
+        return "/".join(map(str, self.shape))
+
+    @property
+    def beginning(self) -> str:
+        """Return what the texts of other subjects' plans begin with."""
+        return f"{self.bookies} bookies, {self.quorums}, {self.metadata}, {self.pace}"
 
 
 def make_cluster(seed: int) -> Plan:
@@ -206,6 +215,12 @@ def hurry(cluster: Plan) -> None:
     """Bound the delay of metadata: longer ones only make lives long that read metadata all the time."""
     cluster.pace = replace(cluster.pace, late_s=min(cluster.pace.late_s, LATE_S))
     set_pace(cluster)
+
+
+def usual_configs(cluster: Plan, **client: Any) -> None:
+    """Give clients and bookies the settings of lives that are not of ledgers alone, clients also those of `client`."""
+    cluster.configs.client = replace(cluster.configs.client, placement="rack:2", **client)
+    cluster.configs.bookie = BookieConfig()
 
 
 def draw_faults(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -198,10 +198,30 @@ class Asker:
         return found
 
 
+class Caller:
+    """A client whose calls are drawn from `acts`, which have weights, as many as the plan says."""
+
+    def __init__(self, stage: Stage, host: str) -> None:
+        self.stage, self.world, self.histories, self.host = stage, stage.world, stage.rules.histories, host
+        self.rng = random.Random(f"{stage.plan.seed} gateways {host}")
+        self.asker = Asker(stage, host, self.rng)
+        self.acts: list[tuple[float, Callable[[], Awaitable[None]]]] = []
+        self._serial = 0
+
+    async def run(self) -> None:
+        weights = [weight for weight, _ in self.acts]
+        for _ in range(self.stage.gateways.calls):
+            if self.stage.over:
+                return
+            (act,) = self.rng.choices([act for _, act in self.acts], weights)
+            await act()
+            await asyncio.sleep(self.rng.random() * self.rng.choice((0.01, 0.2, 0.8)))
+
+
 def place_of(url: str) -> tuple[str, str]:
     """Return the host and the target of an absolute URL."""
     parts = urlsplit(url)
     return str(parts.hostname), parts.path + (f"?{parts.query}" if parts.query else "")
 
 
-__all__ = ["GATEWAY", "KEY", "OUTCOME", "REDIRECTS", "Answer", "Asker", "Lost", "place_of"]
+__all__ = ["GATEWAY", "KEY", "OUTCOME", "REDIRECTS", "Answer", "Asker", "Caller", "Lost", "place_of"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from simulator.engine.faults import FaultRunner, register_common
-from simulator.engine.faults.registry import GATEWAYS, STREAMS, fault_names
+from simulator.engine.faults import FaultRunner
+from simulator.engine.faults.registry import GATEWAYS, STREAMS, fault_names, register_own
 
 if TYPE_CHECKING:
     from simulator.gateways.stage import Stage
@@ -110,30 +110,23 @@ async def stop_gateway(f: FaultRunner) -> None:
         await asyncio.sleep(f.rng.random() * 2)
 
 
-OWN_FAULTS = {
-    "kill a gateway": 5,
-    "hang a gateway": 5,
-    "stop a gateway": 3,
-    "expire a gateway": 3,
-    "cut off a gateway": 4,
-    "reset clients": 6,
-}
+OWN_FAULTS = register_own(
+    GATEWAYS,
+    {
+        "kill a gateway": (5, kill_gateway),
+        "hang a gateway": (5, hang_gateway),
+        "stop a gateway": (3, stop_gateway),
+        "expire a gateway": (3, expire_gateway),
+        "cut off a gateway": (4, cut_off_gateway),
+        "reset clients": (6, reset_clients),
+    },
+)
 """Relative weights. A life gets up to three of these besides the common faults."""
-
-for _name, _run in (
-    ("kill a gateway", kill_gateway),
-    ("hang a gateway", hang_gateway),
-    ("stop a gateway", stop_gateway),
-    ("expire a gateway", expire_gateway),
-    ("cut off a gateway", cut_off_gateway),
-    ("reset clients", reset_clients),
-):
-    register_common(_name, OWN_FAULTS[_name], _run, lives=(GATEWAYS,))
 
 
 def all_fault_names() -> list[str]:
     """Return the names of all faults of lives of gateways."""
-    return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(GATEWAYS)]))
+    return fault_names(STREAMS, GATEWAYS)
 
 
 __all__ = ["OWN_FAULTS", "STOP", "all_fault_names"]

@@ -8,13 +8,12 @@ explains; one without an answer took effect at any time, or never, and one whose
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from simulator.engine.checkers.linearizability import UNKNOWN
-from simulator.gateways.asking import REDIRECTS, Answer, Asker, Lost, place_of
+from simulator.gateways.asking import REDIRECTS, Answer, Caller, Lost, place_of
 from simulator.gateways.file_model import OK, REFUSED, parent_of
 from simulator.gateways.histories import FILE_GROUPS
 from simulator.gateways.serving import NAMESPACE
@@ -40,17 +39,14 @@ def _nothing(answer: Answer) -> None:
     """The answer to a call that tells nothing but its success."""
 
 
-class FilerActor:
+class FilerActor(Caller):
     """One client."""
 
     def __init__(self, stage: Stage, host: str) -> None:
-        self.stage, self.world, self.histories, self.host = stage, stage.world, stage.rules.histories, host
-        self.rng = random.Random(f"{stage.plan.seed} gateways {host}")
-        self.asker = Asker(stage, host, self.rng)
+        super().__init__(stage, host)
         self.relays = self.rng.random() < 0.5
         """True if it marks repetitions, as the relay does."""
-        self._serial = 0
-        self._acts: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+        self.acts = [
             (12, self._create),
             (2, self._mkdirs),
             (3, self._delete),
@@ -60,15 +56,6 @@ class FilerActor:
             (4, self._read),
             (4, self._list),
         ]
-
-    async def run(self) -> None:
-        weights = [weight for weight, _ in self._acts]
-        for _ in range(self.stage.gateways.calls):
-            if self.stage.over:
-                return
-            (act,) = self.rng.choices([act for _, act in self._acts], weights)
-            await act()
-            await asyncio.sleep(self.rng.random() * self.rng.choice((0.01, 0.2, 0.8)))
 
     def _path(self, group: str = "", *, directory: float = 0.2) -> str:
         """Return a path in a group: with chance `directory` that of a directory, but any of them may be either."""

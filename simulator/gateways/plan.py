@@ -8,8 +8,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buckram.config import BookieConfig
-from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster
+from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster, usual_configs
 from simulator.gateways.faults import OWN_FAULTS
 
 LIFE_S = 10.0
@@ -91,9 +90,9 @@ class GatewaysPlan:
                 self.putters, self.calls = 3, 20
 
     def __str__(self) -> str:
-        cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
+        cluster = self.cluster
         return (
-            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, {self.gateways} gateways, "
+            f"{cluster.beginning}, {self.gateways} gateways, "
             f"{self.streams} streams, {self.writers} writers with {self.appends} appends {self.kinds}, "
             f"{self.tails} tails, {self.pagers} pagers, {self.filers} filers and {self.putters} putters with "
             f"{self.calls} calls, {self.sizes}, {self.policy}, impatience {self.impatience:.2f}, "
@@ -107,8 +106,7 @@ def make_gateways_plan(seed: int) -> GatewaysPlan:
     cluster = make_plain_cluster(seed)
     cluster.busy_s = rng.choice((2.0, 4.0, 6.0))
     hurry(cluster)
-    cluster.configs.client = replace(cluster.configs.client, placement="rack:2")
-    cluster.configs.bookie = BookieConfig()
+    usual_configs(cluster)
     draw_faults(rng, cluster, OWN_FAULTS, (0, 0, 1, 2), (1, 2, 3))
     policy = log_policy(rng, cluster, (4096, 4096, 65536), (0.5, 2.0, 60.0))
     plan = GatewaysPlan(cluster, policy, _sizes(rng))

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from simulator.engine.checkers.linearizability import UNKNOWN
-from simulator.gateways.asking import GATEWAY, KEY, Answer, Asker, Lost
+from simulator.gateways.asking import GATEWAY, KEY, Answer, Caller, Lost
 from simulator.gateways.object_model import ABSENT, CHANGED, EXISTS, FREE, OK, REFUSED
 from simulator.gateways.serving import NAMESPACE
 from simulator.gateways.stage import Stage
@@ -24,18 +23,15 @@ _WHY = {404: ABSENT, 409: EXISTS}
 Told = Callable[[Answer], Any]
 
 
-class PutterActor:
+class PutterActor(Caller):
     """One client."""
 
     def __init__(self, stage: Stage, host: str) -> None:
-        self.stage, self.world, self.histories, self.host = stage, stage.world, stage.rules.histories, host
-        self.rng = random.Random(f"{stage.plan.seed} gateways {host}")
-        self.asker = Asker(stage, host, self.rng)
-        self._serial = 0
+        super().__init__(stage, host)
         self._tags: dict[str, tuple[str, str]] = {}
         """The ETag and the label of each object that this client saw last."""
         self._uploads: list[int] = []
-        self._acts: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+        self.acts = [
             (8, self._put),
             (3, self._delete),
             (3, self._rename),
@@ -44,15 +40,6 @@ class PutterActor:
             (3, self._begin),
             (2, self._abort),
         ]
-
-    async def run(self) -> None:
-        weights = [weight for weight, _ in self._acts]
-        for _ in range(self.stage.gateways.calls):
-            if self.stage.over:
-                return
-            (act,) = self.rng.choices([act for _, act in self._acts], weights)
-            await act()
-            await asyncio.sleep(self.rng.random() * self.rng.choice((0.01, 0.2, 0.8)))
 
     # -- calls --------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from buckram.core.streams.policy import merged
 from buckram.errors import BuckramError
 from buckram.streams.shared.ledgers import SNAPSHOT, make_ledger, present_op
 from buckram.streams.shared.metadata import StreamStore
-from simulator.engine.faults import FaultRunner, register_common
-from simulator.engine.faults.registry import MACHINES, STREAMS, fault_names
+from simulator.engine.faults import FaultRunner
+from simulator.engine.faults.registry import MACHINES, STREAMS, fault_names, register_own
 from simulator.engine.world import Died, World
 
 NAMESPACE, MACHINE = "default", "book"
@@ -192,34 +192,25 @@ def _other(payload: bytes) -> bytes:
     return body + b", " + str(int(count.rstrip(b"]")) + 1).encode() + b"]"
 
 
-OWN_FAULTS = {
-    "expire a replica": 5,
-    "crash a replica": 4,
-    "pause a replica": 5,
-    "lose a head of a machine": 3,
-    "cut off a replica": 4,
-    "deafen the leader": 3,
-    "depose the leader": 3,
-    "damage a snapshot": 3,
-}
+OWN_FAULTS = register_own(
+    MACHINES,
+    {
+        "expire a replica": (5, expire_replica),
+        "crash a replica": (4, crash_replica),
+        "pause a replica": (5, pause_replica),
+        "lose a head of a machine": (3, lose_head),
+        "cut off a replica": (4, cut_off_replica),
+        "deafen the leader": (3, deafen_leader),
+        "depose the leader": (3, depose_leader),
+        "damage a snapshot": (3, damage_snapshot),
+    },
+)
 """Relative weights. A life gets one to three of these besides the common faults."""
-
-for _name, _run in (
-    ("expire a replica", expire_replica),
-    ("crash a replica", crash_replica),
-    ("pause a replica", pause_replica),
-    ("lose a head of a machine", lose_head),
-    ("cut off a replica", cut_off_replica),
-    ("deafen the leader", deafen_leader),
-    ("depose the leader", depose_leader),
-    ("damage a snapshot", damage_snapshot),
-):
-    register_common(_name, OWN_FAULTS[_name], _run, lives=(MACHINES,))
 
 
 def all_fault_names() -> list[str]:
     """Return the names of all faults of lives of machines, and of what is built on them."""
-    return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(MACHINES)]))
+    return fault_names(STREAMS, MACHINES)
 
 
 __all__ = ["MACHINE", "NAME", "NAMESPACE", "OWN_FAULTS", "VANDAL", "all_fault_names"]

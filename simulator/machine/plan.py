@@ -5,12 +5,11 @@ faults.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from buckram.config import BookieConfig
 from buckram.state.machine.settings import MachineSettings
-from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster
+from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster, usual_configs
 from simulator.machine.faults import OWN_FAULTS
 
 LIFE_S = 8.0
@@ -39,9 +38,9 @@ class MachinePlan:
         return self.cluster.seed
 
     def __str__(self) -> str:
-        cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
+        cluster = self.cluster
         return (
-            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, replicas {self.replicas}, "
+            f"{cluster.beginning}, replicas {self.replicas}, "
             f"{self.clients} clients with {self.commands} commands, {self.policy}, {self.settings}, "
             f"restless {self.restless:.2f}, crashes {self.crashing:.2f}, faults {cluster.faults}"
         )
@@ -53,8 +52,7 @@ def make_machine_plan(seed: int) -> MachinePlan:
     cluster = make_plain_cluster(seed)
     cluster.busy_s = rng.choice((2.0, 4.0, 6.0))
     hurry(cluster)
-    cluster.configs.client = replace(cluster.configs.client, placement="rack:2")
-    cluster.configs.bookie = BookieConfig()
+    usual_configs(cluster)
     draw_faults(rng, cluster, OWN_FAULTS, (0, 1, 2), (1, 2, 3))
     policy = log_policy(rng, cluster, (4096, 4096, 65536), (0.5, 2.0, 60.0))
     plan = MachinePlan(cluster, policy, _settings(rng), ["good"] * rng.choice((2, 2, 3)))

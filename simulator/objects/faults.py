@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
-from simulator.engine.faults import FaultRunner, register_common
-from simulator.engine.faults.registry import OBJECTS, STREAMS, fault_names
+from simulator.engine.faults import FaultRunner
+from simulator.engine.faults.registry import OBJECTS, STREAMS, fault_names, register_own
 
 _MINUTE, _DAY = 60 * 1_000_000, 86_400 * 1_000_000
 
@@ -106,32 +106,24 @@ async def set_clocks(f: FaultRunner) -> None:
     put(0)
 
 
-OWN_FAULTS = {
-    "hang a putter": 6,
-    "crash a putter": 4,
-    "expire a putter": 3,
-    "lose an intent": 4,
-    "cut off a putter": 3,
-    "let time pass": 3,
-    "set clocks": 3,
-}
+OWN_FAULTS = register_own(
+    OBJECTS,
+    {
+        "hang a putter": (6, hang_putter),
+        "crash a putter": (4, crash_putter),
+        "expire a putter": (3, expire_putter),
+        "lose an intent": (4, lose_intent),
+        "cut off a putter": (3, cut_off_putter),
+        "let time pass": (3, let_time_pass),
+        "set clocks": (3, set_clocks),
+    },
+)
 """Relative weights. A life gets up to three of these besides the common faults."""
-
-for _name, _run in (
-    ("hang a putter", hang_putter),
-    ("crash a putter", crash_putter),
-    ("expire a putter", expire_putter),
-    ("lose an intent", lose_intent),
-    ("cut off a putter", cut_off_putter),
-    ("let time pass", let_time_pass),
-    ("set clocks", set_clocks),
-):
-    register_common(_name, OWN_FAULTS[_name], _run, lives=(OBJECTS,))
 
 
 def all_fault_names() -> list[str]:
     """Return the names of all faults of lives of objects."""
-    return list(dict.fromkeys([*fault_names(STREAMS), *fault_names(OBJECTS)]))
+    return fault_names(STREAMS, OBJECTS)
 
 
 __all__ = ["OWN_FAULTS", "all_fault_names"]

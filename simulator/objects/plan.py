@@ -6,9 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buckram.config import BookieConfig
 from buckram.state.machine.settings import MachineSettings
-from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster
+from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster, usual_configs
 from simulator.objects.faults import OWN_FAULTS
 
 LIFE_S = 12.0
@@ -65,9 +64,9 @@ class ObjectsPlan:
         return not (self.cluster.faults or self.crashing or self.cancelling)
 
     def __str__(self) -> str:
-        cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
+        cluster = self.cluster
         return (
-            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, {self.putters} putters with "
+            f"{cluster.beginning}, {self.putters} putters with "
             f"{self.acts} acts on {self.names} names, {self.sizes}, {self.policy}, {self.settings}, "
             f"crashes {self.crashing:.2f}, cancels {self.cancelling:.2f}{', sweeps at once' if self.at_once else ''}"
             f"{', a store beside' if self.beside else ''}{', aimed' if self.aimed else ''}, faults {cluster.faults}"
@@ -82,8 +81,7 @@ def make_objects_plan(seed: int) -> ObjectsPlan:
     # What expires is judged by the clocks of the hosts; faults set these wrong, and right again.
     cluster.pace = replace(cluster.pace, clocks_us=5_000_000, jumps=False)
     hurry(cluster)
-    cluster.configs.client = replace(cluster.configs.client, placement="rack:2")
-    cluster.configs.bookie = BookieConfig()
+    usual_configs(cluster)
     draw_faults(rng, cluster, OWN_FAULTS, (0, 0, 1, 2), (0, 1, 2, 3))
     policy = log_policy(rng, cluster, (4096, 65536), (2.0, 60.0))
     plan = ObjectsPlan(cluster, policy, _settings(rng), _sizes(rng))

@@ -8,8 +8,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from buckram.config import BookieConfig
-from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster
+from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster, usual_configs
 
 KINDS = ("stream", "stream", "stream", "byStream", "byStream", "pattern", "pattern", "database")
 """Where rows come from and go to: one stream or a few to one stream, to many (`byStream`), by a pattern to one stream,
@@ -69,9 +68,9 @@ class PipelinePlan:
         return not (self.cluster.faults or self.killing or self.failing or spoilt)
 
     def __str__(self) -> str:
-        cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
+        cluster = self.cluster
         return (
-            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, {self.kind} of {self.inputs} "
+            f"{cluster.beginning}, {self.kind} of {self.inputs} "
             f"with {self.records} records from {self.starting}, {self.source}, {self.sink}, {self.policy}, "
             f"{'named ' * self.named}{'local ' * self.local}{'shuffled ' * self.shuffled}{self.runs} runs, "
             f"{self.acts}, {self.vandalism}, kills {self.killing}, failures {self.failing}, twice {self.speculating}, "
@@ -85,8 +84,7 @@ def make_pipeline_plan(seed: int) -> PipelinePlan:
     cluster = make_plain_cluster(seed)
     cluster.busy_s = rng.choice((4.0, 8.0))
     hurry(cluster)
-    cluster.configs.client = replace(cluster.configs.client, placement="rack:2")
-    cluster.configs.bookie = BookieConfig()
+    usual_configs(cluster)
     draw_faults(rng, cluster, {"kill": 2.0, "pause client": 1.0}, (0, 0, 1), (0, 0, 1, 2))
     cluster.faults = [fault for fault in cluster.faults if fault not in ("crash client",)]
     plan = PipelinePlan(cluster, log_policy(rng, cluster, (4096, 4096, 65536), (0.5, 2.0, 60.0)))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from simulator.engine.faults import FaultRunner, register_common
-from simulator.engine.faults.registry import STREAMS, fault_names
+from simulator.engine.faults import FaultRunner
+from simulator.engine.faults.registry import STREAMS, fault_names, register_own
 
 if TYPE_CHECKING:
     from simulator.replication.stage import Place
@@ -58,15 +58,15 @@ async def pause_tool(f: FaultRunner) -> None:
             f.world.resume(host)
 
 
-OWN_FAULTS = {"cut the link": 4, "cut the link one way": 4, "pause the tool": 3}
+OWN_FAULTS = register_own(
+    REPLICATION,
+    {
+        "cut the link": (4, cut_both_ways),
+        "cut the link one way": (4, cut_one_way),
+        "pause the tool": (3, pause_tool),
+    },
+)
 """Relative weights of these faults."""
-
-for _name, _run in (
-    ("cut the link", cut_both_ways),
-    ("cut the link one way", cut_one_way),
-    ("pause the tool", pause_tool),
-):
-    register_common(_name, OWN_FAULTS[_name], _run, lives=(REPLICATION,))
 
 
 def all_fault_names() -> list[str]:

@@ -6,8 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buckram.config import BookieConfig
-from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster
+from simulator.engine.plan import Plan, draw_faults, hurry, log_policy, make_plain_cluster, usual_configs
 from simulator.replication.faults import OWN_FAULTS
 
 LIFE_S = 60.0
@@ -112,8 +111,7 @@ def _cluster(rng: random.Random, seed: int) -> Plan:
     hurry(cluster)
     # Beside the faults, every request pays the pace of two clusters.
     cluster.pace = replace(cluster.pace, late_s=0.0, late_chance=0.0, lag_s=min(cluster.pace.lag_s, 0.3))
-    cluster.configs.client = replace(cluster.configs.client, placement="rack:2")
-    cluster.configs.bookie = BookieConfig()
+    usual_configs(cluster)
     draw_faults(rng, cluster, OWN_FAULTS, (0, 0, 1), (0, 1, 1))
     return cluster
 

@@ -50,10 +50,10 @@ class StreamPlan:
         return self.cluster.faults
 
     def __str__(self) -> str:
-        cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
+        cluster = self.cluster
         modes = [name for name in MODES if getattr(self, name)]
         return (
-            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, "
+            f"{cluster.beginning}, "
             f"{len(self.streams)} streams, {self.policy}, "
             f"{self.writers} writers, {self.readers} readers, {' '.join(modes)}, crashes {self.crashing:.2f}, "
             f"faults {cluster.faults}"

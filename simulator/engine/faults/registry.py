@@ -5,7 +5,7 @@ Not here: running the faults of a life (`runner.py`), choosing them (`simulator/
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -113,6 +113,13 @@ def register_common(
     _add(Fault(name, weight, run, suit=suit, damages=damages, lives=tuple(lives)))
 
 
+def register_own(kind: str, runs: Mapping[str, tuple[float, RunFault]]) -> dict[str, float]:
+    """Add the faults that only one kind of lives has, each with its weight among them; return the weights."""
+    for name, (weight, run) in runs.items():
+        register_common(name, weight, run, lives=(kind,))
+    return {name: weight for name, (weight, _) in runs.items()}
+
+
 def all_faults() -> dict[str, Fault]:
     """Return all registered faults by name, in the order in which they are drawn."""
     return _FAULTS
@@ -123,6 +130,6 @@ def faults_for(lives: str, *, independent: bool) -> list[Fault]:
     return [fault for fault in _FAULTS.values() if lives in fault.lives and fault.independent is independent]
 
 
-def fault_names(lives: str) -> list[str]:
-    """Return the names of all faults of one kind of lives."""
-    return [fault.name for fault in _FAULTS.values() if lives in fault.lives]
+def fault_names(*kinds: str) -> list[str]:
+    """Return the names of all faults of these kinds of lives, one kind after the other."""
+    return list(dict.fromkeys(fault.name for kind in kinds for fault in _FAULTS.values() if kind in fault.lives))
