@@ -52,7 +52,11 @@ def cpu_seconds(pid: int) -> float:
 
 def stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat behind the name. Raises OSError if there is no such process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return _fields_of(Path(f"/proc/{pid}/stat"))
+
+
+def _fields_of(stat: Path) -> list[str]:
+    return stat.read_text().rpartition(")")[2].split()
 
 
 def _taken(fields: list[str]) -> float:
@@ -146,8 +150,7 @@ def threads_cpu(pids: Sequence[int]) -> dict[tuple[int, int], float]:
     for pid in pids:
         for folder in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):  # it ended while we looked
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                taken[pid, int(folder.name)] = _taken(fields)
+                taken[pid, int(folder.name)] = _taken(_fields_of(folder / "stat"))
     return taken
 
 

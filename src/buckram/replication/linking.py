@@ -27,6 +27,7 @@ from buckram.core.streams.replication_links import (
     confirmed,
     encode_link,
     is_superseded,
+    version_of,
 )
 from buckram.errors import (
     BuckramError,
@@ -118,8 +119,7 @@ async def _begin(source: Side, target: Side, namespace: str, before: Link | None
     await make_namespace(target, namespace, (await source.namespaces.get(namespace)).policy)
     old = confirmed(before)
     tentative = old is None or old.state != MIRROR
-    version = -1 if before is None else before.version
-    written = await write_link(target, namespace, replace(wanted, version=version, tentative=tentative))
+    written = await write_link(target, namespace, replace(wanted, version=version_of(before), tentative=tentative))
     try:
         await _check_own(source, target, namespace, wanted)
         await _check_crossing(source, target, namespace)
@@ -185,4 +185,4 @@ async def _note_source(source: Side, target: Side, namespace: str, mirror: Link)
         return
     wanted = replace(mirror, state=SOURCE, cluster=target.cluster, uri=target.uri)
     if here is None or replace(wanted, version=here.version, time=here.time) != here:
-        await write_link(source, namespace, replace(wanted, version=-1 if here is None else here.version))
+        await write_link(source, namespace, replace(wanted, version=version_of(here)))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from buckram.cluster import Client
 from buckram.core.streams.metadata.mirrors import SUPERSEDED
 from buckram.core.streams.names import StreamName
-from buckram.core.streams.replication_links import Link, encode_link, shown_uri
+from buckram.core.streams.replication_links import Link, encode_link, shown_uri, version_of
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
 from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.streams.shared.namespaces import Namespaces
@@ -114,13 +114,9 @@ async def put_link(side: Side, namespace: str, link: Link) -> Link:
             if same or reconciled or known.epoch > link.epoch:
                 return known
         try:
-            return (await write_link(side, namespace, replace(link, version=_version(known)))).link
+            return (await write_link(side, namespace, replace(link, version=version_of(known)))).link
         except (KeyExists, VersionConflict, NoSuchKey) as error:
             await retries.wait(error)
-
-
-def _version(link: Link | None) -> int:
-    return -1 if link is None else link.version
 
 
 async def stream_names(side: Side, namespace: str) -> AsyncIterator[StreamName]:

@@ -115,7 +115,11 @@ MUTANTS = (
         "plain-although-traced",
         "an add that was announced as part of a trace has no span",
         edited(
-            ("buckram.bookie.service.entries.traced_adds:TracedAdds.take", "session in self._expected", "False"),
+            (
+                "buckram.bookie.service.entries.traced_adds:TracedAdds._comes_alone",
+                "session in self._expected",
+                "False",
+            ),
         ),
         (f"{GATED}::test_an_announced_add_comes_as_a_run_and_has_its_span",),
     ),

@@ -52,7 +52,7 @@ _UNLIMITED = 2**63
 Unanswered = Callable[[Session, Item], None]
 
 
-class PlainAdds(Protocol):
+class AddTaker(Protocol):
     """Takes plain adds of a chunk that are let pass (`bookie/service/entries/adds.py:AddPath.take`)."""
 
     def __call__(
@@ -72,7 +72,7 @@ class RateLimiter:
     """`add`, `take` and `handle` are what requests go to when it is their turn. `active`: whether anything is looked
     at."""
 
-    def __init__(self, owners: Owners, store: Store, add: AddHandler, take: PlainAdds, handle: Unanswered) -> None:
+    def __init__(self, owners: Owners, store: Store, add: AddHandler, take: AddTaker, handle: Unanswered) -> None:
         self._owners, self._store, self._add, self._take, self._handle = owners, store, add, take, handle
         self._owner = owners.get
         self._loop = asyncio.get_running_loop()

@@ -184,6 +184,7 @@ async def _one_by_one(
             waiting.append((began, future))
             sent += 1
         if not waiting:
+            await asyncio.sleep(TICK_MAX_S)  # all are acknowledged, and a slow bookie still has no room
             continue
         count = min(step, len(waiting))
         try:

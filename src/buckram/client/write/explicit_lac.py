@@ -93,12 +93,12 @@ class ExplicitLac:
             self._look(due)
             return None
         self._asked = window.lac
+        self._retry_s = min(self._retry_s * 2, _LONGEST_S)
         if not all(lane.takes_lacs() for lane in self.lanes):
             self._scope.spawn(self._request(), "explicit LAC")
             return None
         # To all members, not only to the write set: a tail that waits for an entry before this one asks others first.
         self._unanswered, self._stored = {window.ensemble[p]: p for p, _ in window.live()}, 0
-        self._retry_s = min(self._retry_s * 2, _LONGEST_S)
         self._look(now + max(self._retry_s, _LOOK_S))
         self._batcher.sent(window.ledger_id, self)
         return self._name, encode_lac(self._key, self._digest.seal_lac(window.ledger_id, window.lac))
@@ -134,7 +134,6 @@ class ExplicitLac:
         window, stored = self._window, 0
         # Value, seal and addressees in one step: the request must say what was confirmed when it was made.
         lac = self._asked = window.lac
-        self._retry_s = min(self._retry_s * 2, _LONGEST_S)
         request = WriteLac(
             window.ledger_id, lac, self._key, self._digest.seal_lac(window.ledger_id, lac), self._digest.birth
         )

@@ -98,6 +98,11 @@ def confirmed(link: Link | None) -> Link | None:
     return None if link is None or link.tentative else link
 
 
+def version_of(link: Link | None) -> int:
+    """Return the version under which a record is replaced; -1 if there is none yet."""
+    return -1 if link is None else link.version
+
+
 def is_superseded(here: Link | None, there: Link | None, cluster: str) -> bool:
     """Return whether the side `here`, in `cluster`, was replaced by a promotion of the side `there`."""
     epoch = here.epoch if here is not None else 0

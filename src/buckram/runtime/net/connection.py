@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
                 answer.exception()  # seen, also where the caller stopped waiting in the same turn
         if isinstance(reply, BookieInfoReply):
             self.identity = reply.identity
-            self._protocol.names_ledgers = reply.identity is not None and bool(reply.identity.features & NAMES_LEDGERS)
+            self._protocol.names_ledgers = self._knows(NAMES_LEDGERS)
         self.asks_login = reply.code is Code.UNAUTHORIZED
 
     @property
@@ -250,8 +250,7 @@ class Connection(asyncio.Protocol):
 
     def precede(self, packet: bytes) -> bool:
         """Send a packet of Buckram's own about the next add; return False if the bookie would not understand it."""
-        identity = self.identity
-        if self.version != 2 or self.error is not None or identity is None or not identity.features & TRACES:
+        if self.version != 2 or self.error is not None or not self._knows(TRACES):
             return False
         self._write(packet)
         return True
@@ -259,8 +258,7 @@ class Connection(asyncio.Protocol):
     @property
     def takes_lacs(self) -> bool:
         """Return whether `send_lacs` may be called: the bookie knows these packets."""
-        identity = self.identity
-        return self.version == 2 and self.error is None and identity is not None and bool(identity.features & LACS)
+        return self.version == 2 and self.error is None and self._knows(LACS)
 
     def send_lacs(self, packets: Sequence[LacPacket]) -> None:
         """Send explicit LACs, in one piece. Raises BookieUnavailable and BookieTooBusy if nothing was sent."""
@@ -315,9 +313,13 @@ class Connection(asyncio.Protocol):
 
     # -- inside -------------------------------------------------------------------------------------------
 
+    def _knows(self, feature: int) -> bool:
+        """Return whether the bookie that answers has announced this feature."""
+        return self.identity is not None and bool(self.identity.features & feature)
+
     def _request(self, request: Request, timeout_s: float, token: object) -> Key:
         self._check_room()
-        if isinstance(request, Pull) and not (self.identity is not None and self.identity.features & PULLS):
+        if isinstance(request, Pull) and not self._knows(PULLS):
             raise ProtocolError(self.bookie_id, "it does not copy from its neighbours' files")
         if self._protocol.requests >= MAX_REQUESTS:
             raise BookieTooBusy(self.bookie_id, f"{MAX_REQUESTS} requests are unanswered already; wait for some")

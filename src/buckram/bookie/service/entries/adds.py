@@ -107,7 +107,7 @@ class AddPath:
         `allowed`: the ledgers that a gate lets pass, with the births that the connection has to mean; None: all.
         """
         store, budget = self._store, self._budget
-        if not store.is_writable or budget.total > budget.limit:
+        if not store.is_writable or budget.total > budget.limit or self._comes_alone(session):
             return None
         if not self._inserted:
             self._loop.call_soon(self._wait_for_commit)  # before the store starts a commit, as for a run
@@ -119,6 +119,10 @@ class AddPath:
             session.requests_held += taken.size
             self._inserted.append((session, taken))
         return taken
+
+    def _comes_alone(self, session: Session) -> bool:
+        """Return whether the next add of a connection has to come as a run."""
+        return False
 
     def take_adds(self, session: Session, chunk: bytes, offset: int, max_packet: int, v3: bool) -> int:
         """Take plain adds of a connection without a gate; see `ChunkHandler`."""

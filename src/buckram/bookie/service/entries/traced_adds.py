@@ -6,7 +6,6 @@ from that packet until the add is durable, or is refused. Not here: who sends th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from buckram.bookie.service.connections.memory_budget import Budget
 from buckram.bookie.service.connections.session import Session
 from buckram.bookie.service.entries.adds import AddPath
 from buckram.bookie.service.entries.admission import Admission
-from buckram.bookie.storage.store import UNLIMITED, Store, TakenAdds
+from buckram.bookie.storage.store import Store
 from buckram.core.wire.adds import AddRun
 from buckram.core.wire.server_protocol import Traced
 from buckram.errors import Code
@@ -56,20 +55,9 @@ class TracedAdds(AddPath):
         if expected is not None:
             expected.span.end("the add did not arrive")
 
-    def take(
-        self,
-        session: Session,
-        chunk: bytes,
-        offset: int,
-        max_packet: int,
-        v3: bool,
-        allowed: Mapping[LedgerId, bytes] | None = None,
-        most_bytes: int = UNLIMITED,
-    ) -> TakenAdds | None:
-        """Take plain adds, unless the connection has announced one: it comes as a run, which has a span then."""
-        if session in self._expected:
-            return None
-        return super().take(session, chunk, offset, max_packet, v3, allowed, most_bytes)
+    def _comes_alone(self, session: Session) -> bool:
+        """Return whether the connection has announced an add: it has a span as a run."""
+        return session in self._expected
 
     def _insert(self, session: Session, run: AddRun) -> None:
         span = self._span_of(session, run) if self._expected else None
