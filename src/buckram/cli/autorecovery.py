@@ -12,7 +12,7 @@ from buckram.cli.shared import values
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import cluster_options, connected, run_async
 from buckram.cli.shared.output import counted, emit, remark, table
-from buckram.cli.shared.serving import service_log, stoppable
+from buckram.cli.shared.serving import leave_start_to_itself, service_log, stoppable
 from buckram.config import load
 from buckram.serve.json_views.status import healing_json
 
@@ -49,6 +49,7 @@ def run(uri: str | None, as_json: bool) -> None:
                 emit({"name": name, "pid": os.getpid()})
             else:
                 remark(f"autorecovery {name} runs; Ctrl-C ends it")
+            leave_start_to_itself()
             await ended
 
     with service_log():

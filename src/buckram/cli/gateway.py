@@ -13,6 +13,7 @@ from buckram.cli.shared.output import emit
 from buckram.cli.shared.serving import (
     ChosenLimits,
     ServerAddress,
+    leave_start_to_itself,
     limit_option,
     service_log,
     serving_options,
@@ -100,6 +101,7 @@ async def _serve(
                 emit({"url": server.url, "files": files_url(server.url), "webhdfs": server.url.partition("://")[2]})
             else:
                 print(f"{server.url} serves the cluster and its console", flush=True)
+            leave_start_to_itself()
             await stop.wait()
 
 

@@ -28,7 +28,7 @@ from buckram.cli.shared.options import (
     yes_option,
 )
 from buckram.cli.shared.output import emit
-from buckram.cli.shared.serving import level_on_hangup, notify_ready, service_log
+from buckram.cli.shared.serving import leave_start_to_itself, level_on_hangup, notify_ready, service_log
 from buckram.config import BookieConfig, Sourced, StoreConfig, load
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.runtime.disk.local import LOCK_NAME
@@ -185,6 +185,7 @@ def _run(
             told = f", HTTP at http://{http}/" if http else ""
             print(f"bookie {info.bookie_id} serves at {address}, process {os.getpid()}{told}", flush=True)
         notify_ready()
+        leave_start_to_itself()
 
     def on_loop(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):

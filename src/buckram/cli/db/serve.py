@@ -15,6 +15,7 @@ from buckram.cli.shared.output import emit
 from buckram.cli.shared.serving import (
     ChosenLimits,
     ServerAddress,
+    leave_start_to_itself,
     limit_option,
     service_log,
     serving_options,
@@ -108,4 +109,5 @@ async def _serve(
                 emit({"url": server.url, **server.report()})
             else:
                 print(f"{server.url} serves {server.databases.described()}", flush=True)
+            leave_start_to_itself()
             await stop.wait()

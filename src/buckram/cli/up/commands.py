@@ -17,6 +17,7 @@ from buckram.cli.shared import values
 from buckram.cli.shared.exits import Exit
 from buckram.cli.shared.options import json_option, run_async
 from buckram.cli.shared.output import counted, emit, remark
+from buckram.cli.shared.serving import leave_start_to_itself
 from buckram.cli.up.background_threads import BEGUN_S, healing_thread, janitor_thread, running_gateway
 from buckram.cli.up.cluster_directory import GATEWAY, GATEWAY_URL, LOCK, ClusterDirectory, only_one
 from buckram.cli.up.security_files import FOLDER, Renewing, SecureDirectory, SecureStore
@@ -191,6 +192,7 @@ def _run(
         opening = None if inner is None else inner.write_settings(uri)
         console = _gateway(place, uri, guard, cleanup) if gateway else None
         _report(children, uri, place.kind, server, pages, guard, console, opening, as_json)
+        leave_start_to_itself()
         renewing = None if guard is None else Renewing(guard.certificates, remark)
         _watch(children, NAMES[place.kind], server, None if inner is None else _Users(inner, users), renewing, stop)
 
