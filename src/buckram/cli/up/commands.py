@@ -470,7 +470,7 @@ def _watch(
 ) -> None:
     """Watch the processes until `stop` is set; reports once what ended, and gives up when no bookie is left."""
     running = {n: child for n, child in children.items() if child.ready is not None}
-    while not stop.wait(0.2):
+    while not stop.wait(0.5):
         if isinstance(server, ZooKeeperServer) and users is not None and users.changed():
             _start_again(server, stop)
         if renewing is not None:

@@ -33,6 +33,10 @@ from buckram.seams import Notify
 from buckram.types import Create, Delete, KeyOp, KeyValue, SetValue
 
 _POLL_S = 0.05
+_QUIET_POLL_S, _QUIET_AFTER_S = 0.5, 5.0
+"""Interval of polling instead of `_POLL_S` where nobody has changed anything for so long, seconds: the end of a session
+and the first change after a rest are noticed that much later, and a process that idles costs a tenth.
+"""
 _PATIENT_POLL_S, _PATIENT = 0.5, tuple(f"/buckram/{folder}" for folder in (WISHES, SECURITY, TENANTS))
 """Interval of polling while only these keys are watched, seconds: every bookie watches them, and reads them every few
 seconds anyway.
@@ -260,6 +264,8 @@ class _Worker:
         self._watches: dict[WatchKey, tuple[Token, dict[Notify, None]]] = {}
         self._pauses: Counter[float] = Counter()
         self._last_poll = self._last_liveness = 0.0
+        self._changed_at = time.monotonic()
+        """Time of the last change, by this process or noticed of others."""
 
     def run(self) -> None:
         """Do jobs until the closing one. Whatever happens, no caller is left waiting."""
@@ -371,6 +377,7 @@ class _Worker:
             return
         except Exception as error:
             results = [error] * len(writes)
+        self._changed_at = time.monotonic()
         for job, result in zip(writes, results, strict=True):
             job.result = result
 
@@ -429,19 +436,25 @@ class _Worker:
     def _pause(self) -> float | None:
         """Return the pause between two polls in seconds; None if there is nothing to notice."""
         if self._watches:
-            return min(pause for pause, places in self._pauses.items() if places)
+            pause = min(pause for pause, places in self._pauses.items() if places)
+            return self._noticing_s() if pause == _POLL_S else pause
         # Poll even without watches, to notice that the open file was deleted.
         return _SESSION_POLL_S if self.tree.is_open else None
+
+    def _noticing_s(self) -> float:
+        """Return the interval at which the end of sessions is looked for, in seconds."""
+        return _POLL_S if time.monotonic() < self._changed_at + _QUIET_AFTER_S else _QUIET_POLL_S
 
     def _poll(self) -> None:
         pause, now = self._pause(), time.monotonic()
         if pause is None or now < self._last_poll + pause:
             return
         self._last_poll = now
-        liveness = now >= self._last_liveness + _POLL_S
+        liveness = now >= self._last_liveness + self._noticing_s()
         if liveness:
             self._last_liveness = now
         # A poll that fails is repeated soon; the operations themselves report what is wrong with the store.
         with contextlib.suppress(MetadataError):
-            self.tree.poll({place: token for place, (token, _) in self._watches.items()}, liveness=liveness)
+            if self.tree.poll({place: token for place, (token, _) in self._watches.items()}, liveness=liveness):
+                self._changed_at = now
         self._fire_touched()

@@ -211,17 +211,18 @@ class SqliteTree(SqliteConnection):
         rows = self._open().execute("SELECT id FROM sessions ORDER BY id").fetchall()
         return [row[0] for row in rows if row[0] != self._session]
 
-    def poll(self, watched: Mapping[WatchKey, Token], *, liveness: bool = True) -> None:
+    def poll(self, watched: Mapping[WatchKey, Token], *, liveness: bool = True) -> bool:
         """Add to `touched` what others changed of `watched` and, with `liveness`, what the end of sessions changed.
 
         A look without `liveness` comes a hundred times a second, so each call that gives up the interpreter's lock is
-        expensive.
+        expensive. Returns whether others have changed anything since the last look.
         """
         with self._translated():
             if liveness:
                 self.check_file()
             version = self.seen_version()
-            if version != self._data_version:
+            news = version != self._data_version
+            if news:
                 changed = [place for place, token in watched.items() if self.token(place) != token]
                 self.touched |= dict.fromkeys(changed)
                 self._keys_known = False
@@ -230,10 +231,11 @@ class SqliteTree(SqliteConnection):
                     self.make_durable()
                 self._data_version = version
             if not liveness:
-                return
+                return news
             self._notice_lost_session(self._polled_own)
             if watched:
                 self._notice_dead(watched)
+            return news
 
     def _notice_dead(self, watched: Mapping[WatchKey, Token]) -> None:
         """Touch what is watched and belongs to sessions that have ended since the last look. Other sessions do not
