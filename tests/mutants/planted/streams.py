@@ -212,4 +212,18 @@ MUTANTS = (
         edited(("buckram.streams.shared.namespaces:Namespaces._make", "if default.same is None:", "if True:")),
         ("tests/streams/shared/test_fitting.py::test_a_namespace_that_is_made_while_the_cluster_grows_is_as_wide",),
     ),
+    TestMutant(
+        "rests-by-version",
+        "a stream that was made anew rests as the one before it did, because the versions of their heads are equal",
+        edited(
+            ("buckram.streams.maintain.resting:_mark", "hash((found.version, found.value))", "hash(found.version)"),
+        ),
+        ("tests/streams/maintain/test_resting.py::test_another_stream_of_the_same_name_does_not_rest",),
+    ),
+    TestMutant(
+        "rest-makes-data-nobodys",
+        "the data of a stream that was passed over are taken for those of a deleted one",
+        edited(("buckram.streams.maintain.janitor:Janitor._visit", "this.uids[uid] = None", "pass")),
+        ("tests/streams/maintain/test_resting.py::test_data_of_streams_at_rest_never_pass_for_nobodys",),
+    ),
 )

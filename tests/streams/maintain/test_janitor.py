@@ -216,6 +216,11 @@ class Mortal:
     ) -> list[str]:
         return await self.inner.children(parent, after=after, limit=limit, watch=watch)
 
+    async def children_with_values(
+        self, parent: str, *, after: str = "", limit: int = 1000
+    ) -> list[tuple[str, KeyValue]]:
+        return await self.inner.children_with_values(parent, after=after, limit=limit)
+
     async def sync(self) -> None:
         await self.inner.sync()
 

@@ -123,7 +123,7 @@ def janitor_thread(uri: str, every_s: float) -> ClusterThread:
         while True:
             orphans = loop.time() - looked > ORPHANS_S
             looked = loop.time() if orphans else looked
-            report = await worker.clean(orphans=orphans)
+            report = await worker.clean(orphans=orphans, whole=False)
             thread.say("; ".join(report.problems[:3]))
             await asyncio.sleep(every_s)
 

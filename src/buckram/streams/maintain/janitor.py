@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -45,7 +45,8 @@ from buckram.streams.maintain.compaction import join
 from buckram.streams.maintain.delete import delete_incomplete, delete_stream, drop_leftovers
 from buckram.streams.maintain.janitor_report import JanitorReport, OnReport, OnWaiting, combine_reports, note_problem
 from buckram.streams.maintain.offload import asks_for_offload, offload_by_policy
-from buckram.streams.maintain.orphans import all_streams, children_of, delete_orphan, find_orphans
+from buckram.streams.maintain.orphans import children_of, delete_orphan, find_orphans
+from buckram.streams.maintain.resting import RestingStreams, listed_heads, rest_s
 from buckram.streams.maintain.truncate import all_older, apply_retention, dead_rows, is_lease_held, trim
 from buckram.streams.shared.ledgers import (
     JOINED,
@@ -64,11 +65,13 @@ from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import NamespaceInfo, Namespaces
 from buckram.streams.shared.ownership import opened
 from buckram.streams.write.opening import open_writer
-from buckram.types import EntryId, LedgerId
+from buckram.types import EntryId, KeyValue, LedgerId
 
 _US = 1_000_000
 _INTENTS = 1000
 _GARBAGE_AT_ONCE = 64
+_LEFTOVERS_EVERY = 6
+"""Passes from one that looks for data of deleted streams to the next, where streams at rest are passed over."""
 BY_AGE = "what goes by age"
 
 
@@ -114,6 +117,21 @@ class _Suspect:
     intent: Intent
 
 
+@dataclass(slots=True)
+class _Pass:
+    """One pass over all streams, and what it has found so far."""
+
+    report: JanitorReport
+    whole: bool
+    uids: dict[str, None] = field(default_factory=dict)
+    """Of the streams that exist."""
+    suspects: list[_Suspect] = field(default_factory=list)
+    stopped: list[tuple[StreamName, str]] = field(default_factory=list)
+    """Forks that are not complete and have no maker, with their uids."""
+    complete: bool = True
+    """False after a head could not be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Quiet:
     """The open segment of a stream whose lease is free: its ledger, its LAC, and since when both are so (loop time)."""
@@ -153,11 +171,15 @@ class Janitor:
         """
         self._quiet: dict[str, _Quiet] = {}
         """Streams with an open segment and a free lease, by uid."""
+        self._resting, self._passes = RestingStreams(), 0
 
     async def run(self, interval_s: float, on_report: OnReport = lambda _: None) -> None:
-        """Clean, report and pause, for ever. Only InvariantViolation and HandleClosed end it."""
+        """Clean, report and pause, for ever; passes after the first pass over streams at rest.
+
+        Only InvariantViolation and HandleClosed end it.
+        """
         while True:
-            on_report(await self.clean())
+            on_report(await self.clean(whole=False))
             await asyncio.sleep(interval_s)
 
     @property
@@ -177,57 +199,87 @@ class Janitor:
         await asyncio.sleep(self._settings.seal_s)
         return combine_reports(report, await self.clean(orphans=False))
 
-    async def clean(self, *, orphans: bool | None = None) -> JanitorReport:
+    async def clean(self, *, orphans: bool | None = None, whole: bool = True) -> JanitorReport:
         """Make one pass and report. A failure at one stream is reported and does not stop the pass.
 
-        `orphans` replaces the setting of this name for this pass.
+        `orphans` replaces the setting of this name for this pass. `whole`: also look at streams where the last look
+        found nothing to do (`resting.py`); one of many passes need not.
         """
         self._client.services.guard()
         with self._confined("", ""):
-            report = await self._clean(self._settings.orphans if orphans is None else orphans)
+            report = await self._clean(self._settings.orphans if orphans is None else orphans, whole)
         if self._backups is not None:
             await self._backups.carry_out(report)
         return report
 
-    async def _clean(self, orphans: bool) -> JanitorReport:
-        report, suspects = JanitorReport(), []
+    async def _clean(self, orphans: bool, whole: bool) -> JanitorReport:
+        report = JanitorReport()
+        this = _Pass(report, whole)
         self._policies.clear()
         await self._check_clocks(report)
         # Data is listed before the heads, so data that belongs to no head afterwards is of a deleted stream.
-        data = [uid async for uid in children_of(self._streams, self._streams.layout.all_data)]
-        uids: dict[str, None] = {}
-        stopped: list[tuple[StreamName, str]] = []
-        async for name in all_streams(self._streams):
-            try:
-                head = (await self._streams.read(name)).head
-            except NoSuchStream:
-                continue
-            except Exception as error:
-                note_problem(report, str(name), error)
-                data = []  # Without this head one cannot tell which data belongs to no stream.
-                continue
-            uids[head.uid] = None
-            report.streams += 1
-            try:
-                if head.incomplete and not head.deleting:
-                    stopped += [] if await is_lease_held(self._streams, head.uid) else [(name, head.uid)]
-                    continue
-                with self._confined(name.namespace, head.uid):
-                    suspects += await self._stream(name, head, report)
-            except (NoSuchStream, NoSuchNamespace):
-                continue  # It was deleted during this pass.
-            except Exception as error:
-                note_problem(report, str(name), error)
-        self._quiet = {uid: quiet for uid, quiet in self._quiet.items() if uid in uids}
-        leftovers = [uid for uid in data if uid not in uids]
+        data: list[str] = []
+        if whole or self._passes % _LEFTOVERS_EVERY == 0:
+            data = [uid async for uid in children_of(self._streams, self._streams.layout.all_data)]
+        self._passes += 1
+        async for name, found in listed_heads(self._streams):
+            await self._visit(name, found, this)
+        self._quiet = {uid: quiet for uid, quiet in self._quiet.items() if uid in this.uids}
+        self._resting.keep(this.uids)
+        # Without one of the heads one cannot tell which data belongs to no stream.
+        leftovers = [uid for uid in data if uid not in this.uids] if this.complete else []
         half_deleted = await self._half_deleted(report)
-        if suspects or leftovers or half_deleted or stopped:
+        if this.suspects or leftovers or half_deleted or this.stopped:
             await asyncio.sleep(self._settings.grace_s)
-            await self._check_again(suspects, leftovers, half_deleted, report)
-            await self._check_forks(stopped, report)
+            await self._check_again(this.suspects, leftovers, half_deleted, report)
+            await self._check_forks(this.stopped, report)
         if orphans:
             await self._orphans(report)
         return report
+
+    async def _visit(self, name: StreamName, found: KeyValue, this: _Pass) -> None:
+        """Look at one stream, unless it rests. `found`: its head as it was listed."""
+        report, now = this.report, asyncio.get_running_loop().time()
+        try:
+            if not this.whole and (uid := await self._resting_uid(name, found, now)) is not None:
+                this.uids[uid] = None
+                report.streams += 1
+                return
+            head = (await self._streams.read(name)).head
+        except NoSuchStream:
+            return
+        except Exception as error:
+            note_problem(report, str(name), error)
+            this.complete = False
+            return
+        this.uids[head.uid] = None
+        report.streams += 1
+        try:
+            if head.incomplete and not head.deleting:
+                this.stopped += [] if await is_lease_held(self._streams, head.uid) else [(name, head.uid)]
+                return
+            before = replace(report, problems=[*report.problems])
+            with self._confined(name.namespace, head.uid):
+                suspects, rest_s = await self._stream(name, head, report)
+            this.suspects += suspects
+            if rest_s and report == before and not self._in_doubt:
+                policy = await self._namespace_policy(name.namespace)
+                self._resting.let_rest(name, head.uid, found, policy, now + rest_s)
+        except (NoSuchStream, NoSuchNamespace):
+            return  # It was deleted during this pass.
+        except Exception as error:
+            note_problem(report, str(name), error)
+
+    async def _resting_uid(self, name: StreamName, found: KeyValue, now: float) -> str | None:
+        """Return the uid of a stream that rests.
+
+        One without a namespace does not, so that its data never pass for nobody's.
+        """
+        try:
+            policy = await self._namespace_policy(name.namespace)
+        except NoSuchNamespace:
+            return None
+        return self._resting.uid(name, found, policy, now)
 
     def _confined(self, namespace: str, uid: str) -> AbstractContextManager[None]:
         """Confine access to history to the locations allowed for this stream; an empty uid allows none."""
@@ -236,13 +288,17 @@ class Janitor:
 
     # -- one stream ---------------------------------------------------------------------------------------
 
-    async def _stream(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
-        """Clean one stream; returns the ledgers that need the second check."""
+    async def _stream(self, name: StreamName, head: Head, report: JanitorReport) -> tuple[list[_Suspect], float]:
+        """Clean one stream.
+
+        Returns the ledgers that need the second check, and for how many seconds the stream may rest if nothing was
+        done.
+        """
         streams, client = self._streams, self._client
         if head.deleting:
             await delete_stream(client, streams, name, uid=head.uid)
             report.deleted_streams += 1
-            return []
+            return [], 0.0
         policy = merged(await self._namespace_policy(name.namespace), head.policy)
         before = head.earliest
         head = await apply_retention(client, streams, name, head, policy, self._now(policy.retention_s))
@@ -252,14 +308,15 @@ class Janitor:
             report.sealed_segments += 1
             self._quiet.pop(head.uid, None)
             head = (await streams.read(name)).head
-        if (await dead_rows(streams, head, 1))[0]:
+        dead, _ = await dead_rows(streams, head, 1)
+        if dead:
             report.deleted_segments += await trim(client, streams, name)
         report.discarded_ledgers += await self._garbage(name, head)
-        suspects = await self._intents(name, head, report)
+        suspects, intents = await self._intents(name, head, report)
         await self._join(name, head, policy, report)
         await self._offload(name, head, policy, report)
         await self._look_at_backups(name, head, policy, report)
-        return suspects
+        return suspects, 0.0 if dead or intents else rest_s(head, policy)
 
     async def _join(self, name: StreamName, head: Head, policy: Policy, report: JanitorReport) -> None:
         """Join small segments where there are many; a writer does so with fewer, when it opens."""
@@ -346,8 +403,11 @@ class Janitor:
             done += len(part)
         return done
 
-    async def _intents(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
-        """Discard what can never be listed; return the ledgers of the present epoch if the lease is free."""
+    async def _intents(self, name: StreamName, head: Head, report: JanitorReport) -> tuple[list[_Suspect], int]:
+        """Discard what can never be listed.
+
+        Returns the ledgers of the present epoch if the lease is free, and how many intents there were.
+        """
         suspects: list[_Suspect] = []
         made: list[Intent] = []
         after, read = -1, partial(list_intents, self._streams, head.uid, limit=_INTENTS)
@@ -365,8 +425,8 @@ class Janitor:
             elif _is_suspect(intent, head):
                 suspects.append(_Suspect(name, head.uid, head.epoch, intent))
         if not suspects or await is_lease_held(self._streams, head.uid):
-            return []
-        return suspects
+            return [], len(made)
+        return suspects, len(made)
 
     # -- the second check, after `grace_s` ----------------------------------------------------------------
 
